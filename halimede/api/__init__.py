@@ -1,0 +1,23 @@
+"""The resources: typed, one file a kind. A new kind is one new file with ``@register``.
+
+``parse`` is the only way in: whatever it returns has been checked field by field.
+"""
+
+from halimede.api import dataset, jointinference, model, neptune
+from halimede.api.base import Kind, ObjectMeta, Resource, kind_of, kinds, parse
+from halimede.api.placement import matches, placements
+
+__all__ = [
+    "Kind",
+    "ObjectMeta",
+    "Resource",
+    "dataset",
+    "jointinference",
+    "kind_of",
+    "kinds",
+    "matches",
+    "model",
+    "neptune",
+    "parse",
+    "placements",
+]

@@ -1,0 +1,188 @@
+"""What all kinds share: metadata, the registry of kinds, and parsing with errors that name the field."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from halimede.errors import InvalidFieldError
+from halimede.messages import ResourceBody
+from halimede.names import Key, check_label, check_name
+
+S = TypeVar("S", bound="Spec")
+
+SEDNA = "sedna.io/v1alpha1"
+NEPTUNE = "neptune.io/v1alpha1"
+MAX_NODES_IN_BODY = 100_000
+
+
+class Spec(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of every typed part of a resource: unknown fields are errors."""
+
+
+class ObjectMeta(Struct, rename="camel", kw_only=True, omit_defaults=True):
+    """The part of Kubernetes' metadata that we read; the rest is kept as it came and ignored."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: Annotated[int, Meta(ge=0)] = 0
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[S]):
+    """A checked resource: its typed spec beside the body as it came."""
+
+    kind: Kind
+    metadata: ObjectMeta
+    spec: S
+    body: ResourceBody
+
+    @property
+    def key(self) -> Key:
+        """Plural, namespace and name."""
+        return Key(self.kind.plural, self.metadata.namespace, self.metadata.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A registered kind. ``check`` looks at what types cannot say and raises InvalidFieldError."""
+
+    api_version: str
+    kind: str
+    plural: str
+    short_names: tuple[str, ...]
+    spec: type[Spec]
+    check: Callable[[Any], None]
+
+
+_kinds: dict[tuple[str, str], Kind] = {}
+
+
+def register(
+    api_version: str,
+    kind: str,
+    plural: str,
+    *short_names: str,
+    check: Callable[[Any], None] = lambda _: None,
+) -> Callable[[type[S]], type[S]]:
+    """Register a spec class as the kind ``kind`` of ``api_version``."""
+
+    def add(spec: type[S]) -> type[S]:
+        if (api_version, kind) in _kinds:
+            raise ValueError(f"{api_version} {kind} is registered twice")
+        _kinds[api_version, kind] = Kind(api_version, kind, plural, short_names, spec, check)
+        return spec
+
+    return add
+
+
+def kinds() -> tuple[Kind, ...]:
+    """All registered kinds."""
+    return tuple(_kinds.values())
+
+
+def kind_of(word: str) -> Kind:
+    """Return the kind that a user means by a kind, plural or short name (sedna.io before neptune.io)."""
+    wanted = word.lower()
+    for kind in sorted(kinds(), key=lambda k: k.api_version != SEDNA):
+        if wanted in {kind.kind.lower(), kind.plural, *kind.short_names}:
+            return kind
+    known = ", ".join(sorted({name for k in kinds() for name in (k.plural, *k.short_names)}))
+    raise InvalidFieldError("kind", word, f"use one of {known}")
+
+
+def parse(body: object) -> Resource[Any]:
+    """Check a resource as a user wrote it or the API server gives it. Raises InvalidFieldError."""
+    if not isinstance(body, dict):
+        raise InvalidFieldError("resource", body, "write a mapping with apiVersion, kind, metadata and spec")
+    _bound(body)
+    api_version, word = body.get("apiVersion"), body.get("kind")
+    kind = _kinds.get((str(api_version), str(word)))
+    if kind is None:
+        if word in {k for _, k in _kinds}:
+            right = ", ".join(sorted(v for v, k in _kinds if k == word))
+            raise InvalidFieldError("apiVersion", api_version, f"use {right} for kind {word}")
+        raise InvalidFieldError("kind", word, "use one of " + ", ".join(sorted({k for _, k in _kinds})))
+    unknown = set(body) - {"apiVersion", "kind", "metadata", "spec", "status"}
+    if unknown:
+        field = min(map(str, unknown))
+        raise InvalidFieldError(field, body.get(field, ""), "remove it: resources have no such field")
+    metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
+    check_name("metadata.name", metadata.name)
+    check_label("metadata.namespace", metadata.namespace)
+    spec = convert(body.get("spec"), kind.spec, "spec")
+    kind.check(spec)
+    return Resource(kind, metadata, spec, body)
+
+
+T = TypeVar("T")
+
+
+def convert(value: object, wanted: type[T], path: str) -> T:
+    """Convert plain data to a type; raise InvalidFieldError with the field's full path."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), value, wanted, path) from error
+
+
+def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldError:
+    """Turn msgspec's ``reason - at `$.a.b[0]``` into field, value and what to do."""
+    reason, _, at = text.partition(" - at `")
+    steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", at)
+    field, here = path, value
+    for name, index in steps:
+        field += f".{name}" if name else f"[{index}]"
+        if isinstance(here, Mapping):
+            here = here.get(name)
+        elif isinstance(here, list) and index:
+            here = here[int(index)]
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", reason):
+        name = unknown[1]
+        close = difflib.get_close_matches(name, _field_names(wanted), n=1)
+        given = here.get(name) if isinstance(here, Mapping) else None
+        fix = f"did you mean {close[0]}?" if close else "remove it: there is no such field"
+        return InvalidFieldError(f"{field}.{name}", given, fix)
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
+        return InvalidFieldError(f"{field}.{missing[1]}", None, "it is required: add it")
+    fix = reason[:1].lower() + reason[1:]
+    if "`str`" in reason and isinstance(here, int | float | bool):
+        fix += " (put it in quotes)"
+    return InvalidFieldError(field, here, fix)
+
+
+def _field_names(wanted: type) -> set[str]:
+    """All field names that occur anywhere below a type, as they are written."""
+    schema, parts = msgspec.json.schema(wanted), set[str]()
+    for definition in schema.get("$defs", {}).values():
+        parts.update(definition.get("properties", {}))
+    return parts
+
+
+def _bound(body: object) -> None:
+    """Refuse bodies that YAML aliases have blown up or that nest without end."""
+    left, level = MAX_NODES_IN_BODY, [body]
+    for _ in range(100):
+        if not level:
+            return
+        following: list[object] = []
+        for item in level:
+            children = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list) else []
+            left -= len(children)
+            if left < 0:
+                raise InvalidFieldError("resource", "…", f"keep it under {MAX_NODES_IN_BODY} values")
+            following += children
+        level = following
+    raise InvalidFieldError("resource", "…", "nest at most 100 levels deep")

@@ -1,0 +1,5 @@
+"""The message bus: a port that everybody speaks to, and its adapters (memory for tests, MQTT v5 for real)."""
+
+from halimede.bus.port import Announce, Announcement, Bus, BusStats, Delivery, Packet
+
+__all__ = ["Announce", "Announcement", "Bus", "BusStats", "Delivery", "Packet"]

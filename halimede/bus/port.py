@@ -1,0 +1,275 @@
+"""The bus as the rest of the code sees it: typed publish and subscribe over an adapter that moves packets.
+
+An adapter moves bytes and keeps a connection; this file gives them meaning through the contract. Two rules hold for
+every adapter, and the conformance suite checks them: a message is acknowledged only after its handler returned, and
+each subscription has its own bounded queue and handles its messages in order, so a slow one never stops another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import structlog
+
+from halimede import codec, topics
+from halimede.errors import BusError, DecodeError, InvalidFieldError, RefusedError
+from halimede.messages import DeadLetter
+from halimede.topics import Address, Filter, Topic
+
+M = TypeVar("M")
+log = structlog.get_logger()
+
+SUCCESS, NO_SUBSCRIBER, FAILURE = 0x00, 0x10, 0x80
+#: seconds that a publish waits for its acknowledgement
+PUBLISH_TIMEOUT = 10.0
+DEAD_LETTERS_PER_SECOND = 10
+HEAD_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One message as an adapter moves it. ``duplicate`` is only ever set on receipt."""
+
+    topic: str
+    payload: bytes
+    qos: int = 1
+    retain: bool = False
+    response_topic: str = ""
+    correlation: bytes = b""
+    expiry_s: int | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What is published when a connection is up, and what the broker publishes when it breaks."""
+
+    birth: Packet | None = None
+    will: Packet | None = None
+
+
+#: called anew for each connection, so that birth and will carry that connection's epoch
+Announce = Callable[[], Announcement]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Generic[M]):
+    """A message that arrived: its body, the names read from its topic, and what v5 carried beside it."""
+
+    address: Address[M]
+    names: Mapping[str, str]
+    body: M
+    packet: Packet
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """User properties; of a repeated name the last one."""
+        return dict(self.packet.properties)
+
+
+Handler = Callable[[Delivery[M]], Awaitable[None]]
+#: gets the names in the topic of a retained message that was cleared
+Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
+Receive = Callable[[Packet], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class BusStats:
+    """Counts since the start. ``rejected``: unreadable; ``dropped``: QoS 0 messages that found a full queue."""
+
+    connects: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    failed_handlers: int = 0
+    dead_letter_times: list[float] = field(default_factory=list)
+
+
+class Bus(ABC):
+    """A connection to the bus, kept up until the ``async with`` block ends.
+
+    Entering does not wait for the broker: use ``wait_connected``. While it is away, ``publish`` raises
+    DisconnectedError at once; subscriptions come back by themselves.
+    """
+
+    def __init__(self, client_id: str, announce: Announce | None = None) -> None:
+        self.client_id = client_id
+        self.announce = announce or Announcement
+        self.stats = BusStats()
+        self._hooks: list[Callable[[], Awaitable[None]]] = []
+
+    # --- what an adapter brings -------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def __aenter__(self) -> Self:
+        """Start connecting."""
+
+    @abstractmethod
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect, letting the broker publish the will."""
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether the broker has accepted us."""
+
+    @property
+    @abstractmethod
+    def max_packet(self) -> int:
+        """Bytes that the broker takes in one packet."""
+
+    @abstractmethod
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Wait for the broker; raise DisconnectedError with the last reason when it is not there in time."""
+
+    @abstractmethod
+    async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
+        """Send one packet and return the broker's reason code (0 for QoS 0).
+
+        Raises DisconnectedError when the connection is down or breaks before the answer, TooLargeError over
+        ``max_packet``, before anything is sent.
+        """
+
+    @abstractmethod
+    async def listen(self, filter_: str, qos: int, receive: Receive, queue: int) -> None:
+        """Subscribe, now and on every reconnect. At most ``queue`` messages wait for ``receive``."""
+
+    @abstractmethod
+    async def unlisten(self, filter_: str) -> None:
+        """End a subscription. Messages still queued are not acknowledged."""
+
+    # --- what everybody uses ----------------------------------------------------------------------------------
+
+    def on_connect(self, hook: Callable[[], Awaitable[None]]) -> None:
+        """Call ``hook`` after each (re)connect, once birth is out and subscriptions are back."""
+        self._hooks.append(hook)
+
+    async def publish(
+        self,
+        address: Address[M],
+        body: M,
+        *,
+        qos: int | None = None,
+        reply_to: Address[Any] | None = None,
+        correlation: bytes = b"",
+        expiry_s: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float = PUBLISH_TIMEOUT,
+    ) -> bool:
+        """Publish a body; return whether the broker knew a subscriber (always True at QoS 0).
+
+        Raises DisconnectedError (try again later), RefusedError (do not) and TooLargeError.
+        """
+        topic = address.topic
+        packet = Packet(
+            topic=address.text,
+            payload=codec.encode(topic, body),
+            qos=topic.qos if qos is None else qos,
+            retain=topic.retain,
+            response_topic=reply_to.text if reply_to else "",
+            correlation=correlation,
+            expiry_s=expiry_s,
+            properties=tuple((properties or {}).items()),
+        )
+        return self._judge(packet, await self.send(packet, timeout_s))
+
+    async def clear(self, address: Address[Any], *, timeout_s: float = PUBLISH_TIMEOUT) -> None:
+        """Remove a retained message."""
+        packet = Packet(topic=address.text, payload=b"", qos=1, retain=True)
+        self._judge(packet, await self.send(packet, timeout_s))
+
+    async def subscribe(
+        self, filter_: Filter[M], handler: Handler[M], *, cleared: Cleared | None = None, queue: int = 1000
+    ) -> None:
+        """Hand every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
+
+        ``cleared`` is called for a retained message that was removed. Filters of one bus must not overlap.
+        """
+        topic = filter_.topic
+
+        async def receive(packet: Packet) -> None:
+            names = topic.parse(packet.topic)
+            try:
+                if names is None:
+                    raise DecodeError("a name in the topic is not valid")
+                if topic.retain and not packet.payload:
+                    if cleared:
+                        await cleared(names)
+                    return
+                body = codec.decode(topic, packet.payload)
+                await handler(Delivery(Address(topic, packet.topic), names, body, packet))
+            except (DecodeError, InvalidFieldError) as error:
+                self.stats.rejected += 1
+                await self.dead_letter(packet, str(error))
+            except Exception as error:
+                self.stats.failed_handlers += 1
+                log.exception("handler failed", topic=packet.topic)
+                await self.dead_letter(packet, f"the receiver failed: {type(error).__name__}")
+
+        await self.listen(filter_.text, topic.qos, receive, queue)
+
+    async def unsubscribe(self, filter_: Filter[Any]) -> None:
+        """End a subscription."""
+        await self.unlisten(filter_.text)
+
+    async def reply(self, to: Delivery[Any], topic: Topic[M], body: M) -> bool:
+        """Answer a request, but only on ``topic``: any other response topic is refused with InvalidFieldError."""
+        response = to.packet.response_topic
+        if topic.parse(response) is None:
+            raise InvalidFieldError("response topic", response, f"answers go to {topic.template} alone")
+        return await self.publish(Address(topic, response), body, correlation=to.packet.correlation)
+
+    async def dead_letter(self, packet: Packet, reason: str) -> None:
+        """Put an unreadable message where operators see it; at most ten a second, and never in the way."""
+        log.warning("message refused", topic=packet.topic[:256], reason=reason, size=len(packet.payload))
+        now = time.monotonic()
+        recent = [t for t in self.stats.dead_letter_times if now - t < 1]
+        self.stats.dead_letter_times = recent
+        if len(recent) >= DEAD_LETTERS_PER_SECOND or not self.connected:
+            return
+        recent.append(now)
+        head = packet.payload[:HEAD_BYTES].hex()
+        letter = DeadLetter(
+            client=self.client_id[:256],
+            topic=packet.topic[:4096],
+            reason=reason[:4096],
+            size=len(packet.payload),
+            head=head,
+        )
+        try:
+            await self.publish(topics.DEAD_LETTER.at(client=self.client_id), letter)
+        except BusError as error:
+            log.debug("dead letter not sent", error=str(error))
+
+    async def _connected(self) -> None:
+        """Adapters call this after birth and subscriptions. Hooks run side by side; a failing one is logged."""
+        self.stats.connects += 1
+        for result in await asyncio.gather(*(hook() for hook in self._hooks), return_exceptions=True):
+            if isinstance(result, BusError):
+                log.warning("interrupted while reconnecting", error=str(result))
+            elif isinstance(result, Exception):
+                log.error("connect hook failed", exc_info=result)
+
+    def _judge(self, packet: Packet, reason: int) -> bool:
+        if reason >= FAILURE:
+            raise RefusedError(packet.topic, reason, REASONS.get(reason, "refused"))
+        return reason != NO_SUBSCRIBER
+
+
+REASONS = {
+    0x80: "unspecified error",
+    0x83: "implementation specific error",
+    0x87: "not authorised",
+    0x90: "topic name invalid",
+    0x91: "packet identifier in use",
+    0x97: "quota exceeded",
+    0x99: "payload format invalid",
+}

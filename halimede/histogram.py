@@ -1,0 +1,41 @@
+"""Latency distributions that add up: logarithmic buckets of 5 % (DDSketch, arXiv 1908.10693)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from halimede.messages import Histogram
+
+GROWTH = math.log(1.05)
+LOWEST, HIGHEST = -200, 300
+
+
+def record(histogram: Histogram, milliseconds: float) -> None:
+    """Count one value (milliseconds; negative, NaN and out-of-range values go to the outermost buckets)."""
+    index = LOWEST
+    if milliseconds > 0:
+        exact = math.log(milliseconds) / GROWTH if math.isfinite(milliseconds) else HIGHEST
+        index = min(max(math.ceil(exact), LOWEST), HIGHEST)
+    key = str(index)
+    histogram.buckets[key] = histogram.buckets.get(key, 0) + 1
+
+
+def merge(histograms: Iterable[Histogram | None]) -> Histogram:
+    """Add distributions up."""
+    total: dict[str, int] = {}
+    for histogram in histograms:
+        for key, count in (histogram.buckets if histogram else {}).items():
+            total[key] = total.get(key, 0) + count
+    return Histogram(buckets=total)
+
+
+def quantile(histogram: Histogram | None, q: float) -> float | None:
+    """Return the value in milliseconds below which a share ``q`` (0..1) of the counts lies; None when empty."""
+    counts = sorted((int(key), count) for key, count in (histogram.buckets if histogram else {}).items())
+    rank = q * sum(count for _, count in counts)
+    for index, count in counts:
+        rank -= count
+        if rank <= 0:
+            return math.exp((index - 0.5) * GROWTH)
+    return None

@@ -1,0 +1,24 @@
+"""Field types and the base of all bodies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from halimede.names import LABEL_PATTERN, MAX_LABEL, MAX_NAME, NAME_PATTERN
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
+Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL)]
+Short = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=4096)]
+Count = Annotated[int, Meta(ge=0)]
+Millis = Annotated[float, Meta(ge=0)]
+Uid = Annotated[str, Meta(min_length=1, max_length=64)]
+
+#: A custom resource as the API server gives it; its schema is the CRD's.
+ResourceBody = dict[str, Any]
+
+
+class Message(Struct, rename="camel", kw_only=True, omit_defaults=True):
+    """Base of all bodies."""

@@ -1,0 +1,150 @@
+"""Bodies for those who watch and steer: the status document, and the standalone API over the bus (JSON)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from halimede.messages.base import Count, Label, Message, Name, ResourceBody, Short, Text, Uid
+from halimede.messages.control import TaskInfo
+
+
+class Condition(Message, kw_only=True):
+    """One statement on a resource, in the form of the seeds and of Kubernetes. The current one is last."""
+
+    type: Short
+    status: Literal["True", "False", "Unknown"] = "True"
+    observed_generation: Count = 0
+    last_heartbeat_time: Short = ""
+    last_transition_time: Short = ""
+    reason: Short = ""
+    message: Text = ""
+
+
+class Metric(Message, kw_only=True):
+    """A count or ratio as Sedna's status shows it: text."""
+
+    key: Short
+    value: Short
+
+
+class NodeSummary(Message, kw_only=True):
+    """One node's share of a service, in the status document."""
+
+    node: Name
+    online: bool
+    phase: Short = ""
+    reason: Short = ""
+    message: Text = ""
+    workers: Count = 0
+    task_info: TaskInfo | None = None
+
+
+class Status(Message, kw_only=True):
+    """What GM knows of a resource. ``metrics`` hold the seed's counts as text."""
+
+    phase: Short = "Pending"
+    observed_generation: Count = 0
+    conditions: Annotated[list[Condition], Meta(max_length=16)] = []
+    start_time: Short = ""
+    active: Count = 0
+    failed: Count = 0
+    metrics: Annotated[list[Metric], Meta(max_length=64)] = []
+    nodes: Annotated[list[NodeSummary], Meta(max_length=10_000)] = []
+
+
+class StatusDocument(Message, kw_only=True):
+    """GM's retained view of one resource, for monitoring."""
+
+    api_version: Short
+    kind: Short
+    namespace: Label
+    name: Name
+    uid: Uid
+    generation: Count
+    status: Status
+
+
+class Event(Message, kw_only=True):
+    """Something that happened to a resource or a node, kept in GM's event log."""
+
+    sequence: Count = 0
+    time: Short
+    type: Literal["Normal", "Warning"] = "Normal"
+    reason: Short
+    #: ``<namespace>/<plural>/<name>``, or ``node/<node>``
+    about: Text
+    message: Text = ""
+    #: how often it happened in a row
+    count: Count = 1
+
+
+class NodeInfo(Message, kw_only=True):
+    """A node as GM sees it."""
+
+    name: Name
+    online: bool
+    epoch: Count = 0
+    version: Short = ""
+    cpus: Count = 0
+    memory_bytes: Count = 0
+    labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
+    resources: Count = 0
+
+
+class ApiRequest(Message, kw_only=True):
+    """What a client asks of the standalone GM. Fields that an operation does not use are left out.
+
+    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it a stale one is refused. ``get`` and ``delete``
+    need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes ``after`` and
+    ``about``; ``nodes`` takes nothing.
+    """
+
+    op: Literal["apply", "get", "list", "delete", "events", "nodes", "version"]
+    plural: Short = ""
+    namespace: Short = ""
+    name: Short = ""
+    object: ResourceBody | None = None
+    after: Count = 0
+    about: Text = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
+
+
+class ApiError(Message, kw_only=True):
+    """Why a request was refused. ``field`` is set where a field is to blame."""
+
+    reason: Literal["Invalid", "NotFound", "Conflict", "NotAllowed", "Internal"]
+    message: Text
+    field: Text = ""
+
+
+class ApiReply(Message, kw_only=True):
+    """The answer: ``error``, or what was asked for. ``outcome`` of apply: created, configured or unchanged."""
+
+    error: ApiError | None = None
+    outcome: Short = ""
+    object: ResourceBody | None = None
+    items: Annotated[list[ResourceBody], Meta(max_length=10_000)] = []
+    events: Annotated[list[Event], Meta(max_length=1000)] = []
+    nodes: Annotated[list[NodeInfo], Meta(max_length=10_000)] = []
+    #: the list was cut at the size limit of a reply
+    truncated: bool = False
+    value: Any = None
+
+
+class LogsRequest(Message, kw_only=True):
+    """Ask a node for the log of one of its workers, from byte ``offset`` (negative: that many bytes from the end)."""
+
+    namespace: Label
+    worker: Name
+    offset: int = -65_536
+    limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 262_144
+
+
+class LogsReply(Message, kw_only=True):
+    """A part of a log. ``offset`` is where the next part begins; a smaller one than asked for: the log was rotated."""
+
+    error: Text = ""
+    text: str = ""
+    offset: Count = 0

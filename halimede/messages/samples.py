@@ -1,0 +1,102 @@
+"""Bodies of the sample path: frames and replies are msgpack, results and load are JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from halimede.messages.base import Count, Message, Millis, Name, Short, Text
+
+Vector = Annotated[list[float], Meta(max_length=100_000)]
+
+
+class Box(Message, array_like=True):
+    """One detection: corners in pixels of the frame, score in 0..1, class index or name."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    score: float
+    label: int | str = 0
+
+
+class Prediction(Message, kw_only=True):
+    """What a model says of one sample: class probabilities, boxes, or any JSON value of a user's own estimator."""
+
+    label: str | None = None
+    score: float | None = None
+    probabilities: Vector | None = None
+    boxes: Annotated[list[Box], Meta(max_length=10_000)] | None = None
+    value: Any = None
+
+
+class Frame(Message, kw_only=True, omit_defaults=False):
+    """One sample on its way: camera to edge, or edge to cloud. ``data`` comes last, so that it is not copied.
+
+    ``id`` is 128 bits, chosen by whoever makes the frame, the same on every resend. ``deadline_ms`` is the time left
+    when it was sent: clocks of two machines are never compared. ``shape`` and ``dtype`` describe ``raw`` data
+    (C order, little endian); for ``jpeg`` and ``png`` they may be left out.
+    """
+
+    v: Literal[1] = 1
+    id: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    service: Short = ""
+    worker: Short = ""
+    camera: Short = ""
+    sequence: Count = 0
+    deadline_ms: Millis = 0.0
+    encoding: Literal["raw", "jpeg", "png"]
+    dtype: Annotated[str, Meta(max_length=16)] = ""
+    shape: Annotated[list[Annotated[int, Meta(ge=1, le=65_535)]], Meta(max_length=4)] = []
+    edge: Prediction | None = None
+    data: memoryview
+
+
+class Reply(Message, kw_only=True, omit_defaults=False):
+    """A cloud worker's answer to one frame: a prediction or an error, never both."""
+
+    v: Literal[1] = 1
+    id: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    worker: Name
+    prediction: Prediction | None = None
+    #: ``expired``, ``overloaded``, ``invalid``, ``quarantined`` or ``failed``
+    error: Short = ""
+    message: Text = ""
+    queue_ms: Millis = 0.0
+    compute_ms: Millis = 0.0
+    batch: Count = 0
+
+
+class Result(Message, kw_only=True):
+    """The final answer to one frame. Exactly one leaves for each accepted id; a consumer drops repeated ids."""
+
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    service: Name
+    camera: Short = ""
+    sequence: Count = 0
+    by: Literal["edge", "cloud"]
+    #: True = mining asked for the cloud
+    hard: bool = False
+    #: hard, but answered by the edge all the same; ``reason`` says why
+    degraded: bool = False
+    reason: Short = ""
+    label: str | None = None
+    score: float | None = None
+    prediction: Prediction
+    #: what the small model said, where the cloud gave the answer
+    edge: Prediction | None = None
+    worker: Name
+    node: Short = ""
+    #: from acceptance to result, and the parts spent in the small model and in the offload
+    total_ms: Millis = 0.0
+    edge_ms: Millis = 0.0
+    offload_ms: Millis = 0.0
+
+
+class Load(Message, kw_only=True):
+    """What a cloud worker can take now: free places in its queue, and the time one sample takes it."""
+
+    credits: Count
+    service_ms: Millis = 0.0

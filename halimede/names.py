@@ -1,0 +1,61 @@
+"""Names that may become part of a topic, a path or a client id, checked before they do.
+
+The rules are Kubernetes' own (RFC 1123 labels and subdomains), so that a name accepted here is accepted there.
+They leave no room for ``/``, ``+``, ``#``, NUL, ``..`` or anything outside ASCII.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from halimede.errors import InvalidFieldError
+
+LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$(?!\n)"
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$(?!\n)"
+MAX_LABEL = 63
+MAX_NAME = 253
+
+_label = re.compile(LABEL_PATTERN, re.ASCII)
+_name = re.compile(NAME_PATTERN, re.ASCII)
+
+
+def check_label(field: str, value: object) -> str:
+    """Return ``value`` if it is an RFC 1123 label (namespaces, cameras); raise InvalidFieldError otherwise."""
+    if isinstance(value, str) and len(value) <= MAX_LABEL and _label.fullmatch(value):
+        return value
+    raise InvalidFieldError(
+        field, value, f"use 1 to {MAX_LABEL} lower-case letters, digits and '-', with a letter or digit at both ends"
+    )
+
+
+def check_name(field: str, value: object) -> str:
+    """Return ``value`` if it is an RFC 1123 subdomain (nodes, resources, workers), else raise InvalidFieldError."""
+    if isinstance(value, str) and len(value) <= MAX_NAME and _name.fullmatch(value):
+        return value
+    raise InvalidFieldError(
+        field,
+        value,
+        f"use 1 to {MAX_NAME} lower-case letters, digits, '-' and single '.', with a letter or digit at both ends",
+    )
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Key:
+    """Where a resource lives: plural kind, namespace and name. Its identity over time is (uid, generation)."""
+
+    plural: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.plural}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Key:
+        """Read the form that ``str`` writes; raise InvalidFieldError on anything else."""
+        parts = text.split("/")
+        if len(parts) != 3:
+            raise InvalidFieldError("key", text, "write <namespace>/<plural>/<name>")
+        namespace, plural, name = parts
+        return cls(check_label("plural", plural), check_label("namespace", namespace), check_name("name", name))

@@ -1,0 +1,357 @@
+"""THE contract: every topic as a typed value. Whatever is not here does not exist.
+
+``topics.md`` and the broker's access rules are generated from this file. A topic is built only through ``at`` and
+``filter``, which check each name, so that no input ever reaches a topic unchecked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from halimede import messages as m
+from halimede.errors import InvalidFieldError
+from halimede.names import check_label, check_name
+
+M = TypeVar("M")
+
+#: names that are RFC 1123 labels; all others are subdomains
+LABELS = frozenset({"ns", "plural", "camera"})
+
+
+def _check(field: str, value: str) -> str:
+    return check_label(field, value) if field in LABELS else check_name(field, value)
+
+
+class Role(StrEnum):
+    """Who speaks on the bus."""
+
+    GM = "gm"
+    LC = "lc"
+    EDGE = "edge worker"
+    CLOUD = "cloud worker"
+    CAMERA = "camera"
+    OPERATOR = "operator"
+    CONSUMER = "consumer"
+
+
+class Encoding(StrEnum):
+    """How a body is written."""
+
+    JSON = "json"
+    MSGPACK = "msgpack"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic(Generic[M]):
+    """One topic of the contract. Names in braces are filled by ``at`` and read back by ``parse``."""
+
+    id: str
+    template: str
+    message: type[M]
+    encoding: Encoding
+    qos: int
+    retain: bool
+    publishers: tuple[Role, ...]
+    subscribers: tuple[Role, ...]
+    doc: str
+    shared: bool = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names that the template asks for, in order."""
+        return tuple(re.findall(r"{(\w+)}", self.template))
+
+    def at(self, **names: str) -> Address[M]:
+        """Return the topic with all names filled in; raise InvalidFieldError on a bad name."""
+        if set(names) != set(self.fields):
+            raise TypeError(f"{self.id} takes {self.fields}, got {tuple(names)}")
+        return Address(self, self.template.format_map({k: _check(k, v) for k, v in names.items()}))
+
+    def filter(self, *, group: str = "", **names: str) -> Filter[M]:
+        """Return a subscription: names left out match anything; ``group`` makes it a shared one."""
+        unknown = set(names) - set(self.fields)
+        if unknown:
+            raise TypeError(f"{self.id} takes {self.fields}, got {tuple(unknown)}")
+        filled = {k: _check(k, names[k]) if k in names else "+" for k in self.fields}
+        text = self.template.format_map(filled)
+        return Filter(self, f"$share/{_check('group', group)}/{text}" if group else text)
+
+    def parse(self, topic: str) -> dict[str, str] | None:
+        """Return the names in ``topic``, or None if it is not of this template or a name breaks the rules."""
+        parts, wanted = topic.split("/"), self.template.split("/")
+        if len(parts) != len(wanted):
+            return None
+        names: dict[str, str] = {}
+        for part, pattern in zip(parts, wanted, strict=True):
+            if pattern.startswith("{"):
+                names[pattern[1:-1]] = part
+            elif part != pattern:
+                return None
+        try:
+            return {k: _check(k, v) for k, v in names.items()}
+        except InvalidFieldError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Address(Generic[M]):
+    """A topic with its names filled in: what one publishes to."""
+
+    topic: Topic[M]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Generic[M]):
+    """A subscription of one topic of the contract."""
+
+    topic: Topic[M]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# --- downstream: GM to a node -----------------------------------------------------------------------------------
+
+INSERT = Topic(
+    "insert",
+    "node/{node}/{ns}/sedna/downstream/{plural}/{name}/insert",
+    m.ResourceBody,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.GM,),
+    subscribers=(Role.LC,),
+    doc="A resource for this node, as the API server gives it, in sedna.io form. User property `epoch`: GM's epoch.",
+)
+DELETE = Topic(
+    "delete",
+    "node/{node}/{ns}/sedna/downstream/{plural}/{name}/delete",
+    m.Delete,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.GM,),
+    subscribers=(Role.LC,),
+    doc="The node shall forget this resource. User property `epoch`: GM's epoch.",
+)
+SYNCED = Topic(
+    "synced",
+    "node/{node}/sedna/downstream/synced",
+    m.Synced,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.GM,),
+    subscribers=(Role.LC,),
+    doc="All that the node's sync asked for has been sent.",
+)
+
+# --- upstream: a node to GM -------------------------------------------------------------------------------------
+
+NODE_STATUS = Topic(
+    "node-status",
+    "node/{node}/{ns}/sedna/upstream/{plural}/{name}/status",
+    m.NodeStatus,
+    Encoding.JSON,
+    qos=1,
+    retain=True,
+    publishers=(Role.LC,),
+    subscribers=(Role.GM,),
+    doc="This node's report on the resource. Cleared (empty, retained) once the node has forgotten it.",
+)
+SYNC = Topic(
+    "sync",
+    "node/{node}/sedna/upstream/sync",
+    m.Sync,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.LC,),
+    subscribers=(Role.GM,),
+    doc="What the node holds: sent on every connection, on a new GM epoch and every few minutes.",
+)
+PRESENCE = Topic(
+    "presence",
+    "node/{node}/sedna/presence",
+    m.Presence,
+    Encoding.JSON,
+    qos=1,
+    retain=True,
+    publishers=(Role.LC,),
+    subscribers=(Role.GM, Role.OPERATOR),
+    doc="Birth and will of the node's LC, both with the connection's epoch.",
+)
+WORKER_INFO = Topic(
+    "worker-info",
+    "node/{node}/{ns}/sedna/workers/{worker}/info",
+    m.WorkerInfo,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.EDGE, Role.CLOUD),
+    subscribers=(Role.LC,),
+    doc="How a worker fares: on every change, at most once a second.",
+)
+
+# --- samples ----------------------------------------------------------------------------------------------------
+
+CAMERA_FRAME = Topic(
+    "camera-frame",
+    "{ns}/sedna/frames/{camera}",
+    bytes,
+    Encoding.BYTES,
+    qos=1,
+    retain=False,
+    publishers=(Role.CAMERA, Role.OPERATOR),
+    subscribers=(Role.EDGE,),
+    doc="One frame: ours (msgpack, see `request`), or a bare JPEG or PNG from any MQTT client. QoS 0 or 1, "
+    "the publisher's choice. The edge workers of a service share one subscription per camera.",
+    shared=True,
+)
+REQUEST = Topic(
+    "request",
+    "{ns}/sedna/inference/{service}/request",
+    m.Frame,
+    Encoding.MSGPACK,
+    qos=1,
+    retain=False,
+    publishers=(Role.EDGE,),
+    subscribers=(Role.CLOUD,),
+    doc="A hard sample for whichever cloud worker is next (response topic and correlation data are required).",
+    shared=True,
+)
+REQUEST_TO = Topic(
+    "request-to",
+    "{ns}/sedna/inference/{service}/request/{worker}",
+    m.Frame,
+    Encoding.MSGPACK,
+    qos=1,
+    retain=False,
+    publishers=(Role.EDGE,),
+    subscribers=(Role.CLOUD,),
+    doc="A hard sample for one cloud worker, chosen by its advertised load.",
+)
+REPLY = Topic(
+    "reply",
+    "{ns}/sedna/inference/{service}/reply/{worker}",
+    m.Reply,
+    Encoding.MSGPACK,
+    qos=1,
+    retain=False,
+    publishers=(Role.CLOUD,),
+    subscribers=(Role.EDGE,),
+    doc="The answer to the worker that asked, with its correlation data.",
+)
+LOAD = Topic(
+    "load",
+    "{ns}/sedna/inference/{service}/load/{worker}",
+    m.Load,
+    Encoding.JSON,
+    qos=0,
+    retain=True,
+    publishers=(Role.CLOUD,),
+    subscribers=(Role.EDGE,),
+    doc="A cloud worker's free credits and service time. Cleared by its will.",
+)
+RESULT = Topic(
+    "result",
+    "{ns}/sedna/inference/{service}/result",
+    m.Result,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.EDGE,),
+    subscribers=(Role.CONSUMER, Role.OPERATOR),
+    doc="Every final answer, once for each frame id; consumers drop repeated ids.",
+)
+
+# --- watching and steering --------------------------------------------------------------------------------------
+
+STATUS = Topic(
+    "status",
+    "{ns}/sedna/status/{plural}/{name}",
+    m.StatusDocument,
+    Encoding.JSON,
+    qos=1,
+    retain=True,
+    publishers=(Role.GM,),
+    subscribers=(Role.OPERATOR, Role.CONSUMER),
+    doc="GM's view of a resource. Cleared (empty, retained) once it is deleted.",
+)
+GM_PRESENCE = Topic(
+    "gm-presence",
+    "sedna/gm/presence",
+    m.GmPresence,
+    Encoding.JSON,
+    qos=1,
+    retain=True,
+    publishers=(Role.GM,),
+    subscribers=(Role.LC, Role.OPERATOR),
+    doc="Birth and will of GM, with its epoch.",
+)
+API_REQUEST = Topic(
+    "api-request",
+    "sedna/api/request/{client}",
+    m.ApiRequest,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.OPERATOR,),
+    subscribers=(Role.GM,),
+    doc="The standalone API: apply, get, list, delete, events, nodes, version.",
+)
+API_REPLY = Topic(
+    "api-reply",
+    "sedna/api/reply/{client}",
+    m.ApiReply,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.GM,),
+    subscribers=(Role.OPERATOR,),
+    doc="GM's answer to the client that asked.",
+)
+LOGS_REQUEST = Topic(
+    "logs-request",
+    "node/{node}/sedna/logs/request/{client}",
+    m.LogsRequest,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.OPERATOR,),
+    subscribers=(Role.LC,),
+    doc="Ask a node for a part of one of its workers' logs.",
+)
+LOGS_REPLY = Topic(
+    "logs-reply",
+    "sedna/logs/reply/{client}",
+    m.LogsReply,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.LC,),
+    subscribers=(Role.OPERATOR,),
+    doc="The node's answer to the client that asked.",
+)
+DEAD_LETTER = Topic(
+    "dead-letter",
+    "sedna/deadletter/{client}",
+    m.DeadLetter,
+    Encoding.JSON,
+    qos=0,
+    retain=False,
+    publishers=(Role.GM, Role.LC, Role.EDGE, Role.CLOUD),
+    subscribers=(Role.GM, Role.OPERATOR),
+    doc="A message that its receiver could not read: at most ten a second from each client.",
+)
+
+CONTRACT: tuple[Topic[Any], ...] = tuple(value for value in list(vars().values()) if isinstance(value, Topic))
