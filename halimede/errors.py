@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-MAX_SHOWN = 120
+import reprlib
+
+MAX_SHOWN = 160
+
+#: values may be large, nested or hold themselves: show their beginning only
+_shown = reprlib.Repr()
+_shown.maxstring = _shown.maxother = 120
 
 
 class HalimedeError(Exception):
@@ -20,9 +26,8 @@ class InvalidFieldError(HalimedeError):
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
-        shown = repr(value)
         self.field = field
-        self.value = shown if len(shown) <= MAX_SHOWN else shown[: MAX_SHOWN - 1] + "…"
+        self.value = _shown.repr(value)[:MAX_SHOWN]
         self.fix = fix
         super().__init__(f"{field}: {self.value} is not accepted: {fix}")
 

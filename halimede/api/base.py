@@ -108,8 +108,8 @@ def parse(body: object) -> Resource[Any]:
     if not isinstance(body, dict):
         raise InvalidFieldError("resource", body, "write a mapping with apiVersion, kind, metadata and spec")
     _bound(body)
-    api_version, word = body.get("apiVersion"), body.get("kind")
-    kind = _kinds.get((str(api_version), str(word)))
+    api_version, word = str(body.get("apiVersion", "")), str(body.get("kind", ""))
+    kind = _kinds.get((api_version, word))
     if kind is None:
         if word in {k for _, k in _kinds}:
             right = ", ".join(sorted(v for v, k in _kinds if k == word))

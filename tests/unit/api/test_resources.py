@@ -1,0 +1,217 @@
+"""Resources are accepted as their users write them, and refused with the field, the value and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede import api
+from halimede.api.neptune import ORIGIN, to_sedna
+from halimede.api.placement import HOSTNAME, matches, placements
+from halimede.errors import InvalidFieldError
+
+
+def container() -> dict[str, Any]:
+    return {"image": "halimede/worker"}
+
+
+def sedna_service() -> dict[str, Any]:
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "JointInferenceService",
+        "metadata": {"name": "helmet"},
+        "spec": {
+            "edgeWorker": {
+                "model": {"name": "small"},
+                "hardExampleMining": {"name": "IBT", "parameters": [{"key": "threshold_img", "value": "0.9"}]},
+                "template": {"spec": {"nodeName": "edge0", "containers": [container()]}},
+            },
+            "cloudWorker": {
+                "model": {"name": "big"},
+                "template": {"spec": {"nodeSelector": {"zone": "a"}, "containers": [container()]}},
+            },
+        },
+    }
+
+
+def neptune_service() -> dict[str, Any]:
+    """The shape of the joint inference proposal's own sample."""
+    script = {
+        "scriptDir": "/code",
+        "scriptBootFile": "inference.py",
+        "frameworkType": "tensorflow",
+        "frameworkVersion": "1.18",
+        "parameters": [{"key": "nms_threshold", "value": "0.6"}],
+    }
+    edge = {
+        "name": "edgeworker",
+        "model": {"name": "small-model"},
+        "nodeName": "edge0",
+        "hardExampleAlgorithm": {"name": "IBT"},
+        "workerSpec": script,
+    }
+    cloud = {"name": "work", "model": {"name": "big-model"}, "nodeName": "solar-corona-cloud", "workerSpec": script}
+    return {
+        "apiVersion": "neptune.io/v1alpha1",
+        "kind": "JointInferenceService",
+        "metadata": {"name": "helmet-detection-demo", "namespace": "default"},
+        "spec": {"edgeWorker": edge, "cloudWorker": cloud},
+    }
+
+
+def put(body: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    """Return a copy with one field set (or removed, for None)."""
+    changed = copy.deepcopy(body)
+    *parents, last = path.split(".")
+    here: Any = changed
+    for step in parents:
+        here = here[int(step)] if isinstance(here, list) else here[step]
+    if value is None:
+        del here[last]
+    else:
+        here[last] = value
+    return changed
+
+
+def test_a_service_in_sednas_form_is_read_with_its_types() -> None:
+    service = api.parse(sedna_service())
+    assert str(service.key) == "default/jointinferenceservices/helmet"
+    assert service.spec.edge_worker.hard_example_mining.parameters[0].value == "0.9"
+    assert service.spec.edge_worker.deadline_ms == 2000
+
+
+def test_the_seeds_form_becomes_a_service_in_sednas_form() -> None:
+    body = to_sedna(api.parse(neptune_service()))
+    service = api.parse(body)
+    edge, cloud = placements(service.spec)
+    worker = edge.pod.containers[0]
+    assert body["metadata"]["annotations"][ORIGIN] == "neptune.io/v1alpha1"
+    assert (edge.pod.node_name, cloud.pod.node_name) == ("edge0", "solar-corona-cloud")
+    assert worker.command == ["python3", "inference.py"]
+    assert worker.working_dir == "/code"
+    assert {v.name: v.value for v in worker.env} == {"nms_threshold": "0.6", "PYTHONPATH": "/code"}
+    assert edge.pod.volumes[0].host_path is not None
+    assert edge.pod.volumes[0].host_path.path == worker.volume_mounts[0].mount_path
+    assert service.spec.edge_worker.hard_example_mining.name == "IBT"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field", "fix"),
+    [
+        ("spec.edgeWorker.modle", {"name": "x"}, "spec.edgeWorker.modle", "did you mean model?"),
+        ("spec.cloudWorker", None, "spec.cloudWorker", "it is required"),
+        ("spec.edgeWorker.deadlineMs", "1s", "spec.edgeWorker.deadlineMs", "expected `int`"),
+        ("spec.edgeWorker.deadlineMs", 0, "spec.edgeWorker.deadlineMs", ">= 1"),
+        ("spec.edgeWorker.template.spec.containers", [], "spec.edgeWorker.template.spec.containers", "length >= 1"),
+        (
+            "spec.edgeWorker.hardExampleMining.parameters.0.value",
+            0.9,
+            "spec.edgeWorker.hardExampleMining.parameters[0].value",
+            "put it in quotes",
+        ),
+        ("spec.edgeWorker.model.name", "a/b", "spec.edgeWorker.model.name", "lower-case"),
+        ("spec.edgeWorker.template.spec.nodeName", "../x", "spec.edgeWorker.template.spec.nodeName", "lower-case"),
+        ("spec.edgeWorker.source", {"cameras": ["c"], "path": "/x"}, "spec.edgeWorker.source", "one of"),
+        ("spec.edgeWorker.source", {"path": "x"}, "spec.edgeWorker.source.path", "absolute"),
+        ("metadata.name", "Helmet", "metadata.name", "lower-case"),
+        ("metadata.namespace", "a.b", "metadata.namespace", "lower-case"),
+        ("metadata", None, "metadata", "expected `object`"),
+        ("kind", "JointService", "kind", "JointInferenceService"),
+        ("apiVersion", "sedna.io/v2", "apiVersion", "sedna.io/v1alpha1"),
+        ("extra", 1, "extra", "remove it"),
+    ],
+)
+def test_a_mistake_is_named_with_its_field_and_what_to_do(path: str, value: object, field: str, fix: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        api.parse(put(sedna_service(), path, value))
+    assert caught.value.field == field
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("path", ["/code/../etc", "code", "/code/.."])
+def test_a_script_folder_must_be_absolute_and_plain(path: str) -> None:
+    with pytest.raises(InvalidFieldError, match="scriptDir"):
+        api.parse(put(neptune_service(), "spec.edgeWorker.workerSpec.scriptDir", path))
+
+
+@pytest.mark.parametrize("url", ["gopher://x/y", "models/a.onnx", "javascript:1"])
+def test_a_model_url_of_an_unknown_scheme_is_refused(url: str) -> None:
+    body = {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Model",
+        "metadata": {"name": "m"},
+        "spec": {"url": url, "format": "onnx"},
+    }
+    with pytest.raises(InvalidFieldError, match=r"spec\.url"):
+        api.parse(body)
+
+
+def test_a_body_that_aliases_blow_up_is_refused_before_it_is_read() -> None:
+    bomb: list[Any] = ["x"] * 10
+    for _ in range(12):
+        bomb = [bomb] * 10
+    with pytest.raises(InvalidFieldError, match="values"):
+        api.parse(put(sedna_service(), "spec.edgeWorker.template.spec.bomb", bomb))
+
+
+def test_a_body_that_contains_itself_is_refused() -> None:
+    body = sedna_service()
+    body["spec"]["self"] = body
+    with pytest.raises(InvalidFieldError):
+        api.parse(body)
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(json)
+def test_any_plain_data_is_a_resource_or_a_clear_error(body: object) -> None:
+    with pytest.raises(InvalidFieldError):
+        api.parse(body)
+
+
+@given(st.sampled_from(["spec", "metadata", "status", "kind"]), json)
+def test_any_value_in_any_place_is_accepted_or_refused_as_invalid(place: str, value: object) -> None:
+    body = sedna_service()
+    body[place] = value
+    with contextlib.suppress(InvalidFieldError):
+        api.parse(body)
+
+
+def test_placement_is_by_node_name_or_by_every_label_of_the_selector() -> None:
+    edge, cloud = placements(api.parse(sedna_service()).spec)
+    assert matches(edge.pod, "edge0", {})
+    assert not matches(edge.pod, "edge1", {"zone": "a"})
+    assert matches(cloud.pod, "any", {"zone": "a", "more": "b"})
+    assert not matches(cloud.pod, "any", {"zone": "b"})
+
+
+def test_a_pod_without_node_name_and_selector_belongs_nowhere() -> None:
+    body = put(sedna_service(), "spec.edgeWorker.template.spec.nodeName", None)
+    edge, _ = placements(api.parse(body).spec)
+    assert not matches(edge.pod, "edge0", {})
+
+
+def test_a_node_can_be_selected_by_its_host_name() -> None:
+    body = put(sedna_service(), "spec.cloudWorker.template.spec.nodeSelector", {HOSTNAME: "cloud0"})
+    _, cloud = placements(api.parse(body).spec)
+    assert matches(cloud.pod, "cloud0", {})
+
+
+@pytest.mark.parametrize("word", ["ji", "JointInferenceService", "jointinferenceservices", "jis"])
+def test_users_name_a_kind_as_kubectl_does(word: str) -> None:
+    assert api.kind_of(word).plural == "jointinferenceservices"
+
+
+def test_an_unknown_kind_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidFieldError, match="models"):
+        api.kind_of("pods")
