@@ -1,0 +1,60 @@
+"""Which samples run together, and how a bad one is kept from taking its batch with it. Pure: no clock, no queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
+
+from halimede.inference.model import Array, SampleError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Signature: TypeAlias = tuple[str, tuple[int, ...]]
+
+
+def signature(sample: Array) -> Signature:
+    """What samples of one batch have in common: dtype (with byte order) and shape."""
+    return sample.dtype.str, sample.shape
+
+
+def group(waiting: Iterable[T], limit: int, array: Callable[[T], Array]) -> list[list[T]]:
+    """Part what waits into batches of equal dtype and shape, at most ``limit`` (1 or more) samples each.
+
+    ``array`` gives the prepared sample of an item. Order is kept within a batch, and batches come in the order of
+    their first item, so nobody waits for a sample of another shape that came later.
+    """
+    batches: list[list[T]] = []
+    filling: dict[Signature, list[T]] = {}
+    for item in waiting:
+        key = signature(array(item))
+        batch = filling.get(key)
+        if batch is None or len(batch) >= limit:
+            batch = filling[key] = []
+            batches.append(batch)
+        batch.append(item)
+    return batches
+
+
+def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> list[R | SampleError]:
+    """Run a batch and give one answer an item, in order; an item that fails even alone gets a SampleError.
+
+    A failing batch is halved until the culprits stand alone, so a single one among n costs about 2 log2(n) more
+    runs. Whatever ``run`` raises is the item's SampleError (as its cause, unless it is one); interrupts pass through.
+    """
+    if not batch:
+        return []
+    try:
+        answers = run(batch)
+        if len(answers) != len(batch):
+            raise SampleError(f"the model gave {len(answers)} answers to {len(batch)} samples")
+        return list(answers)
+    except SampleError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 (user code may raise anything; the other samples must still be answered)
+        failure = SampleError(f"the model failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+    if len(batch) == 1:
+        return [failure]
+    middle = len(batch) // 2
+    return isolate(batch[:middle], run) + isolate(batch[middle:], run)

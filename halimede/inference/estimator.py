@@ -1,0 +1,122 @@
+"""Runs a user's own Python estimator as a Model, in the form that Sedna's users have theirs.
+
+An estimator is a class or an instance with ``predict(data)``; optional are ``load``, called once with the model
+file's path by whichever of the names ``model_url`` and ``model_path`` it has, ``predict_batch(list)`` and ``close()``.
+Whatever it raises stays within the sample at hand: its code is not ours to trust.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from halimede.api.model import ModelSpec
+from halimede.errors import InvalidFieldError
+from halimede.inference import preprocess
+from halimede.inference.answers import as_prediction
+from halimede.inference.model import Array, Model, ModelError, SampleError
+from halimede.messages import Prediction
+
+FIELD = "ESTIMATOR"
+LOAD_NAMES = ("model_url", "model_path")
+
+
+class EstimatorModel(Model):
+    """A loaded estimator."""
+
+    def __init__(self, estimator: Any, spec: ModelSpec) -> None:
+        self._estimator = estimator
+        self._steps = spec.preprocess
+        self._labels = tuple(spec.labels)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes in order."""
+        return self._labels
+
+    def prepare(self, image: Array) -> Array:
+        """Apply the declared steps; without any the estimator gets the frame itself, which may be read-only."""
+        return preprocess.apply(self._steps, image) if self._steps else image
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Call ``predict_batch`` where there is one and more than one sample, else ``predict`` for each."""
+        together = getattr(self._estimator, "predict_batch", None)
+        try:
+            if callable(together) and len(batch) > 1:
+                answers = list(together(list(batch)))
+            else:
+                answers = [self._estimator.predict(sample) for sample in batch]
+        except Exception as error:
+            raise SampleError(f"the estimator failed: {_said(error)}") from error
+        if len(answers) != len(batch):
+            raise SampleError(f"predict_batch gave {len(answers)} answers to {len(batch)} samples: give one each")
+        return [as_prediction(answer, self._labels) for answer in answers]
+
+    def close(self) -> None:
+        """Call the estimator's own ``close``, if it has one."""
+        close = getattr(self._estimator, "close", None)
+        if callable(close):
+            close()
+
+
+def load_estimator(text: str) -> object:
+    """Import ``module:Class`` from ``sys.path``. Raises InvalidFieldError (field ESTIMATOR) where it cannot."""
+    module_name, colon, attribute = text.strip().partition(":")
+    if not (colon and attribute and all(part.isidentifier() for part in module_name.split("."))):
+        raise InvalidFieldError(FIELD, text, "write module:Class, such as helmet.detector:Detector")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        fix = f"mend {module_name} or put its folder on PYTHONPATH: importing it failed with {_said(error)}"
+        raise InvalidFieldError(FIELD, text, fix) from error
+    estimator = getattr(module, attribute, None)
+    if not callable(getattr(estimator, "predict", None)):
+        there = [name for name, value in vars(module).items() if callable(getattr(value, "predict", None))]
+        fix = f"use one of {', '.join(there)}" if there else "none of its classes has a method predict"
+        raise InvalidFieldError(FIELD, text, f"{module_name} has no estimator {attribute}: {fix}")
+    return estimator
+
+
+def open_estimator(estimator: object, path: Path | str, spec: ModelSpec) -> EstimatorModel:
+    """Make an instance if a class is given, and let it load the model. Raises ModelError when either fails."""
+    if not callable(getattr(estimator, "predict", None)):
+        raise ModelError(f"the estimator {_name(estimator)} has no method predict(data): add one")
+    try:
+        instance: Any = estimator() if isinstance(estimator, type) else estimator
+    except Exception as error:
+        raise ModelError(
+            f"the estimator {_name(estimator)} cannot be made without arguments: {_said(error)}"
+        ) from error
+    load = getattr(instance, "load", None)
+    if callable(load):
+        try:
+            _call_load(load, str(path))
+        except Exception as error:
+            raise ModelError(f"the estimator {_name(estimator)} cannot load {path}: {_said(error)}") from error
+    return EstimatorModel(instance, spec)
+
+
+def _call_load(load: Callable[..., object], path: str) -> None:
+    """Give the path by the name that ``load`` knows it under, or as its first argument."""
+    parameters = inspect.signature(load).parameters
+    named = {name: path for name in LOAD_NAMES if name in parameters}
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if named:
+        load(**named)
+    elif inspect.Parameter.VAR_KEYWORD in kinds:
+        load(model_url=path)
+    elif {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD} & set(kinds):
+        load(path)
+    else:
+        load()
+
+
+def _name(estimator: object) -> str:
+    return (estimator if isinstance(estimator, type) else type(estimator)).__qualname__
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,60 @@
+"""The face that all models share, so that nobody outside this room knows what runs behind it.
+
+A model answers samples. How it was trained, which library runs it and how its raw output is read stay in here; what
+comes out is a ``Prediction``. Calls block: callers on an event loop run them in a thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self, TypeAlias
+
+from numpy.typing import NDArray
+
+from halimede.errors import HalimedeError
+from halimede.messages import Prediction
+
+Array: TypeAlias = NDArray[Any]
+
+
+class ModelError(HalimedeError):
+    """A model that cannot be loaded or does not fit its declaration. Says what is wrong and what to do."""
+
+
+class SampleError(HalimedeError):
+    """One sample that cannot be answered. The model goes on serving others."""
+
+
+class Model(ABC):
+    """One loaded model."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes in order; empty when none were declared (a label is then the index as text)."""
+
+    @abstractmethod
+    def prepare(self, image: Array) -> Array:
+        """Turn one decoded frame into the model's input, by the declared pre-processing.
+
+        Takes ``[height, width, channels]`` or ``[height, width]``, or any raw array when no step needs a picture.
+        Returns one sample without batch axis, C-contiguous. Raises SampleError when the frame does not fit.
+        """
+
+    @abstractmethod
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Answer prepared samples of equal dtype and shape: one prediction each, in order.
+
+        Raises SampleError when at least one sample cannot be answered; ``isolate`` finds out which.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the model holds. It answers no more."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

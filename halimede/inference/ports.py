@@ -1,0 +1,140 @@
+"""Which input and output of an ONNX graph to use, and what the input wants. Reads declarations only; runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from halimede.api.model import Postprocess
+from halimede.inference.model import Array, ModelError, SampleError
+from halimede.inference.postprocess import BOX_COLUMNS
+
+DTYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(uint16)": np.uint16,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+FLOATS = {"tensor(float)", "tensor(float16)", "tensor(double)"}
+ZIPMAP = "scikit-learn: export with options={id(model): {'zipmap': False}}"
+
+
+class Declared(Protocol):
+    """An input or output as ONNX Runtime declares it. ``shape`` holds a number, a name or None for each axis."""
+
+    name: str
+    type: str
+    shape: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InputPort:
+    """The model's input. ``shape`` is that of one sample, None for an open axis; None as a whole: undeclared."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] | None
+    batched: bool
+
+    def fit(self, sample: Array) -> Array:
+        """Give a pre-processed sample the declared type and axes of length 1. Raises SampleError when it cannot."""
+        if sample.dtype == self.dtype and (self.shape is None or self._takes(sample.shape)):
+            return sample
+        if not np.can_cast(sample.dtype, self.dtype, "same_kind"):
+            raise SampleError(f"{self._wants(sample)}: add a cast step")
+        sample = sample.astype(self.dtype, copy=False)
+        if self.shape is None or self._takes(sample.shape):
+            return sample
+        if None not in self.shape and _long(sample.shape) == _long(self.shape):
+            return sample.reshape([size or 0 for size in self.shape])
+        raise SampleError(f"{self._wants(sample)}: {self._advice(sample)}")
+
+    def zeros(self, count: int) -> Array:
+        """Give ``count`` samples of zeros. Only for a shape without open axes."""
+        return np.zeros((count, *[size or 1 for size in self.shape or ()]), self.dtype)
+
+    def _takes(self, shape: tuple[int, ...]) -> bool:
+        wanted = self.shape or ()
+        return len(shape) == len(wanted) and all(w in {None, s} for w, s in zip(wanted, shape, strict=True))
+
+    def _wants(self, sample: Array) -> str:
+        first = "N" if self.batched else "1"
+        return (
+            f"the model wants input {_text(first, self.shape or ())} {self.dtype}, "
+            f"the frame gives {_text(first, sample.shape)} {sample.dtype} after pre-processing"
+        )
+
+    def _advice(self, sample: Array) -> str:
+        if self.shape is None or None in self.shape:
+            return "add a resize or layout step"
+        wanted = int(np.prod([size or 1 for size in self.shape]))
+        if sample.size == wanted:
+            return f"add a layout step ({'flat' if len(self.shape) == 1 else 'chw or hwc'})"
+        if sample.size == 3 * wanted:
+            return "add a grayscale step"
+        return "add a grayscale or resize step"
+
+
+def choose_input(inputs: Sequence[Declared]) -> InputPort:
+    """Describe the one input of a model. Raises ModelError for a model that cannot take a sample."""
+    if len(inputs) != 1:
+        names = ", ".join(port.name for port in inputs) or "none"
+        raise ModelError(f"the model has {len(inputs)} inputs ({names}): export it with one")
+    (port,) = inputs
+    if port.type not in DTYPES:
+        raise ModelError(f"the model's input {port.name} is {port.type}: export it with a tensor of numbers")
+    dtype = np.dtype(DTYPES[port.type])
+    if not port.shape:
+        return InputPort(port.name, dtype, None, batched=True)
+    batch, *rest = (size if isinstance(size, int) and size > 0 else None for size in port.shape)
+    if batch not in {None, 1}:
+        raise ModelError(
+            f"the model takes exactly {batch} samples a run: export it with an open batch axis or one of 1"
+        )
+    return InputPort(port.name, dtype, tuple(rest), batched=batch is None)
+
+
+def choose_output(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> str:
+    """Name the output to read: the one that the spec names, or the only one of floats that fits the task."""
+    listed = ", ".join(f"{port.name} {port.type}" for port in outputs)
+    if postprocess.output:
+        named = [port for port in outputs if port.name == postprocess.output]
+        if not named:
+            raise ModelError(
+                f"the model has no output {postprocess.output!r}: set spec.postprocess.output to one of {listed}"
+            )
+        if named[0].type not in FLOATS:
+            raise ModelError(
+                f"the output {named[0].name} is {named[0].type}, which holds no scores; there are {listed}"
+            )
+        return named[0].name
+    floats = [port for port in outputs if port.type in FLOATS]
+    if not floats:
+        hint = f" ({ZIPMAP})" if any(port.type.startswith("seq") for port in outputs) else ""
+        raise ModelError(f"the model has no output of floats but {listed}: export it with scores{hint}")
+    if len(floats) == 1:
+        return floats[0].name
+    columns = BOX_COLUMNS if postprocess.task == "detection" else len(labels)
+    fitting = [port for port in floats if columns and port.shape and port.shape[-1] == columns]
+    if len(fitting) == 1:
+        return fitting[0].name
+    raise ModelError(
+        f"the model has several outputs of floats, {listed}: name one in spec.postprocess.output ({ZIPMAP})"
+    )
+
+
+def _long(shape: Sequence[int | None]) -> list[int | None]:
+    """Give the axes that matter: those of length 1 hold nothing."""
+    return [size for size in shape if size != 1]
+
+
+def _text(first: str, shape: Sequence[int | None]) -> str:
+    return "[" + ",".join([first, *("?" if size is None else str(size) for size in shape)]) + "]"

@@ -1,0 +1,145 @@
+"""The declared pre-processing: what turns a decoded frame into a model's input, one function a step.
+
+A new step is a class in ``halimede.api.model`` and a function here, registered for it. Frames are
+``[height, width, channels]`` or ``[height, width]``; the result keeps its element type unless a step changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from halimede.api.model import Cast, Grayscale, Layout, Resize, Scale, Step
+from halimede.inference.model import Array, SampleError
+
+#: ITU-R BT.601 luma of red, green and blue
+LUMA = np.array([0.299, 0.587, 0.114])
+
+
+def apply(steps: Iterable[Step], image: Array) -> Array:
+    """Apply steps in order. The result is C-contiguous; without steps it is the frame itself where that is.
+
+    Raises SampleError when a step cannot work on what it is given.
+    """
+    if image.dtype.kind not in "uif":
+        raise SampleError(f"the frame holds {image.dtype}: send whole or floating-point numbers")
+    if image.size == 0:
+        raise SampleError(f"the frame is empty: its shape is {list(image.shape)}")
+    for step in steps:
+        image = run(step, image)
+    return np.ascontiguousarray(image)
+
+
+@singledispatch
+def run(step: Step, image: Array) -> Array:  # noqa: ARG001 (the registered functions use it)
+    """Apply one step."""
+    raise TypeError(f"pre-processing step {type(step).__name__} has no function here")
+
+
+@run.register
+def grayscale(_: Grayscale, image: Array) -> Array:
+    """``[height, width, 1]`` of three channels, or of four (alpha is left out); one channel stays as it is."""
+    picture = _picture("grayscale", image)
+    channels = picture.shape[2]
+    if channels == 1:
+        return picture
+    if channels not in {3, 4}:
+        raise _misfit("grayscale", image, "a picture of 1, 3 or 4 channels")
+    if image.dtype == np.uint8:
+        # Pillow's own rounding, so that a model sees the pixels that it was trained on.
+        return np.asarray(Image.fromarray(np.ascontiguousarray(picture[..., :3])).convert("L"))[..., np.newaxis]
+    return _like(picture[..., :3] @ LUMA, image.dtype)[..., np.newaxis]
+
+
+@run.register
+def resize(step: Resize, image: Array) -> Array:
+    """Bilinear, with Pillow's antialiasing when it gets smaller. Keeps axes, channels and element type."""
+    picture = _picture("resize", image)
+    height, width, channels = picture.shape
+    if (width, height) == (step.width, step.height):
+        return image
+    if picture.dtype == np.uint8 and channels == 3:
+        whole = Image.fromarray(np.ascontiguousarray(picture))
+        return np.asarray(whole.resize((step.width, step.height), Image.Resampling.BILINEAR))
+    # Channel by channel: Pillow would take a fourth for alpha and weigh the others by it.
+    planes = [_resize_plane(picture[..., i], step) for i in range(channels)]
+    return np.stack(planes, axis=-1).reshape(step.height, step.width, *image.shape[2:])
+
+
+@run.register
+def scale(step: Scale, image: Array) -> Array:
+    """``(x * factor - mean) / std`` in single precision; double stays double. Channels are the last axis."""
+    result: NDArray[np.floating[Any]] = image.astype(np.float64 if image.dtype == np.float64 else np.float32)
+    channels = image.shape[2] if image.ndim == 3 else 1
+    for name, values in (("mean", step.mean), ("std", step.std)):
+        if len(values) > 1 and len(values) != channels:
+            raise _misfit(
+                "scale", image, f"{len(values)} channels last, as many as {name} has (put scale before layout)"
+            )
+    result *= result.dtype.type(step.factor)
+    if step.mean:
+        result -= np.asarray(step.mean, result.dtype)
+    if step.std:
+        result /= np.asarray(step.std, result.dtype)
+    return result
+
+
+@run.register
+def layout(step: Layout, image: Array) -> Array:
+    """``[height, width, channels]``, ``[channels, height, width]`` or one row of all values."""
+    if step.order == "flat":
+        return image.reshape(-1)
+    picture = _picture(f"layout {step.order}", image)
+    return picture.transpose(2, 0, 1) if step.order == "chw" else picture
+
+
+@run.register
+def cast(step: Cast, image: Array) -> Array:
+    """Change the element type. Whole numbers are cut, not rounded, and stay within their type's range."""
+    wanted = np.dtype(step.dtype)
+    if wanted.kind in "ui":
+        if not np.isfinite(image).all():
+            raise SampleError(f"the frame holds NaN or infinity, which {wanted} cannot: repair its source")
+        return _clip(image, wanted)
+    return image.astype(wanted)
+
+
+def _picture(step: str, image: Array) -> Array:
+    """Give the frame with its channel axis."""
+    if image.ndim == 2:
+        return image[..., np.newaxis]
+    if image.ndim != 3:
+        raise _misfit(step, image, "[height, width, channels] or [height, width]")
+    return image
+
+
+def _resize_plane(plane: Array, step: Resize) -> Array:
+    whole = Image.fromarray(np.ascontiguousarray(plane if plane.dtype == np.uint8 else plane.astype(np.float32)))
+    return _like(np.asarray(whole.resize((step.width, step.height), Image.Resampling.BILINEAR)), plane.dtype)
+
+
+def _like(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Give computed values the element type that the frame had, rounded where it holds whole numbers."""
+    if values.dtype == dtype:
+        return values
+    return _clip(np.rint(values), dtype) if dtype.kind in "ui" else values.astype(dtype)
+
+
+def _clip(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Cast to whole numbers without wrapping around."""
+    bounds = np.iinfo(dtype)
+    high: Any = bounds.max
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)
+        # Doubles hold every bound but those of 64 bits, which round up and would wrap.
+        high = np.nextafter(float(bounds.max), 0) if dtype.itemsize == 8 else bounds.max
+    return np.clip(values, bounds.min, high).astype(dtype)
+
+
+def _misfit(step: str, image: Array, wanted: str) -> SampleError:
+    return SampleError(f"the pre-processing step {step} wants {wanted}, and is given {list(image.shape)}")

@@ -1,0 +1,130 @@
+"""Finds a mining algorithm by the name that a service's spec gives, and reads its parameters, which are all text.
+
+A new algorithm is one new file in this package, or an entry point of the group ``halimede.mining`` in any installed
+distribution: a dataclass under ``@register("Name")`` that is called with a prediction. Its fields are its parameters;
+their types say what a value may be. Names are found whatever their case, and listed as they were registered.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from halimede.errors import InvalidFieldError
+from halimede.mining.miner import Miner
+
+GROUP = "halimede.mining"
+FIELD = "spec.edgeWorker.hardExampleMining"
+
+M = TypeVar("M", bound=type[Miner])
+
+_algorithms: dict[str, tuple[str, type[Miner]]] = {}
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Make a dataclass known as the algorithm ``name``. Raises ValueError when the name is taken, whatever its case."""
+
+    def add(algorithm: M) -> M:
+        taken = _algorithms.get(name.lower())
+        if taken:
+            raise ValueError(f"mining algorithm {name} is registered twice: {taken[1].__qualname__} holds the name")
+        if not is_dataclass(algorithm):
+            raise ValueError(f"mining algorithm {name} is no dataclass: its fields are what a spec may set")
+        _algorithms[name.lower()] = (name, algorithm)
+        return algorithm
+
+    return add
+
+
+def names() -> tuple[str, ...]:
+    """Every algorithm that is there, plug-ins included, in alphabetical order."""
+    discover()
+    for point in entry_points(group=GROUP):
+        _load(point)
+    return tuple(sorted(name for name, _ in _algorithms.values()))
+
+
+def create(name: str, parameters: Mapping[str, str]) -> Miner:
+    """Build the algorithm that a service's spec names.
+
+    Raises InvalidFieldError with the field below ``spec.edgeWorker.hardExampleMining``, its value and what is
+    possible: for an unknown name, an unknown or missing parameter, and a value of the wrong type or out of range.
+    """
+    algorithm = _find(name)
+    hints = get_type_hints(algorithm, include_extras=True)
+    known = {field.name: field for field in fields(algorithm) if field.init}  # type: ignore[arg-type]  # register checked
+    for key, text in parameters.items():
+        if key not in known:
+            raise InvalidFieldError(f"{FIELD}.parameters.{key}", text, _instead(key, known))
+    for key, field in known.items():
+        if key not in parameters and field.default is MISSING and field.default_factory is MISSING:
+            raise InvalidFieldError(f"{FIELD}.parameters.{key}", None, f"it is required: give {_expected(hints[key])}")
+    return algorithm(**{key: _read(key, text, hints[key]) for key, text in parameters.items()})
+
+
+@cache
+def discover() -> None:
+    """Import every module of this package once, so that each registers its algorithm."""
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
+
+def _find(name: str) -> type[Miner]:
+    discover()
+    failures = []
+    if name.lower() not in _algorithms:
+        # Only now: plug-ins cost import time, and a broken one must not stop a service that does not use it.
+        failures = [text for point in entry_points(group=GROUP) if (text := _load(point))]
+    found = _algorithms.get(name.lower())
+    if found is None:
+        fix = _instead(name, [known for known, _ in _algorithms.values()])
+        raise InvalidFieldError(f"{FIELD}.name", name, "; ".join([fix, *failures]))
+    return found[1]
+
+
+@cache
+def _load(point: EntryPoint) -> str:
+    """Load a plug-in once; return why it failed, or nothing."""
+    try:
+        loaded = point.load()
+        if isinstance(loaded, type) and not any(loaded is algorithm for _, algorithm in _algorithms.values()):
+            register(point.name)(loaded)
+    except Exception as error:  # noqa: BLE001 (importing a plug-in runs code that may raise anything)
+        return f"plug-in {point.name} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
+    return ""
+
+
+def _read(key: str, text: str, wanted: Any) -> object:
+    """Cast one parameter's text to its field's type; numbers already cast by a caller are taken too."""
+    try:
+        return msgspec.convert(text.strip() if isinstance(text, str) else text, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidFieldError(f"{FIELD}.parameters.{key}", text, f"give {_expected(wanted)}") from error
+
+
+def _expected(wanted: Any) -> str:
+    """Say in words what a field's type takes."""
+    if get_origin(wanted) is Annotated:
+        base, *extras = get_args(wanted)
+        said = [extra.description for extra in extras if isinstance(extra, msgspec.Meta) and extra.description]
+        return said[0] if said else _expected(base)
+    if get_origin(wanted) is Literal:
+        return "one of " + ", ".join(map(str, get_args(wanted)))
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return words.get(wanted) or " or ".join(_expected(part) for part in get_args(wanted) if part is not type(None))
+
+
+def _instead(given: str, known: Iterable[str]) -> str:
+    listed = sorted(known)
+    close = difflib.get_close_matches(given.lower(), [name.lower() for name in listed], n=1)
+    hint = next((f"did you mean {name}? " for name in listed if close and name.lower() == close[0]), "")
+    return f"{hint}use one of {', '.join(listed)}" if listed else "remove it: the algorithm has no parameters"

@@ -1,0 +1,79 @@
+"""Small real models: scikit-learn classifiers exported to ONNX, and graphs of a few nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from skl2onnx import to_onnx
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+MakeGraph = Callable[..., Path]
+
+
+@dataclass(frozen=True)
+class Digits:
+    """8 x 8 pictures of digits with values 0..16, and a classifier of theirs for values in 0..1."""
+
+    images: np.ndarray
+    targets: np.ndarray
+    classifier: LogisticRegression
+    path: Path
+
+    def export(self, path: Path, zipmap: Any) -> Path:
+        options = {id(self.classifier): {"zipmap": zipmap}}
+        example = np.zeros((1, 64), np.float32)
+        path.write_bytes(to_onnx(self.classifier, example, options=options).SerializeToString())
+        return path
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+    data = load_digits()
+    rows = data.data.astype(np.float32) / 16
+    classifier = LogisticRegression(max_iter=300).fit(rows, data.target)
+    made = Digits(data.images.astype(np.uint8), data.target, classifier, tmp_path_factory.mktemp("digits") / "m.onnx")
+    made.export(made.path, zipmap=False)
+    return made
+
+
+@pytest.fixture
+def make_graph(tmp_path: Path) -> MakeGraph:
+    """Write a graph: ``make_graph([(op, inputs, outputs, attributes)...], inputs={name: (type, shape)}, ...)``."""
+
+    def make(
+        nodes: list[tuple[str, list[str], list[str], dict[str, Any]]],
+        inputs: dict[str, tuple[int, list[Any]]],
+        outputs: dict[str, tuple[int, list[Any] | None]],
+        constants: dict[str, np.ndarray] | None = None,
+    ) -> Path:
+        graph = helper.make_graph(
+            [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in nodes],
+            "small",
+            [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
+            [helper.make_tensor_value_info(name, *declared) for name, declared in outputs.items()],
+            [onnx.numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        path = tmp_path / f"graph{len(list(tmp_path.iterdir()))}.onnx"
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return make
+
+
+@pytest.fixture
+def make_echo(make_graph: MakeGraph) -> MakeGraph:
+    """Write a model that answers with its input."""
+
+    def make(shape: list[Any], kind: int = TensorProto.FLOAT, out_shape: list[Any] | None = None) -> Path:
+        return make_graph([("Identity", ["x"], ["y"], {})], {"x": (kind, shape)}, {"y": (kind, out_shape or shape)})
+
+    return make

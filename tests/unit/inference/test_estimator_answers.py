@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.inference import SampleError
+from halimede.inference.answers import as_prediction
+from halimede.messages import Box, Prediction
+
+LABELS = ("cap", "helmet", "none")
+
+
+class TestClasses:
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            [0.2, 0.7, 0.1],
+            (0.2, 0.7, 0.1),
+            np.array([0.2, 0.7, 0.1]),
+            np.array([[0.2, 0.7, 0.1]]),
+            [np.float64(0.2), np.float64(0.7), np.float64(0.1)],
+            {"probabilities": np.array([0.2, 0.7, 0.1])},
+        ],
+    )
+    def test_probabilities_are_read_in_any_form(self, answer):
+        read = as_prediction(answer, LABELS)
+        assert (read.label, read.score, read.probabilities) == ("helmet", 0.7, [0.2, 0.7, 0.1])
+
+    def test_single_precision_is_kept_as_it_is(self):
+        read = as_prediction(np.array([0.1, 0.9], np.float32))
+        assert read.probabilities == pytest.approx([0.1, 0.9], abs=1e-7)
+        assert all(type(value) is float for value in read.probabilities)
+
+    @pytest.mark.parametrize("answer", ["helmet", np.str_("helmet"), 1, np.int64(1), np.array(1), np.array([1]), [1]])
+    def test_a_label_is_read_by_name_or_index(self, answer):
+        assert as_prediction(answer, LABELS) == Prediction(label="helmet")
+
+    def test_an_index_without_labels_is_its_own_name(self):
+        assert as_prediction(7).label == "7"
+
+    def test_an_index_beyond_the_labels_is_an_error(self):
+        with pytest.raises(SampleError, match="class 3"):
+            as_prediction(3, LABELS)
+
+    def test_a_dict_gives_fields_and_the_rest_as_value(self):
+        read = as_prediction({"label": np.int32(2), "score": np.float32(0.5), "track": 9, "box": (1, 2)}, LABELS)
+        assert read == Prediction(label="none", score=0.5, value={"track": 9, "box": [1, 2]})
+
+    def test_what_a_dict_says_of_its_label_counts_more_than_its_probabilities(self):
+        read = as_prediction({"label": "cap", "probabilities": [0.4, 0.6]}, LABELS)
+        assert (read.label, read.score, read.probabilities) == ("cap", 0.6, [0.4, 0.6])
+
+    def test_six_classes_are_told_from_one_box_by_their_sum(self):
+        assert as_prediction(np.array([[0.5, 0.1, 0.1, 0.1, 0.1, 0.1]])).label == "0"
+        assert as_prediction(np.array([[0.5, 0.1, 0.9, 0.9, 0.8, 1.0]])).boxes == [Box(0.5, 0.1, 0.9, 0.9, 0.8, 1)]
+
+
+class TestBoxes:
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            [[10, 20, 30, 40, 0.9, 1]],
+            [(10, 20, 30, 40, 0.9, "helmet")],
+            np.array([[10, 20, 30, 40, 0.9, 1]]),
+            [np.array([10, 20, 30, 40, 0.9, 1])],
+            [Box(10, 20, 30, 40, 0.9, "helmet")],
+            {"boxes": [[10, 20, 30, 40, 0.9, "helmet"]]},
+            Prediction(boxes=[Box(np.float32(10), 20, 30, 40, np.float64(0.9), "helmet")]),
+        ],
+    )
+    def test_boxes_are_read_in_any_form(self, answer):
+        read = as_prediction(answer, LABELS)
+        assert read == Prediction(boxes=[Box(10.0, 20.0, 30.0, 40.0, 0.9, "helmet")])
+        assert all(type(number) is float for box in read.boxes for number in (box.x1, box.score))
+
+    def test_rows_of_five_have_the_first_class(self):
+        assert as_prediction(np.array([[1, 2, 3, 4, 0.5], [1, 2, 3, 4, 0.25]])).boxes[1] == Box(1, 2, 3, 4, 0.25, 0)
+
+    @pytest.mark.parametrize("answer", [[], (), np.zeros((0, 6)), {"boxes": []}])
+    def test_nothing_found_is_no_boxes(self, answer):
+        assert as_prediction(answer) == Prediction(boxes=[])
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            ([[1, 2, 3, 4, float("nan"), 0]], "NaN"),
+            ([[1, 2, float("inf"), 4, 0.5, 0]], "infinity"),
+            ([[1, 2, 3, 4, 87, 0]], "score 87"),
+            ([[1, 2, 3, 4, 0.5, 9]], "class 9"),
+            ([[1, 2, 3, 4, 0.5, None]], "None as a box's label"),
+            ([[1, 2, 3, 4, 0.5, 1.5]], "1.5 as a box's label"),
+            ({"boxes": [[1, 2, 3]]}, r"\[1, 2, 3\] as a box"),
+            ({"boxes": "none"}, "no valid prediction"),
+            (Prediction(boxes=[Box(0, 0, 1, float("nan"), 0.5)]), "NaN"),
+        ],
+    )
+    def test_broken_boxes_are_an_error_of_the_sample(self, answer, says):
+        with pytest.raises(SampleError, match=says):
+            as_prediction(answer, LABELS)
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("answer", "value"),
+        [
+            ({"speed": 3, "lane": None}, {"speed": 3, "lane": None}),
+            ({1: np.float32(0.5)}, {"1": 0.5}),
+            ([3, 17.5, 250], [3, 17.5, 250]),
+            ([["a", 1], ["b", 2]], [["a", 1], ["b", 2]]),
+            (np.arange(4).reshape(2, 2), [[0, 1], [2, 3]]),
+            (True, True),
+            (0.25, 0.25),
+            (np.bool_(False), False),
+        ],
+    )
+    def test_anything_else_that_json_can_say_is_the_value(self, answer, value):
+        assert as_prediction(answer) == Prediction(value=value)
+
+    def test_a_value_beside_a_label_stays_the_value(self):
+        assert as_prediction({"label": "cap", "value": 5}) == Prediction(label="cap", value=5)
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            (None, "nothing"),
+            (object(), "type object"),
+            (b"raw", "bytes"),
+            ({"x": {"y": object()}}, "type object"),
+            ([float("nan"), 0.5], "NaN"),
+            ({"probabilities": [0.5, float("nan")]}, "NaN"),
+            ({"label": "cap", "score": float("nan")}, "NaN"),
+            ({"label": "cap", "score": "high"}, "no valid prediction"),
+            ({"label": ["cap"]}, "no valid prediction"),
+            ({"x": 2**70}, "JSON cannot say"),
+            (np.array([object()]), "type object"),
+        ],
+    )
+    def test_what_cannot_travel_is_an_error_of_the_sample(self, answer, says):
+        with pytest.raises(SampleError, match=says):
+            as_prediction(answer)
+
+    def test_nesting_without_end_is_an_error_of_the_sample(self):
+        endless: list[object] = []
+        endless.append(endless)
+        with pytest.raises(SampleError):
+            as_prediction(endless)
+
+
+numbers = st.floats() | st.integers(-(2**63), 2**63 - 1)
+anything = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(max_size=5) | st.binary(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=7)
+        | st.dictionaries(
+            st.sampled_from(["label", "score", "probabilities", "boxes", "value", "x"]), inner, max_size=4
+        )
+        | st.lists(numbers, max_size=6).map(np.array)
+    ),
+    max_leaves=12,
+)
+
+
+@given(anything)
+def test_whatever_an_estimator_returns_is_a_prediction_that_travels_or_a_sample_error(answer):
+    try:
+        read = as_prediction(answer, LABELS)
+    except SampleError:
+        return
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(read), type=Prediction)
+    assert repr(again) == repr(read)  # text, because NaN inside a value equals nothing
+    msgspec.json.encode(read)
