@@ -1,0 +1,1 @@
+"""The applications: global manager, local controller, worker, and all of them on one machine. Not in the wheel."""

@@ -8,7 +8,6 @@ each subscription has its own bounded queue and handles its messages in order, s
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -144,7 +143,10 @@ class Bus(ABC):
 
     @abstractmethod
     async def unlisten(self, filter_: str) -> None:
-        """End a subscription. Messages still queued are not acknowledged."""
+        """End a subscription; the handler at work finishes. What is still queued is dropped and counted.
+
+        Of a shared filter it is not acknowledged, so that a broker that can hand it to another member does.
+        """
 
     # --- what everybody uses ----------------------------------------------------------------------------------
 
@@ -230,7 +232,7 @@ class Bus(ABC):
     async def dead_letter(self, packet: Packet, reason: str) -> None:
         """Put an unreadable message where operators see it; at most ten a second, and never in the way."""
         log.warning("message refused", topic=packet.topic[:256], reason=reason, size=len(packet.payload))
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         recent = [t for t in self.stats.dead_letter_times if now - t < 1]
         self.stats.dead_letter_times = recent
         if len(recent) >= DEAD_LETTERS_PER_SECOND or not self.connected:

@@ -8,6 +8,7 @@ path, ``operator`` what people and their tools see.
 
 from halimede.messages.base import (
     Count,
+    Finite,
     Label,
     Message,
     Millis,
@@ -67,6 +68,7 @@ __all__ = [
     "DeadLetter",
     "Delete",
     "Event",
+    "Finite",
     "Frame",
     "GmPresence",
     "Held",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -13,7 +14,9 @@ Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL)]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
 Count = Annotated[int, Meta(ge=0)]
-Millis = Annotated[float, Meta(ge=0)]
+#: any number but NaN and the infinities, which pass through msgpack
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Millis = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Uid = Annotated[str, Meta(min_length=1, max_length=64)]
 
 #: A custom resource as the API server gives it; its schema is the CRD's.

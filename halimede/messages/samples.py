@@ -6,19 +6,19 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Message, Millis, Name, Short, Text
+from halimede.messages.base import Count, Finite, Message, Millis, Name, Short, Text
 
-Vector = Annotated[list[float], Meta(max_length=100_000)]
+Vector = Annotated[list[Finite], Meta(max_length=100_000)]
 
 
 class Box(Message, array_like=True):
     """One detection: corners in pixels of the frame, score in 0..1, class index or name."""
 
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    score: float
+    x1: Finite
+    y1: Finite
+    x2: Finite
+    y2: Finite
+    score: Finite
     label: int | str = 0
 
 
@@ -26,7 +26,7 @@ class Prediction(Message, kw_only=True):
     """What a model says of one sample: class probabilities, boxes, or any JSON value of a user's own estimator."""
 
     label: str | None = None
-    score: float | None = None
+    score: Finite | None = None
     probabilities: Vector | None = None
     boxes: Annotated[list[Box], Meta(max_length=10_000)] | None = None
     value: Any = None
@@ -83,7 +83,7 @@ class Result(Message, kw_only=True):
     degraded: bool = False
     reason: Short = ""
     label: str | None = None
-    score: float | None = None
+    score: Finite | None = None
     prediction: Prediction
     #: what the small model said, where the cloud gave the answer
     edge: Prediction | None = None

@@ -1,0 +1,210 @@
+"""One MQTT v5 connection: paho's protocol code, driven by the asyncio loop instead of by a thread of its own.
+
+A new paho ``Client`` serves each connection. One that is used again re-sends what was in flight by itself, and a
+packet that the broker refuses then comes back for ever. ``_paho_connect.py`` makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, error_string
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from halimede.bus._paho_properties import v5_properties
+from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
+from halimede.bus.packets import SHARE
+from halimede.bus.port import SUCCESS, Packet
+from halimede.bus.settings import MqttSettings
+
+log = structlog.get_logger()
+
+#: the protocol's own limits, where the broker names none
+NO_LIMIT, NO_RECEIVE_MAXIMUM = 268_435_455, 65_535
+#: no packet has this identifier
+NOT_SENT = 0
+DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
+#: seconds between paho's looks at the keepalive
+TICK = 1.0
+
+
+class PahoLink(Link):
+    """A connection of which the socket is open. ``accepted`` is set by the broker's CONNACK."""
+
+    def __init__(self, client: Client, settings: MqttSettings, deliver: Deliver) -> None:
+        super().__init__(NO_LIMIT, settings.window)
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._window = settings.window
+        self._deliver = deliver
+        self._why: Ended | None = None
+        self._fd = -1
+        self._tls: ssl.SSLSocket | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._attach()
+
+    # --- what the bus asks for --------------------------------------------------------------------------------
+
+    def publish(self, packet: Packet) -> asyncio.Future[int]:
+        """Queue a packet for the socket. At QoS 0 the answer comes once it is written."""
+        properties = v5_properties(packet, PacketTypes.PUBLISH)
+        info = self._client.publish(packet.topic, packet.payload, packet.qos, packet.retain, properties)
+        return self._sent(info.rc, info.mid)
+
+    def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
+        """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
+        # the standard says so; Mosquitto 2.0.11 has to be told
+        retained = SubscribeOptions.RETAIN_DO_NOT_SEND if filter_.startswith(SHARE) else 0
+        options = SubscribeOptions(qos=qos, retainHandling=retained)
+        return self._sent(*self._client.subscribe(filter_, options=options))
+
+    def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
+        """Unsubscribe."""
+        return self._sent(*self._client.unsubscribe(filter_))
+
+    async def close(self) -> None:
+        """Disconnect behind what is queued, with reason 0x04, so that the broker publishes the will."""
+        if not self.ended.done():
+            self._client.disconnect(ReasonCode(PacketTypes.DISCONNECT, identifier=DISCONNECT_WITH_WILL))
+            await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
+
+    def abort(self, reason: str) -> None:
+        """Close the socket as it is."""
+        self.end(Ended(reason))
+
+    def end(self, ended: Ended) -> None:
+        """Let go of the socket and tell everybody who waits."""
+        if self.ended.done():
+            return
+        client = self._client
+        sock = client.socket()
+        # paho would call these once more when it is collected
+        client.on_socket_close = client.on_socket_register_write = client.on_socket_unregister_write = None
+        client.on_disconnect = None
+        self._detach()
+        if sock:
+            sock.close()
+        super().end(ended)
+
+    def _sent(self, code: MQTTErrorCode, mid: int | None) -> asyncio.Future[int]:
+        answer = self._expect(mid or NOT_SENT)
+        if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._unanswered(mid or NOT_SENT, f"not sent: {error_string(code)}")
+        return answer
+
+    # --- driving paho -----------------------------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        client, sock = self._client, self._client.socket()
+        if sock is None:
+            self.end(Ended("the connection broke at once"))
+            return
+        self._fd = sock.fileno()
+        self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_subscribe = client.on_unsubscribe = self._on_answers
+        client.on_socket_close = lambda *_: self._detach()
+        client.on_socket_register_write = self._on_want_write
+        client.on_socket_unregister_write = self._on_nothing_to_write
+        self._loop.add_reader(self._fd, self._readable)
+        if client.want_write():
+            self._loop.add_writer(self._fd, self._writable)
+        self._tick = self._loop.call_later(TICK, self._misc)
+
+    def _detach(self) -> None:
+        if self._tick:
+            self._tick.cancel()
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            self._fd = -1
+
+    def _drive(self, step: Callable[[], MQTTErrorCode]) -> None:
+        """Let paho take a step. Whatever it raises at a malformed packet ends the connection, not the program."""
+        try:
+            code = step()
+        except Exception as error:
+            log.exception("MQTT client failed")
+            self._why = self._why or Ended(f"{type(error).__name__} in the MQTT client")
+        else:
+            if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                self._why = self._why or Ended(error_string(code))
+        if self._why:
+            self.end(self._why)
+
+    def _readable(self) -> None:
+        self._drive(self._client.loop_read)
+        # bytes that TLS has decrypted already wake no selector
+        while self._tls and not self.ended.done() and self._tls.pending():
+            self._drive(self._client.loop_read)
+
+    def _writable(self) -> None:
+        self._drive(self._client.loop_write)
+
+    def _misc(self) -> None:
+        self._drive(self._client.loop_misc)
+        if not self.ended.done():
+            self._tick = self._loop.call_later(TICK, self._misc)
+
+    # --- what paho tells us (always from inside ``_drive``) ---------------------------------------------------
+
+    def _on_want_write(self, *_: Any) -> None:
+        self._loop.add_writer(self._fd, self._writable)
+
+    def _on_nothing_to_write(self, *_: Any) -> None:
+        self._loop.remove_writer(self._fd)
+
+    def _on_connect(self, _: Client, __: Any, ___: ConnectFlags, reason: ReasonCode, properties: Any) -> None:
+        if reason.is_failure:
+            self._why = Ended(f"the broker refused the connection: {reason}")
+            return
+        self.max_packet = getattr(properties, "MaximumPacketSize", NO_LIMIT)
+        # the birth takes a place of the broker's too, and waits for none of ours
+        theirs = getattr(properties, "ReceiveMaximum", NO_RECEIVE_MAXIMUM) - 1
+        self.slots = asyncio.Semaphore(max(1, min(self._window, theirs)))
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+
+    def _on_disconnect(self, _: Client, __: Any, flags: DisconnectFlags, reason: ReasonCode, ___: Any) -> None:
+        told = flags.is_disconnect_packet_from_server
+        self._why = self._why or Ended(
+            f"the broker said: {reason}" if told else "the connection broke",
+            taken_over=told and reason.value == SESSION_TAKEN_OVER,
+        )
+
+    def _on_publish(self, _: Client, __: Any, mid: int, reason: ReasonCode, ___: Any) -> None:
+        self._answer(mid, reason.value)
+
+    def _on_answers(self, _: Client, __: Any, mid: int, reasons: list[ReasonCode], ___: Any) -> None:
+        self._answer(mid, reasons[0].value if reasons else SUCCESS)
+
+    def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
+        v5 = message.properties
+        packet = Packet(
+            topic=message.topic,
+            payload=bytes(message.payload),  # no copy: it is bytes already
+            qos=message.qos,
+            retain=message.retain,
+            response_topic=getattr(v5, "ResponseTopic", ""),
+            correlation=getattr(v5, "CorrelationData", b""),
+            expiry_s=getattr(v5, "MessageExpiryInterval", None),
+            properties=tuple(getattr(v5, "UserProperty", ())),
+            duplicate=message.dup,
+        )
+        self._deliver(packet, partial(self._acknowledge, message.mid) if message.qos else None)
+
+    def _acknowledge(self, mid: int) -> None:
+        if not self.ended.done():
+            self._client.ack(mid, 1)

@@ -1,0 +1,86 @@
+"""One connection that a broker accepted: what an adapter implements. ``linked.py`` keeps one after the other up.
+
+A link ends once and is never used again, so no state of an old connection can leak into a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from halimede.bus.port import Packet
+from halimede.bus.subscriptions import Acknowledge
+from halimede.errors import DisconnectedError
+
+#: seconds that closing a connection may take
+CLOSE_TIMEOUT = 2.0
+
+Deliver = Callable[[Packet, Acknowledge | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why a link is gone. ``taken_over``: another client connected with our id."""
+
+    reason: str
+    taken_over: bool = False
+
+
+class Link(ABC):
+    """One accepted connection. ``publish``, ``subscribe`` and ``unsubscribe`` send at once, in the order called."""
+
+    def __init__(self, max_packet: int, window: int) -> None:
+        self.max_packet = max_packet
+        #: places for publishes that the broker has not answered yet
+        self.slots = asyncio.Semaphore(window)
+        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._answers: dict[int, asyncio.Future[int]] = {}
+
+    @abstractmethod
+    def publish(self, packet: Packet) -> asyncio.Future[int]:
+        """Send a packet; the future brings the reason code, or DisconnectedError."""
+
+    @abstractmethod
+    def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
+        """Subscribe; the future brings the granted QoS or a failure code, or DisconnectedError."""
+
+    @abstractmethod
+    def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
+        """Unsubscribe; the future brings the reason code, or DisconnectedError."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Send what waits, then disconnect so that the broker publishes the will."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """Break the connection at once. Without effect on one that has ended."""
+
+    def end(self, ended: Ended) -> None:
+        """Adapters call this when the connection is gone: whoever waits for an answer is told."""
+        if self.ended.done():
+            return
+        self.ended.set_result(ended)
+        for key in list(self._answers):
+            self._unanswered(key, f"the connection was lost: {ended.reason}")
+
+    def _expect(self, key: int) -> asyncio.Future[int]:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        # whoever asked may have left at its deadline: an answer that nobody reads is no error
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._answers[key] = answer
+        if self.ended.done():
+            self._unanswered(key, f"the connection was lost: {self.ended.result().reason}")
+        return answer
+
+    def _answer(self, key: int, reason: int) -> None:
+        answer = self._answers.pop(key, None)
+        if answer is not None and not answer.done():
+            answer.set_result(reason)
+
+    def _unanswered(self, key: int, reason: str) -> None:
+        answer = self._answers.pop(key, None)
+        if answer is not None and not answer.done():
+            answer.set_exception(DisconnectedError(reason))

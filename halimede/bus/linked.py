@@ -1,0 +1,271 @@
+"""Keeping a connection up: back-off, re-subscribing, birth and hooks, written once for all adapters.
+
+An adapter brings only ``_open``, which returns a ``Link``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import abstractmethod
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
+from halimede.bus.packets import Prefix, packet_size
+from halimede.bus.port import FAILURE, PUBLISH_TIMEOUT, REASONS, Announce, Announcement, Bus, Packet, Receive
+from halimede.bus.subscriptions import Acknowledge, Subscription
+from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
+from halimede.names import check_name
+
+log = structlog.get_logger()
+
+#: seconds
+FIRST_BACKOFF, LAST_BACKOFF = 0.1, 5.0
+#: after another client took our id: long enough that two of them do not chase each other
+TAKEOVER_BACKOFF = (20.0, 40.0)
+#: Mosquitto 2.0.11 closes a connection that another client takes over without a word. So many in a row that were
+#: accepted and ended this soon, with the broker there all the time, mean the same
+BRIEF, BRIEF_IN_A_ROW = 2.0, 3
+#: a connection that held this long was a good one: the next back-off starts small again
+STABLE_AFTER = 5.0
+SUBSCRIBE_TIMEOUT = 10.0
+
+
+class LinkedBus(Bus):
+    """A bus over links that come and go."""
+
+    def __init__(
+        self, client_id: str, announce: Announce | None, *, where: str, chance: random.Random, prefix: str = ""
+    ) -> None:
+        """Prepare a bus. The client id becomes part of a topic (dead letters), so it has to be a name."""
+        super().__init__(check_name("client id", client_id), announce)
+        self._where = where
+        self._chance = chance
+        self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
+        self._link: Link | None = None
+        self._ready = asyncio.Event()
+        self._cause = "not tried yet"
+        self._down_logged = False
+        self._max_packet = 0
+        self._subscriptions: dict[str, Subscription] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
+        """Connect once. Raises BusError, OSError or TimeoutError, and leaves nothing behind when it does."""
+
+    async def __aenter__(self) -> Self:
+        """Start connecting."""
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        self._start(self._keep_connected(), "keep connected")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop handlers, disconnect so that the broker publishes the will, leave no task behind."""
+        assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
+        link, self._link = self._link, None
+        self._ready.clear()
+        try:
+            for task in self._running:
+                task.cancel()
+            if self._running:
+                await asyncio.wait(self._running, timeout=CLOSE_TIMEOUT)
+            if link:
+                await link.close()
+        finally:
+            if link:
+                link.abort("closed")
+            self._cause = "closed"
+            # an error of the block is its own affair: a task group would wrap it in another
+            cancelled = isinstance(error, asyncio.CancelledError)
+            await self._tasks.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
+            self._tasks = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker has accepted us."""
+        return self._link is not None
+
+    @property
+    def max_packet(self) -> int:
+        """Bytes that the broker takes in one packet; of the last connection, 0 before the first."""
+        return self._max_packet
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Wait until subscriptions are back and birth is out; raise DisconnectedError with the last reason."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError as error:
+            raise DisconnectedError(
+                f"no connection to the broker at {self._where} within {timeout_s:g} s ({self._cause}): "
+                "start it, or set HALIMEDE_BROKER to where it is"
+            ) from error
+
+    async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
+        """Send one packet and return the broker's reason code (0 for QoS 0).
+
+        A publish that is given up at its deadline keeps its place in the window until the broker answers it: the
+        broker counts it too, and ends connections that exceed its receive maximum.
+        """
+        link = self._link
+        if link is None:
+            raise DisconnectedError(f"no connection to the broker at {self._where} ({self._cause})")
+        packet = self._prefix.added(packet)
+        size = packet_size(packet)
+        if size > link.max_packet:
+            raise TooLargeError(f"{packet.topic}: {size} bytes are over the broker's limit of {link.max_packet}")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await link.slots.acquire()
+                return await asyncio.shield(self._publish(link, packet))
+        except TimeoutError as error:
+            raise DisconnectedError(f"{packet.topic}: no acknowledgement within {timeout_s:g} s") from error
+
+    async def listen(self, filter_: str, qos: int, receive: Receive, queue: int) -> None:
+        """Subscribe, now and on every reconnect. Raises RefusedError when the broker does not grant it."""
+        if self._tasks is None:
+            raise RuntimeError("subscribe inside the bus's `async with` block")
+        if filter_ in self._subscriptions:
+            raise ValueError(f"{filter_} is already subscribed")
+        subscription = self._subscriptions[filter_] = Subscription(filter_, qos, receive, queue, self.stats)
+        self._start(subscription.pump(), filter_)
+        link = self._link
+        if link is None:
+            return
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                reason = await asyncio.shield(link.subscribe(self._prefix.filter(filter_), qos))
+        except DisconnectedError:
+            return  # the next connection brings it
+        except TimeoutError:
+            link.abort("no answer to a subscription")
+            return
+        if reason >= FAILURE:
+            self._subscriptions.pop(filter_).close()
+            raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
+
+    async def unlisten(self, filter_: str) -> None:
+        """End a subscription. What is still queued is dropped; the handler at work finishes."""
+        subscription = self._subscriptions.pop(filter_, None)
+        if subscription is None:
+            return
+        subscription.close()
+        if self._link is None:
+            return
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                await asyncio.shield(self._link.unsubscribe(self._prefix.filter(filter_)))
+        except (DisconnectedError, TimeoutError) as error:
+            log.debug("unsubscribe unanswered", filter=filter_, error=str(error))
+
+    def _publish(self, link: Link, packet: Packet) -> asyncio.Future[int]:
+        """Publish in a slot that the caller has taken; it is free again once the broker answered."""
+        try:
+            answer = link.publish(packet)
+        except BaseException:
+            link.slots.release()
+            raise
+        answer.add_done_callback(lambda _: link.slots.release())
+        return answer
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
+        task = self._tasks.create_task(work, name=f"{self.client_id}: {name}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    # --- one connection after the other -----------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = brief = 0
+        while True:
+            announcement = self.announce()
+            will = self._prefix.added(announcement.will) if announcement.will else None
+            taken_over = False
+            try:
+                link = await self._open(will, self._dispatch)
+            except (BusError, OSError, TimeoutError) as error:
+                self._went_down(str(error) or type(error).__name__)
+                brief = 0
+            else:
+                began = loop.time()
+                ended = await self._serve(link, announcement)
+                self._went_down(ended.reason)
+                lasted = loop.time() - began
+                brief = brief + 1 if lasted < BRIEF else 0
+                failures = 0 if lasted >= STABLE_AFTER else failures
+                taken_over = ended.taken_over or brief >= BRIEF_IN_A_ROW
+            failures = min(failures + 1, 16)
+            await asyncio.sleep(self._backoff(failures, taken_over=taken_over))
+
+    async def _serve(self, link: Link, announcement: Announcement) -> Ended:
+        """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
+        # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
+        # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
+        answers = [link.subscribe(self._prefix.filter(each.filter), each.qos) for each in self._subscriptions.values()]
+        if announcement.birth:
+            answers.append(link.publish(self._prefix.added(announcement.birth)))
+        self._link, self._max_packet = link, link.max_packet
+        hooks: asyncio.Task[None] | None = None
+        try:
+            if await self._established(answers, link):
+                self._ready.set()
+                self._down_logged = False
+                log.info("bus connected", broker=self._where, client=self.client_id)
+                hooks = self._start(self._connected(), "hooks")
+            return await asyncio.shield(link.ended)
+        finally:
+            if hooks:
+                hooks.cancel()
+            if link.ended.done():
+                self._link = None
+                self._ready.clear()
+                for subscription in self._subscriptions.values():
+                    subscription.disown()
+
+    async def _established(self, answers: list[asyncio.Future[int]], link: Link) -> bool:
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                reasons = await asyncio.gather(*answers)
+        except (DisconnectedError, TimeoutError):
+            # one of them may be lost while the connection stands: only a new one brings them all
+            link.abort("no answer to subscriptions or birth")
+            return False
+        for reason in reasons:
+            if reason >= FAILURE:
+                log.warning("subscription or birth refused", reason=REASONS.get(reason, hex(reason)))
+        return True
+
+    def _dispatch(self, packet: Packet, acknowledge: Acknowledge | None) -> None:
+        packet = self._prefix.removed(packet)
+        levels = packet.topic.split("/")
+        for subscription in self._subscriptions.values():
+            if subscription.takes(levels):
+                subscription.offer(packet, acknowledge)
+                return
+        # sent before the broker saw our unsubscribe
+        self.stats.dropped += 1
+        if acknowledge:
+            acknowledge()
+
+    def _went_down(self, reason: str) -> None:
+        self._cause = reason
+        if not self._down_logged:
+            self._down_logged = True
+            log.warning("bus down", broker=self._where, client=self.client_id, reason=reason)
+
+    def _backoff(self, failures: int, *, taken_over: bool) -> float:
+        if taken_over:
+            log.warning("another client has our id", client=self.client_id, broker=self._where)
+            return self._chance.uniform(*TAKEOVER_BACKOFF)
+        return self._chance.uniform(0, min(LAST_BACKOFF, FIRST_BACKOFF * 2**failures))

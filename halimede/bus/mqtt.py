@@ -1,0 +1,32 @@
+"""The bus over a real MQTT v5 broker."""
+
+from __future__ import annotations
+
+import random
+
+from halimede.bus._paho_connect import connect
+from halimede.bus.link import Deliver, Link
+from halimede.bus.linked import LinkedBus
+from halimede.bus.port import Announce, Packet
+from halimede.bus.settings import MqttSettings
+
+__all__ = ["MqttBus", "MqttSettings"]
+
+
+class MqttBus(LinkedBus):
+    """A client of an MQTT v5 broker, on paho-mqtt.
+
+    Sessions are clean (expiry 0): what was not acknowledged when a connection broke is not sent again by the broker.
+    Messages that had arrived are still handled. Whoever asks owns deadline and retry.
+    """
+
+    def __init__(self, client_id: str, settings: MqttSettings | str, announce: Announce | None = None) -> None:
+        """Prepare a client; ``settings`` may be an address, as ``MqttSettings.from_url`` reads it."""
+        settings = MqttSettings.from_url(settings) if isinstance(settings, str) else settings
+        super().__init__(
+            client_id, announce, where=settings.where, chance=random.SystemRandom(), prefix=settings.prefix
+        )
+        self._settings = settings
+
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
+        return await connect(self._settings, self.client_id, will, deliver)

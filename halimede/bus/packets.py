@@ -1,0 +1,76 @@
+"""What every adapter must agree on: which topics a filter takes, and how many bytes a packet has on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from halimede.bus.port import Packet
+
+SHARE = "$share/"
+
+
+def split_shared(filter_: str) -> tuple[str, str]:
+    """Return group and filter of ``$share/<group>/<filter>``; a plain filter has the group ``""``."""
+    if not filter_.startswith(SHARE):
+        return "", filter_
+    _, group, plain = filter_.split("/", 2)
+    return group, plain
+
+
+def matches(wanted: Sequence[str], topic: Sequence[str]) -> bool:
+    """Whether the levels of a filter (without ``$share``) take the levels of a topic (MQTT v5, 4.7)."""
+    if topic[0].startswith("$") and wanted[0] in {"+", "#"}:
+        return False
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index >= len(topic) or (level != "+" and level != topic[index]):
+            return False
+    return len(wanted) == len(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What stands before all our topics on a broker that several systems share: empty, or ending in ``/``."""
+
+    text: str = ""
+
+    def added(self, packet: Packet) -> Packet:
+        """Return a packet as it leaves."""
+        if not self.text:
+            return packet
+        response = self.text + packet.response_topic if packet.response_topic else ""
+        return replace(packet, topic=self.text + packet.topic, response_topic=response)
+
+    def removed(self, packet: Packet) -> Packet:
+        """Return a packet as it is handled. A topic outside the prefix becomes empty: nobody answers to it."""
+        if not self.text:
+            return packet
+        return replace(packet, topic=self._inner(packet.topic), response_topic=self._inner(packet.response_topic))
+
+    def filter(self, filter_: str) -> str:
+        """Return a filter as it leaves; ``$share/<group>/`` stays in front."""
+        group, plain = split_shared(filter_)
+        return f"{SHARE}{group}/{self.text}{plain}" if group else self.text + plain
+
+    def _inner(self, topic: str) -> str:
+        return topic.removeprefix(self.text) if topic.startswith(self.text) else ""
+
+
+def packet_size(packet: Packet) -> int:
+    """Bytes of the PUBLISH that carries this packet: what brokers hold against their limit."""
+    properties = sum(1 + _text(key) + _text(value) for key, value in packet.properties)
+    properties += 1 + _text(packet.response_topic) if packet.response_topic else 0
+    properties += 3 + len(packet.correlation) if packet.correlation else 0
+    properties += 5 if packet.expiry_s is not None else 0
+    rest = _text(packet.topic) + (2 if packet.qos else 0) + _varint(properties) + properties + len(packet.payload)
+    return 1 + _varint(rest) + rest
+
+
+def _text(text: str) -> int:
+    return 2 + len(text.encode())
+
+
+def _varint(value: int) -> int:
+    return 1 if value < 0x80 else 2 if value < 0x4000 else 3 if value < 0x200000 else 4

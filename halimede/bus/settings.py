@@ -1,0 +1,79 @@
+"""How to reach an MQTT broker: what an address in ``HALIMEDE_BROKER`` means, checked before anything connects."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from halimede.errors import InvalidFieldError
+from halimede.names import check_name
+
+PLAIN_PORT, TLS_PORT = 1883, 8883
+FIX = "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS"
+
+
+@dataclass(frozen=True)
+class MqttSettings:
+    """Where the broker is and how to speak to it. The password never shows in ``repr``.
+
+    Attributes:
+        prefix: levels put before every topic and taken off again; for a broker that several systems share.
+        keepalive_s: a silent connection is found dead within 1.5 times this.
+        receive_maximum: QoS 1 messages that the broker may send before the first is acknowledged. A handler that is
+            busy holds its publishers back with it.
+        window: publishes under way at a time, others wait; the broker's own limit counts where it is lower.
+        max_packet: bytes that we take in one packet; the broker drops larger ones.
+        connect_timeout_s: for the connection, and again for the broker's answer.
+
+    """
+
+    host: str
+    port: int = PLAIN_PORT
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+    prefix: str = ""
+    keepalive_s: int = 15
+    receive_maximum: int = 256
+    window: int = 256
+    max_packet: int = 16 * 1024 * 1024 + 64 * 1024
+    connect_timeout_s: float = 5.0
+
+    @property
+    def where(self) -> str:
+        """The address as people read it, without credentials."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @classmethod
+    def from_url(cls, url: str, *, variable: str = "HALIMEDE_BROKER") -> MqttSettings:
+        """Read ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
+
+        ``mqtts`` checks the broker's certificate against the system's authorities. Raises InvalidFieldError, naming
+        ``variable`` and without the password.
+        """
+        shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url) if isinstance(url, str) else url
+        problem = InvalidFieldError(variable, shown, FIX)
+        if not isinstance(url, str) or re.search(r"[\s\x00-\x1f\x7f]", url):
+            raise problem
+        try:
+            parts = urlsplit(url if "://" in url else f"mqtt://{url}")
+            port = parts.port
+        except ValueError:
+            raise problem from None  # its text would show what was given
+        if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or port == 0 or parts.query or parts.fragment:
+            raise problem
+        if not re.fullmatch(r"[A-Za-z0-9._:%-]+", parts.hostname) or parts.netloc.endswith(":"):
+            raise problem
+        secure = parts.scheme == "mqtts"
+        levels = [check_name(f"{variable} (prefix)", level) for level in parts.path.strip("/").split("/") if level]
+        return cls(
+            host=parts.hostname,
+            port=port or (TLS_PORT if secure else PLAIN_PORT),
+            username=unquote(parts.username) if parts.username else None,
+            password=unquote(parts.password) if parts.password is not None else None,
+            tls=ssl.create_default_context() if secure else None,
+            prefix="".join(f"{level}/" for level in levels),
+        )

@@ -1,0 +1,98 @@
+"""One subscription's bounded queue, and the task that empties it: written once for all adapters.
+
+A message is acknowledged after its handler, never before. Each subscription is handled in order and by itself, so
+acknowledgements of one connection may leave in another order than the messages came (MQTT 4.6 asks clients to keep
+it; Mosquitto and EMQX look at the packet identifier alone). Holding a fast subscription's acknowledgements back for
+a slow one would block both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from halimede.bus.packets import matches, split_shared
+from halimede.bus.port import BusStats, Packet, Receive
+
+log = structlog.get_logger()
+
+#: tells the broker that a QoS 1 message was handled; without effect once its connection is gone
+Acknowledge = Callable[[], None]
+
+
+class Subscription:
+    """Queue and pump of one filter. QoS 0 is dropped when it is full, oldest first; QoS 1 never is.
+
+    QoS 1 needs no bound here: the connection's receive maximum is one, since the broker sends no more than that
+    before it gets acknowledgements.
+    """
+
+    def __init__(self, filter_: str, qos: int, receive: Receive, limit: int, stats: BusStats) -> None:
+        self.filter = filter_
+        self.qos = qos
+        self._group, plain = split_shared(filter_)
+        self._levels = plain.split("/")
+        self._receive = receive
+        self._limit = limit
+        self._stats = stats
+        self._waiting: deque[tuple[Packet, Acknowledge | None]] = deque()
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def takes(self, topic: list[str]) -> bool:
+        """Whether a topic, given as its levels, belongs to this subscription."""
+        return matches(self._levels, topic)
+
+    def offer(self, packet: Packet, acknowledge: Acknowledge | None) -> None:
+        """Queue a message that has arrived."""
+        if len(self._waiting) >= self._limit and not self._make_room() and acknowledge is None:
+            self._stats.dropped += 1
+            return
+        self._waiting.append((packet, acknowledge))
+        self._changed.set()
+
+    def disown(self) -> None:
+        """The connection is gone: what waits here is still handled, but nobody expects an acknowledgement."""
+        self._waiting = deque((packet, None) for packet, _ in self._waiting)
+
+    def close(self) -> None:
+        """Drop what waits, and end ``pump`` once the handler at work has returned.
+
+        Messages of a shared filter are left unacknowledged, so that a broker that can hand them to another member
+        does; those of a plain one would only take up the connection's window for ever.
+        """
+        self._closed = True
+        for _, acknowledge in self._waiting:
+            self._stats.dropped += 1
+            if acknowledge and not self._group:
+                acknowledge()
+        self._waiting.clear()
+        self._changed.set()
+
+    async def pump(self) -> None:
+        """Hand over message after message until closed or cancelled."""
+        while not self._closed:
+            if not self._waiting:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            packet, acknowledge = self._waiting.popleft()
+            try:
+                await self._receive(packet)
+            except Exception:
+                self._stats.failed_handlers += 1
+                log.exception("receiver failed", topic=packet.topic)
+            if acknowledge:
+                acknowledge()
+
+    def _make_room(self) -> bool:
+        """Drop the oldest message that nobody expects an acknowledgement for; return whether there was one."""
+        for index, (_, acknowledge) in enumerate(self._waiting):
+            if acknowledge is None:
+                del self._waiting[index]
+                self._stats.dropped += 1
+                return True
+        return False

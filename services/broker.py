@@ -1,0 +1,259 @@
+"""The embedded broker: a real Mosquitto as a child process, for the system on one machine and for tests.
+
+It belongs to its parent: it ends with it, even when that is killed. It is bound to no event loop, so that whoever
+holds it may ask for it from any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from halimede.errors import HalimedeError, InvalidFieldError
+
+DEFAULT_PORT = 1883
+#: how many ports from there are tried when none was asked for
+PORTS = 200
+HOST = "127.0.0.1"
+#: seconds
+START_TIMEOUT, STOP_TIMEOUT = 10.0, 5.0
+#: the largest body (16 MiB), with room for topic and properties
+MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024
+#: messages for one client: unacknowledged, and waiting beyond that
+MAX_INFLIGHT, MAX_QUEUED = 1000, 20_000
+#: glibc adapts these at run time, and frames of about 1 MB then take three times as long through the broker
+MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
+    "MALLOC_TOP_PAD_": str(16 * 1024 * 1024),
+}
+ANONYMOUS = ("allow_anonymous true",)
+IN_USE = "Address already in use"
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None)
+
+
+class Broker:
+    """A Mosquitto on loopback, from ``async with`` or between ``start`` and ``stop``.
+
+    Attributes:
+        port: where it listens; known once it has started.
+
+    """
+
+    def __init__(self, folder: Path, *, port: int | None = None, access: Sequence[str] = ANONYMOUS) -> None:
+        """Prepare a broker that keeps ``mosquitto.conf`` and ``mosquitto.log`` in ``folder``.
+
+        Without ``port`` the first free one from 1883 on is taken. ``access`` are the configuration's lines on who may
+        do what.
+        """
+        self.port = port or 0
+        self._wanted = port
+        self._folder = folder
+        self._access = access
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"mqtt://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None when it does not run."""
+        return self._process.pid if self._process else None
+
+    @property
+    def log(self) -> Path:
+        """The file that Mosquitto writes to, from its last start on."""
+        return self._folder / "mosquitto.log"
+
+    async def __aenter__(self) -> Self:
+        """Start it and wait until it accepts connections."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it."""
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start it and wait until it accepts connections.
+
+        Raises InvalidFieldError when the wanted port is taken, HalimedeError when there is no Mosquitto or it fails.
+        """
+        if self._process:
+            raise RuntimeError("the broker runs already")
+        binary = find_mosquitto()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for port in self._candidates():
+            if not _is_free(port):
+                continue
+            self._spawn(binary, port)
+            try:
+                trouble = await self._came_up(port)
+            except BaseException:
+                await self.kill()
+                raise
+            if not trouble:
+                self.port = port
+                return
+            await self.kill()
+            # somebody took the port between our look and its start: the next one, then
+            if IN_USE not in trouble:
+                raise HalimedeError(f"mosquitto did not start: {trouble} (see {self.log})")
+        if self._wanted:
+            raise InvalidFieldError("port", self._wanted, "it is in use: choose another, or stop what listens there")
+        raise HalimedeError(f"no free port from {DEFAULT_PORT} to {DEFAULT_PORT + PORTS - 1} on {HOST}")
+
+    async def stop(self) -> None:
+        """End it with SIGTERM, and with SIGKILL if it takes longer than a few seconds."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await _exited(process)
+        except TimeoutError:
+            pass  # a stopped or hanging process takes no SIGTERM
+        finally:
+            process.kill()
+            process.wait()
+            self._process = None
+
+    async def kill(self) -> None:
+        """End it as a crash would: retained messages, queues and sessions are lost."""
+        process, self._process = self._process, None
+        if process:
+            process.kill()
+            process.wait()
+
+    async def restart(self) -> None:
+        """Kill it and start it again, empty, on the same port."""
+        await self.kill()
+        self._wanted = self.port
+        await self.start()
+
+    async def wait(self) -> int:
+        """Wait until it exits by itself; return its exit code (negative: the signal). Reap it."""
+        if self._process is None:
+            raise RuntimeError("the broker does not run")
+        code = await _exited(self._process)
+        self._process = None
+        return code
+
+    def _candidates(self) -> Iterable[int]:
+        return [self._wanted] if self._wanted else range(DEFAULT_PORT, DEFAULT_PORT + PORTS)
+
+    def _spawn(self, binary: str, port: int) -> None:
+        configuration = self._folder / "mosquitto.conf"
+        configuration.write_text("\n".join(self._configuration(port)) + "\n")
+        self.log.unlink(missing_ok=True)
+        parent = os.getpid()
+
+        def end_with_parent() -> None:
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(1)
+
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [binary, "-c", str(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **MALLOC},
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - two system calls, both safe after a fork
+            )
+
+    def _configuration(self, port: int) -> list[str]:
+        lines = [
+            f"listener {port} {HOST}",
+            *self._access,
+            "persistence false",
+            "set_tcp_nodelay true",
+            f"max_packet_size {MAX_PACKET}",
+            f"max_inflight_messages {MAX_INFLIGHT}",
+            f"max_queued_messages {MAX_QUEUED}",
+            # a pipe that nobody drains would hang it
+            f"log_dest file {self.log}",
+            "log_type error",
+            "log_type warning",
+            "log_type notice",
+            "log_type information",
+        ]
+        if os.geteuid() == 0:
+            lines.append("user root")  # or it could not read a folder that is root's alone
+        return lines
+
+    async def _came_up(self, port: int) -> str:
+        """Wait until it says that it runs and accepts a connection; return what went wrong, or nothing."""
+        assert self._process is not None, "spawned"  # noqa: S101 - for the type checker
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                while self._process.poll() is None:
+                    # its own word comes first: on a port that it lost somebody else would answer
+                    if " running" in self._read_log():
+                        _, writer = await asyncio.open_connection(HOST, port)
+                        writer.close()
+                        return ""
+                    await asyncio.sleep(0.01)
+        except (TimeoutError, OSError) as error:
+            return f"no answer on port {port} ({error or 'deadline'})"
+        lines = self._read_log().strip().splitlines()
+        if any(IN_USE in line for line in lines):
+            return IN_USE
+        return lines[-1] if lines else f"exit code {self._process.returncode}"
+
+    def _read_log(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+def find_mosquitto() -> str:
+    """Return the path of the binary; raise HalimedeError that says what to install."""
+    # Debian installs it where the PATH of a plain user does not look
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+    binary = shutil.which("mosquitto", path=path)
+    if binary is None:
+        raise HalimedeError(
+            "mosquitto is not installed: `apt install mosquitto`, `dnf install mosquitto` or `brew install mosquitto`; "
+            "or point HALIMEDE_BROKER to a broker that runs elsewhere"
+        )
+    return binary
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+async def _exited(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a child without a thread and without a tie to the loop that started it."""
+    loop = asyncio.get_running_loop()
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        gone = asyncio.Event()
+        loop.add_reader(pidfd, gone.set)
+        await gone.wait()
+        return process.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)

@@ -1,0 +1,56 @@
+"""Nesting of 10^5 levels and huge declared lengths end in one clean error, whatever topic they come on."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from halimede import codec, topics
+from halimede import messages as m
+from halimede.bus import Packet
+from halimede.errors import DecodeError
+from tests.inbox import Inbox
+from tests.worlds import World
+
+DEPTH = 100_000
+HUGE = b"\xff\xff\xff\xff"
+PAYLOADS = {
+    "nested arrays": b"\x81\xaaprediction\x81\xa5value" + b"\x91" * DEPTH + b"\x01",
+    "nested maps": b"\x81\xaaprediction\x81\xa5value" + b"\x81\xa1a" * DEPTH + b"\x01",
+    "nested unknown field": b"\x81\xa7unknown" + b"\x91" * DEPTH + b"\x01",
+    "bytes of 4 GiB": b"\x81\xa2id\xc6" + HUGE,
+    "text of 4 GiB": b"\x81\xa6worker\xdb" + HUGE,
+    "array of 4 G entries": b"\x81\xaaprediction\x81\xa5boxes\xdd" + HUGE,
+    "map of 4 G entries": b"\xdf" + HUGE,
+    "extension of 4 GiB": b"\x81\xaaprediction\x81\xa5value\xc9" + HUGE + b"\x01",
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_attack_07_the_error_is_clean_and_no_memory_is_taken_on_its_word(payload: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodeError):
+            codec.decode(topics.REPLY, payload)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 1024 * 1024
+
+
+def test_attack_07_the_size_is_looked_at_before_the_first_byte() -> None:
+    with pytest.raises(DecodeError, match="over the limit"):
+        codec.decode(topics.API_REQUEST, b"[" * (codec.MAX_JSON + 1))
+
+
+async def test_attack_07_a_receiver_survives_them_all(world: World, unique: str) -> None:
+    bus, inbox = await world.connect(unique, receive_maximum=1), Inbox[m.Reply]()
+    await bus.subscribe(topics.REPLY.filter(service=unique), inbox)
+    at = topics.REPLY.at(ns="default", service=unique, worker="edge0-w1")
+    for payload in PAYLOADS.values():
+        await bus.send(Packet(at.text, payload))
+    await bus.publish(at, m.Reply(id=b"i" * 16, worker="cloud0-w1"))
+    await inbox.has(1)
+    assert bus.stats.rejected == len(PAYLOADS)
+    assert bus.stats.failed_handlers == 0

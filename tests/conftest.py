@@ -1,0 +1,52 @@
+"""Fixtures for everybody: a real Mosquitto for each test process, a broker in memory for each test, and both."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from halimede.bus.memory import MemoryBroker
+from services.broker import Broker
+from tests.worlds import MemoryWorld, MqttWorld, World
+
+
+@pytest.fixture(scope="session")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A real broker on a free port. Shared by the tests of one process: use names of your own (``unique``)."""
+    broker = Broker(tmp_path_factory.mktemp("mosquitto"))
+    asyncio.run(broker.start())
+    yield broker
+    asyncio.run(broker.stop())
+
+
+@pytest.fixture
+def memory_broker() -> MemoryBroker:
+    """A broker of this test's own, without faults until some are switched on."""
+    return MemoryBroker()
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test uses."""
+    return f"t-{secrets.token_hex(6)}"
+
+
+@pytest.fixture(params=["memory_broker", "mosquitto"], ids=["memory", "mqtt"])
+def any_broker(request: pytest.FixtureRequest) -> MemoryBroker | Broker:
+    """Each broker in turn."""
+    broker: MemoryBroker | Broker = request.getfixturevalue(request.param)
+    return broker
+
+
+@pytest.fixture
+async def world(any_broker: MemoryBroker | Broker) -> AsyncIterator[World]:
+    """Buses on either broker: a test that asks for it runs twice."""
+    async with AsyncExitStack() as stack:
+        if isinstance(any_broker, Broker):
+            yield MqttWorld(any_broker, stack)
+        else:
+            yield MemoryWorld(any_broker, stack)

@@ -1,0 +1,173 @@
+"""What only a network can do to a bus: refuse, fall silent, fill up; and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from halimede.bus import Packet
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.errors import DisconnectedError
+from services.broker import Broker
+from tests.proxy import Proxy
+from tests.simulated import eventually
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+async def proxy(mosquitto: Broker) -> AsyncIterator[Proxy]:
+    async with Proxy(mosquitto.port) as proxy:
+        yield proxy
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_a_refused_client_says_why_and_never_its_password(tmp_path: Path, unique: str) -> None:
+    async with Broker(tmp_path, port=free_port(), access=["allow_anonymous false"]) as broker:
+        with capture_logs() as lines:
+            url = broker.url.replace("//", "//someone:s3cret@")
+            async with MqttBus(unique, url) as bus:
+                with pytest.raises(DisconnectedError, match="Not authorized") as caught:
+                    await bus.wait_connected(1)
+        assert "s3cret" not in str(caught.value) + str(lines)
+
+
+async def test_a_bus_waits_for_a_broker_that_comes_later_and_says_so_once(tmp_path: Path, unique: str) -> None:
+    port = free_port()
+    with capture_logs() as lines:
+        async with MqttBus(unique, f"{HOST}:{port}") as bus:
+            with pytest.raises(DisconnectedError, match="refused"):
+                await bus.wait_connected(1)
+            async with Broker(tmp_path, port=port):
+                await bus.wait_connected(10)
+    assert [line["event"] for line in lines if line["event"].startswith("bus ")][:2] == ["bus down", "bus connected"]
+
+
+async def test_a_server_that_does_not_speak_mqtt_is_named_and_left_cleanly(unique: str) -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+        await reader.read()
+        writer.close()
+
+    for server_side in (mute, nonsense):
+        server = await asyncio.start_server(server_side, HOST, 0)
+        async with server:
+            settings = MqttSettings(HOST, server.sockets[0].getsockname()[1], connect_timeout_s=0.3)
+            async with MqttBus(unique, settings) as bus:
+                with pytest.raises(DisconnectedError, match=r"does not answer|protocol|MQTT client|broke"):
+                    await bus.wait_connected(1.5)
+
+
+async def test_a_half_open_connection_is_found_by_its_silence(proxy: Proxy, unique: str) -> None:
+    async with MqttBus(unique, MqttSettings(HOST, proxy.port, keepalive_s=2)) as bus:
+        await bus.wait_connected(10)
+        proxy.freeze()
+        with pytest.raises(DisconnectedError, match="lost"):
+            await bus.send(Packet(unique, b"x"), timeout_s=20)
+        await eventually(lambda: not bus.connected)
+        proxy.cut()
+        proxy.heal()
+        await bus.wait_connected(20)
+
+
+async def test_a_publish_gives_up_at_its_deadline_and_keeps_its_place_until_answered(proxy: Proxy, unique: str) -> None:
+    async with MqttBus(unique, MqttSettings(HOST, proxy.port, window=1)) as bus:
+        await bus.wait_connected(10)
+        proxy.freeze()
+        for waits_for in ("the broker", "a place in the window"):
+            with pytest.raises(DisconnectedError, match="no acknowledgement within"):
+                await bus.send(Packet(unique, waits_for.encode()), timeout_s=0.1)
+        proxy.cut()
+        await eventually(lambda: not bus.connected)
+        proxy.heal()
+        await bus.wait_connected(10)
+        assert await bus.send(Packet(unique, b"x")) == 0x10
+
+
+async def test_many_publishers_share_a_small_window(mosquitto: Broker, unique: str) -> None:
+    got: list[bytes] = []
+
+    async def receive(packet: Packet) -> None:
+        got.append(packet.payload)
+
+    async with MqttBus(unique, MqttSettings(HOST, mosquitto.port, window=3, receive_maximum=5)) as bus:
+        await bus.wait_connected(10)
+        await bus.listen(unique, 1, receive, 10)
+        await asyncio.gather(*(bus.send(Packet(unique, str(number).encode())) for number in range(500)))
+        await eventually(lambda: len(got) == 500)
+    assert got == [str(number).encode() for number in range(500)]
+
+
+async def test_no_thread_and_no_socket_is_left_behind(mosquitto: Broker, unique: str) -> None:
+    import psutil
+
+    async def connections() -> int:
+        return len([c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == mosquitto.port])
+
+    before = await connections()
+    for _ in range(3):
+        async with MqttBus(unique, mosquitto.url) as bus:
+            await bus.wait_connected(10)
+    async with MqttBus(unique, mosquitto.url):
+        pass  # left in the middle of connecting
+    assert await connections() == before
+    await eventually(lambda: not [thread for thread in threading.enumerate() if "mqtt" in thread.name])
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``key.pem`` and ``cert.pem`` for localhost."""
+    if not shutil.which("openssl"):
+        pytest.skip("makes its certificate with openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout key.pem -out cert.pem"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+async def test_frames_of_all_sizes_pass_through_tls(certificate: Path, tmp_path: Path, unique: str) -> None:
+    sizes: list[int] = []
+
+    async def receive(packet: Packet) -> None:
+        sizes.append(len(packet.payload))
+
+    access = [
+        "allow_anonymous true",
+        f"certfile {certificate / 'cert.pem'}",
+        f"keyfile {certificate / 'key.pem'}",
+    ]
+    trust = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    async with Broker(tmp_path, port=free_port(), access=access) as broker:
+        async with MqttBus(unique, MqttSettings("localhost", broker.port, tls=trust)) as bus:
+            await bus.wait_connected(10)
+            await bus.listen(unique, 1, receive, 100)
+            wanted = [0, 1, 16_383, 16_384, 16_385, 150_000, 4_000_000, *range(1, 40)]
+            for size in wanted:
+                await bus.send(Packet(unique, bytes(size)))
+            await eventually(lambda: sizes == wanted)
+        async with MqttBus(unique, MqttSettings.from_url(f"mqtts://localhost:{broker.port}")) as stranger:
+            with pytest.raises(DisconnectedError, match="certificate verify failed"):
+                await stranger.wait_connected(1)

@@ -1,0 +1,141 @@
+"""The embedded broker: it starts where there is room, says what is wrong, and leaves no process behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from halimede.bus import Packet
+from halimede.bus.mqtt import MqttBus
+from halimede.errors import HalimedeError, InvalidFieldError
+from services import broker as module
+from services.broker import Broker
+from tests.simulated import eventually
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which somebody else listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+async def test_clients_find_it_at_its_url_as_soon_as_it_has_started(tmp_path: Path, unique: str) -> None:
+    async with Broker(tmp_path) as broker, MqttBus(unique, broker.url) as bus:
+        await bus.wait_connected(5)
+        assert bus.max_packet == module.MAX_PACKET
+
+
+async def test_without_a_port_it_takes_the_next_free_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    monkeypatch.setattr(module, "DEFAULT_PORT", taken)
+    async with Broker(tmp_path) as broker:
+        assert broker.port > taken
+
+
+async def test_a_port_lost_between_looking_and_starting_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    monkeypatch.setattr(module, "DEFAULT_PORT", taken)
+    monkeypatch.setattr(module, "_is_free", lambda port: True)
+    async with Broker(tmp_path) as broker:
+        assert broker.port > taken
+
+
+async def test_a_given_port_in_use_is_a_clear_error(tmp_path: Path, taken: int) -> None:
+    with pytest.raises(InvalidFieldError, match=f"port: {taken} .* in use"):
+        await Broker(tmp_path, port=taken).start()
+
+
+async def test_a_missing_mosquitto_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(HalimedeError, match="apt install mosquitto"):
+        await Broker(tmp_path).start()
+
+
+async def test_a_configuration_that_it_refuses_is_shown(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, access=["nonsense true"])
+    with pytest.raises(HalimedeError, match=r"mosquitto\.conf"):
+        await broker.start()
+    assert broker.pid is None
+
+
+async def test_a_restart_keeps_the_port_and_loses_what_was_retained(tmp_path: Path, unique: str) -> None:
+    got: list[bytes] = []
+
+    async def receive(packet: Packet) -> None:
+        got.append(packet.payload)
+
+    async with Broker(tmp_path) as broker:
+        port, pid = broker.port, broker.pid
+        async with MqttBus(unique, broker.url) as bus:
+            await bus.wait_connected(5)
+            await bus.send(Packet("kept", b"old", retain=True))
+        await broker.restart()
+        assert broker.port == port
+        assert broker.pid != pid
+        async with MqttBus(unique, broker.url) as bus:
+            await bus.wait_connected(5)
+            await bus.listen("kept", 1, receive, 10)
+            await bus.send(Packet("kept", b"new"))
+            await eventually(lambda: got == [b"new"])
+
+
+async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
+    async with Broker(tmp_path) as broker:
+        waiting = asyncio.create_task(broker.wait())
+        assert broker.pid
+        os.kill(broker.pid, signal.SIGKILL)
+        assert await asyncio.wait_for(waiting, 5) == -signal.SIGKILL
+        await broker.start()
+        assert broker.pid
+
+
+async def test_one_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STOP_TIMEOUT", 0.1)
+    broker = Broker(tmp_path)
+    await broker.start()
+    pid = broker.pid
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    await broker.stop()
+    assert not psutil.pid_exists(pid)
+
+
+async def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    program = f"""
+        import asyncio, pathlib
+        from services.broker import Broker
+        async def main():
+            broker = Broker(pathlib.Path({str(tmp_path)!r}))
+            await broker.start()
+            print(broker.pid, flush=True)
+            await asyncio.sleep(60)
+        asyncio.run(main())
+    """
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(program), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout
+    pid = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+    assert psutil.pid_exists(pid)
+    parent.kill()
+    await parent.wait()
+    await eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+async def test_its_allocator_is_pinned_for_large_frames(tmp_path: Path) -> None:
+    async with Broker(tmp_path) as broker:
+        assert psutil.Process(broker.pid).environ().items() >= module.MALLOC.items()

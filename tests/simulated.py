@@ -1,0 +1,102 @@
+"""An event loop whose clock jumps: hours of timeouts and back-off pass in milliseconds, always in the same order.
+
+Nothing ever sleeps. When no callback is ready the clock moves on to the next timer. Work in threads (SQLite, hashing)
+still takes the time that it takes: while some is under way the clock stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: turns of the loop, and simulated seconds, that one simulation may take
+MAX_STEPS = 2_000_000
+MAX_SECONDS = 7 * 24 * 3600.0
+#: real seconds to wait for a thread before calling it a deadlock
+PATIENCE = 10.0
+
+
+class SimulationError(AssertionError):
+    """The simulation cannot or may not go on: everything waits for ever, or it takes too many steps."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Advances the clock of its loop where another selector would sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.steps = 0
+        self.stopped = False
+        self.busy_threads = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.steps += 1
+        if not self.stopped and (self.steps > MAX_STEPS or self.now > MAX_SECONDS):
+            self.stopped = True  # once: what is left has to be cancelled and to end
+            raise SimulationError(f"no end after {self.steps} steps and {self.now:.0f} simulated seconds")
+        if self.busy_threads or timeout is None:
+            ready = super().select(PATIENCE if timeout != 0 else 0)
+            if not ready and timeout != 0:
+                raise SimulationError("everything waits, and nothing is left to happen")
+            return ready
+        ready = super().select(0)
+        if not ready:
+            self.now += timeout
+        return ready
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """The loop of one simulation. ``time()`` starts at 0."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.busy_threads += 1
+        future.add_done_callback(self._thread_done)
+        return future
+
+    def _thread_done(self, _: asyncio.Future[Any]) -> None:
+        self._jumping.busy_threads -= 1
+
+
+def simulate(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in simulated time; raise SimulationError if it cannot or may not go on."""
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(main)
+
+
+def simulated(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make an async test run in simulated time. Its fixtures must not be async ones: those run on another loop."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return simulate(test(*args, **kwargs))
+
+    return run
+
+
+async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.01) -> None:
+    """Wait until ``condition()``, which may be async, is true, on either kind of loop; fail at the deadline."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        holds = condition()
+        if await holds if inspect.isawaitable(holds) else holds:
+            return
+        if loop.time() >= deadline:
+            raise AssertionError(f"did not come true within {timeout_s:g} s")
+        await asyncio.sleep(every_s)

@@ -1,0 +1,96 @@
+"""Addresses of brokers, as people write them into HALIMEDE_BROKER."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.bus.mqtt import MqttSettings
+from halimede.errors import InvalidFieldError
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("broker", "broker", 1883),
+        ("127.0.0.1:1884", "127.0.0.1", 1884),
+        ("mqtt://broker.site.example", "broker.site.example", 1883),
+        ("mqtt://broker:9/", "broker", 9),
+        ("[::1]:1883", "::1", 1883),
+        ("mqtts://broker", "broker", 8883),
+        ("mqtts://broker:443", "broker", 443),
+    ],
+)
+def test_an_address_gives_host_and_port(url: str, host: str, port: int) -> None:
+    settings = MqttSettings.from_url(url)
+    assert (settings.host, settings.port) == (host, port)
+    assert (settings.username, settings.password, settings.prefix) == (None, None, "")
+
+
+def test_mqtts_checks_the_brokers_certificate_and_mqtt_has_none() -> None:
+    secure = MqttSettings.from_url("mqtts://broker").tls
+    assert secure is not None
+    assert secure.verify_mode is ssl.CERT_REQUIRED
+    assert secure.check_hostname
+    assert MqttSettings.from_url("mqtt://broker").tls is None
+
+
+def test_credentials_are_unquoted_and_the_password_never_shows() -> None:
+    settings = MqttSettings.from_url("mqtt://node-1:s%40cret%2F@broker")
+    assert (settings.username, settings.password) == ("node-1", "s@cret/")
+    assert "cret" not in repr(settings)
+    assert "cret" not in settings.where
+
+
+def test_a_path_is_the_prefix_of_all_topics() -> None:
+    assert MqttSettings.from_url("mqtt://broker/site-1/line.2").prefix == "site-1/line.2/"
+
+
+NONSENSE = [
+    "",
+    "://",
+    "mqtt://",
+    "mqtt://:1883",
+    "broker:",
+    "broker:port",
+    "broker:0",
+    "broker:65536",
+    "broker:-1",
+    "http://broker",
+    "mqtt://bro ker",
+    "mqtt://broker\n",
+    "mqtt://broker?x=1",
+    "mqtt://broker#x",
+    "mqtt://broker/+/x",
+    "mqtt://broker/../x",
+    "mqtt://[::1",
+    None,
+    1883,
+]
+
+
+@pytest.mark.parametrize("url", NONSENSE)
+def test_nonsense_is_refused_with_what_to_write_instead(url: str) -> None:
+    with pytest.raises(InvalidFieldError, match="HALIMEDE_BROKER"):
+        MqttSettings.from_url(url)
+
+
+@pytest.mark.parametrize("url", ["http://u:secret@broker", "u:secret@broker:x", "mqtt://u:sec/ret@broker", "u:secret@"])
+def test_a_refusal_does_not_show_the_password(url: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        MqttSettings.from_url(url)
+    assert "ret" not in str(caught.value).replace("password", "")
+
+
+@given(st.text(max_size=80))
+def test_any_text_gives_settings_or_a_refusal(text: str) -> None:
+    try:
+        settings = MqttSettings.from_url(text)
+    except InvalidFieldError:
+        return
+    assert settings.host
+    assert 0 < settings.port < 65536
+    assert not set(settings.prefix) & set("+# \0")

@@ -1,0 +1,51 @@
+"""Latency histograms: quantiles within 5 %, and adding up changes nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede import codec, topics
+from halimede import messages as m
+from halimede.histogram import merge, quantile, record
+
+values = st.lists(st.floats(0.001, 1e5), min_size=1, max_size=200)
+
+
+def of(numbers: list[float]) -> m.Histogram:
+    histogram = m.Histogram(buckets={})
+    for number in numbers:
+        record(histogram, number)
+    return histogram
+
+
+@given(values, st.floats(0.01, 1.0))
+def test_a_quantile_is_within_5_percent_of_the_exact_one(numbers: list[float], q: float) -> None:
+    exact = sorted(numbers)[max(0, math.ceil(q * len(numbers) - 1e-9) - 1)]
+    got = quantile(of(numbers), q)
+    assert got is not None
+    assert got == pytest.approx(exact, rel=0.05)
+
+
+@given(values, values)
+def test_merging_is_the_same_as_recording_everything_in_one(left: list[float], right: list[float]) -> None:
+    assert merge([of(left), None, of(right)]) == of(left + right)
+
+
+@given(st.lists(st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0]), max_size=50))
+def test_any_number_is_counted_and_fits_into_a_message(numbers: list[float]) -> None:
+    histogram = of(numbers)
+    assert sum(histogram.buckets.values()) == len(numbers)
+    info = m.WorkerInfo(
+        name="w", namespace="n", owner_name="o", status="running", task_info=m.TaskInfo(edge_latency=histogram)
+    )
+    assert codec.decode(topics.WORKER_INFO, codec.encode(topics.WORKER_INFO, info)) == info
+
+
+def test_an_empty_one_has_no_quantile() -> None:
+    assert quantile(None, 0.5) is None
+    assert quantile(m.Histogram(), 0.5) is None
+    assert merge([]) == m.Histogram()

@@ -1,0 +1,88 @@
+"""The two worlds in which a bus has to behave the same: memory, and Mosquitto behind a proxy that can cut it off."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+from halimede.bus import Bus
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.port import Announce
+from services.broker import Broker
+from tests.proxy import Proxy
+
+CONNECT_S = 10.0
+
+
+class World(Protocol):
+    """A broker and its clients. Buses made here end with the test."""
+
+    def make(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
+        """Return a bus that is not entered yet."""
+
+    async def connect(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
+        """Return a bus that is connected."""
+
+    def cut(self, bus: Bus) -> None:
+        """Take its network away."""
+
+    def heal(self, bus: Bus) -> None:
+        """Give it back."""
+
+    async def restart(self) -> None:
+        """Kill the broker and start it empty."""
+
+
+class MemoryWorld:
+    def __init__(self, broker: MemoryBroker, stack: AsyncExitStack) -> None:
+        self.broker = broker
+        self._stack = stack
+
+    def make(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
+        return MemoryBus(client_id, self.broker, announce, **options)
+
+    async def connect(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
+        return await _entered(self._stack, self.make(client_id, announce, **options))
+
+    def cut(self, bus: Bus) -> None:
+        assert isinstance(bus, MemoryBus)
+        bus.cut()
+
+    def heal(self, bus: Bus) -> None:
+        assert isinstance(bus, MemoryBus)
+        bus.heal()
+
+    async def restart(self) -> None:
+        self.broker.restart()
+
+
+class MqttWorld:
+    def __init__(self, broker: Broker, stack: AsyncExitStack) -> None:
+        self.broker = broker
+        self._stack = stack
+        self._proxies: dict[Bus, Proxy] = {}
+
+    def make(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
+        return MqttBus(client_id, MqttSettings("127.0.0.1", self.broker.port, **options), announce)
+
+    async def connect(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
+        proxy = await self._stack.enter_async_context(Proxy(self.broker.port))
+        bus = MqttBus(client_id, MqttSettings("127.0.0.1", proxy.port, **options), announce)
+        self._proxies[bus] = proxy
+        return await _entered(self._stack, bus)
+
+    def cut(self, bus: Bus) -> None:
+        self._proxies[bus].cut()
+
+    def heal(self, bus: Bus) -> None:
+        self._proxies[bus].heal()
+
+    async def restart(self) -> None:
+        await self.broker.restart()
+
+
+async def _entered(stack: AsyncExitStack, bus: Bus) -> Bus:
+    await stack.enter_async_context(bus)
+    await bus.wait_connected(CONNECT_S)
+    return bus
