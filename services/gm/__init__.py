@@ -1,0 +1,1 @@
+"""Global manager: keeps what users want, tells each node its part, and says how it stands."""

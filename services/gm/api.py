@@ -1,0 +1,202 @@
+"""The standalone API over the bus: what the command line and other tools ask GM.
+
+Every request may be repeated: applying the same object again changes nothing, deleting twice deletes once. A user's
+mistake comes back as an ApiError that names the field; answers go to the asking client's own topic alone, and are cut
+to what fits into one message. Without an editor (Kubernetes mode) apply and delete are not allowed: use kubectl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from halimede import __version__
+from halimede.api import parse
+from halimede.bus import Bus, Delivery
+from halimede.codec import MAX_JSON
+from halimede.errors import BusError, InvalidFieldError, TooLargeError
+from halimede.messages import ApiError, ApiReply, ApiRequest, NodeInfo, ResourceBody
+from halimede.names import Key, check_label, check_name
+from halimede.topics import API_REPLY, API_REQUEST
+from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of
+from services.gm.controllers import CONTROLLERS
+from services.gm.database import StoreError
+from services.gm.engine import Engine
+from services.gm.store import SERVER_SET
+
+log = structlog.get_logger()
+
+#: bytes that an answer needs besides its items
+MARGIN = 64 * 1024
+#: operations that change something, and how many of their answers are kept for requests that are delivered again
+EDITS = frozenset({"apply", "delete"})
+MAX_GIVEN = 256
+NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
+
+
+class Api:
+    """Answers requests."""
+
+    def __init__(self, bus: Bus, cluster: Cluster, engine: Engine, editor: Editor | None) -> None:
+        self._bus = bus
+        self._cluster = cluster
+        self._engine = engine
+        self._editor = editor
+        self._given: dict[tuple[str, bytes], ApiReply] = {}
+
+    async def start(self) -> None:
+        """Subscribe."""
+        await self._bus.subscribe(API_REQUEST.filter(), self._requested)
+
+    async def _requested(self, delivery: Delivery[ApiRequest]) -> None:
+        asked_for = API_REPLY.parse(delivery.packet.response_topic)
+        if asked_for != dict(delivery.names):
+            wanted = API_REPLY.at(**delivery.names)
+            raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {wanted}")
+        reply = await self._answer_once(delivery)
+        try:
+            try:
+                await self._bus.reply(delivery, API_REPLY, reply)
+            except TooLargeError as error:
+                problem = ApiError(reason="Internal", message=f"the answer does not fit into a message: {error}")
+                await self._bus.reply(delivery, API_REPLY, ApiReply(error=problem))
+        except BusError as error:
+            log.warning("answer lost", client=delivery.names["client"], error=str(error))  # the client asks again
+
+    async def _answer_once(self, delivery: Delivery[ApiRequest]) -> ApiReply:
+        """Do what is asked, but what the broker delivers twice only once: in between it may have been undone."""
+        request, ticket = delivery.body, (delivery.names["client"], delivery.packet.correlation)
+        if request.op not in EDITS or not ticket[1]:
+            return await self.answer(request)
+        if ticket not in self._given:
+            self._given[ticket] = await self.answer(request)
+            if len(self._given) > MAX_GIVEN:
+                del self._given[next(iter(self._given))]
+        return self._given[ticket]
+
+    async def answer(self, request: ApiRequest) -> ApiReply:
+        """Do what is asked. A request that cannot be done is answered with the reason."""
+        try:
+            return await self._dispatch(request)
+        except InvalidFieldError as error:
+            return _refused("Invalid", error, error.field)
+        except UnknownResourceError as error:
+            return _refused("NotFound", error)
+        except ConflictError as error:
+            return _refused("Conflict", error)
+        except StoreError as error:
+            return _refused("Internal", error)
+
+    async def _dispatch(self, request: ApiRequest) -> ApiReply:
+        match request.op:
+            case "apply":
+                return await self._apply(request)
+            case "delete":
+                return await self._delete(_key(request))
+            case "get":
+                key = _key(request)
+                stored = self._cluster.get(key)
+                if stored is None:
+                    raise UnknownResourceError(key)
+                return ApiReply(object=body_of(stored))
+            case "list":
+                return self._list(request)
+            case "events":
+                if self._editor is None:
+                    return ApiReply(error=NO_EDITOR)
+                return ApiReply(events=self._editor.events(request.after, request.about, request.limit))
+            case "nodes":
+                return self._nodes(request)
+            case "version":
+                return ApiReply(value={"version": __version__, "epoch": self._cluster.epoch})
+
+    async def _apply(self, request: ApiRequest) -> ApiReply:
+        if self._editor is None:
+            return ApiReply(error=NO_EDITOR)
+        resource = parse(_without_server_set(request.object))
+        # what nodes will get must be valid as well, where the form is translated
+        CONTROLLERS[resource.key.plural].entry(resource)
+        applied = await self._editor.apply(resource)
+        if applied.outcome != "unchanged":
+            generation = applied.stored.resource.metadata.generation
+            reason = applied.outcome.capitalize()
+            await self._cluster.record("Normal", reason, str(resource.key), f"generation {generation}")
+        return ApiReply(outcome=applied.outcome, object=body_of(applied.stored))
+
+    async def _delete(self, key: Key) -> ApiReply:
+        if self._editor is None:
+            return ApiReply(error=NO_EDITOR)
+        if self._cluster.get(key) is None and self._engine.forget_orphan(key):
+            return ApiReply(outcome="deleted")
+        stored = await self._editor.delete(key)
+        return ApiReply(outcome="deleted", object=body_of(stored))
+
+    def _list(self, request: ApiRequest) -> ApiReply:
+        plural = _plural(request)
+        if request.namespace:
+            check_label("namespace", request.namespace)
+        found = sorted(self._cluster.resources(plural, request.namespace), key=lambda stored: stored.key)
+        items, cut = _cut((body_of(stored) for stored in found), request.limit, self._room)
+        return ApiReply(items=items, truncated=cut)
+
+    def _nodes(self, request: ApiRequest) -> ApiReply:
+        engine = self._engine
+        infos = (
+            NodeInfo(
+                name=node.name,
+                online=node.online,
+                epoch=node.epoch,
+                version=node.presence.version if node.presence else "",
+                cpus=node.presence.cpus if node.presence else 0,
+                memory_bytes=node.presence.memory_bytes if node.presence else 0,
+                labels=node.presence.labels if node.presence else {},
+                resources=len(engine.index.assigned(node.name)),
+            )
+            for _, node in sorted(engine.nodes.items())
+        )
+        nodes, cut = _cut(infos, request.limit, self._room)
+        return ApiReply(nodes=nodes, truncated=cut)
+
+    @property
+    def _room(self) -> int:
+        """Bytes that the items of one answer may take."""
+        return min(MAX_JSON, self._bus.max_packet or MAX_JSON) - MARGIN
+
+
+def _cut(items: Iterable[Any], limit: int, room: int) -> tuple[list[Any], bool]:
+    """Return as many items as fit, and whether there are more."""
+    taken: list[Any] = []
+    for item in items:
+        room -= len(msgspec.json.encode(item)) + 1
+        if len(taken) == limit or room < 0:
+            return taken, True
+        taken.append(item)
+    return taken, False
+
+
+def _refused(reason: Any, error: Exception, field: str = "") -> ApiReply:
+    return ApiReply(error=ApiError(reason=reason, message=str(error)[:4096], field=field[:4096]))
+
+
+def _without_server_set(body: ResourceBody | None) -> object:
+    """Drop what only GM sets, as it stands in an object that was got before; its resourceVersion stays."""
+    if not isinstance(body, dict):
+        return body
+    metadata = body.get("metadata")
+    if isinstance(metadata, dict):
+        metadata = {k: v for k, v in metadata.items() if k == "resourceVersion" or k not in SERVER_SET}
+    return {**{k: v for k, v in body.items() if k != "status"}, "metadata": metadata}
+
+
+def _plural(request: ApiRequest) -> str:
+    if request.plural not in CONTROLLERS:
+        raise InvalidFieldError("plural", request.plural, "use one of " + ", ".join(sorted(CONTROLLERS)))
+    return request.plural
+
+
+def _key(request: ApiRequest) -> Key:
+    namespace = check_label("namespace", request.namespace or "default")
+    return Key(_plural(request), namespace, check_name("name", request.name))

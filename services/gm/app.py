@@ -1,0 +1,111 @@
+"""The global manager, wired: one object on any bus and any cluster, one group of tasks, one way to end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from halimede import __version__, codec
+from halimede.bus import Announcement, Bus, Packet
+from halimede.errors import DisconnectedError
+from halimede.messages import GmPresence
+from halimede.topics import GM_PRESENCE
+from services.gm.api import Api
+from services.gm.cluster.port import Cluster, Editor, Memory
+from services.gm.database import StoreError
+from services.gm.engine import Engine
+from services.gm.upstream import Upstream
+
+log = structlog.get_logger()
+
+#: seconds between two times that reports are remembered
+REMEMBER_EVERY = 1.0
+#: seconds between two complaints that the broker is away
+COMPLAIN_EVERY = 30.0
+
+
+class GlobalManager:
+    """Give it a bus that has not been entered and an open cluster, and ``run`` it until cancelled."""
+
+    def __init__(self, bus: Bus, cluster: Cluster, editor: Editor | None = None) -> None:
+        self._bus = bus
+        self._cluster = cluster
+        self._engine = Engine(bus, cluster)
+        self._upstream = Upstream(bus, cluster, self._engine)
+        self._api = Api(bus, cluster, self._engine, editor)
+
+    async def run(self) -> None:
+        """Work until cancelled; then say goodbye on the bus and keep what was counted."""
+        engine = self._engine
+        self._bus.announce = self._announcement
+        self._bus.on_connect(self._connected)
+        await engine.load()
+        log.info("global manager starts", epoch=self._cluster.epoch, version=__version__)
+        try:
+            async with self._bus:
+                # Subscriptions before the first connection, which announces us: nodes answer with a sync at once.
+                await self._upstream.start()
+                await self._api.start()
+                async with asyncio.TaskGroup() as group:
+                    for name, work in {
+                        "gm changes": engine.follow(),
+                        "gm nodes": engine.watch(),
+                        "gm reconcile": engine.queue.run(),
+                        "gm status topics": engine.shown.run(),
+                        "gm syncs": engine.answers.run(),
+                        "gm downstream": engine.downstream.queue.run(),
+                        "gm memory": self._remember_always(),
+                        "gm broker watch": self._complain(),
+                    }.items():
+                        group.create_task(work, name=name)
+        finally:
+            await self._remember()
+            log.info("global manager stopped", epoch=self._cluster.epoch)
+
+    def _announcement(self) -> Announcement:
+        """Return birth and will; the bus asks for them right before each connection."""
+        self._engine.connecting()
+        birth, will = (
+            Packet(
+                topic=str(GM_PRESENCE.at()),
+                payload=codec.encode(
+                    GM_PRESENCE, GmPresence(epoch=self._cluster.epoch, online=online, version=__version__)
+                ),
+                qos=GM_PRESENCE.qos,
+                retain=GM_PRESENCE.retain,
+            )
+            for online in (True, False)
+        )
+        return Announcement(birth, will)
+
+    async def _connected(self) -> None:
+        self._engine.reconnected()
+
+    async def _complain(self) -> None:
+        """Say now and then that the broker is away: the bus itself says it once."""
+        while True:
+            try:
+                await self._bus.wait_connected(COMPLAIN_EVERY)
+            except DisconnectedError as error:
+                log.warning("still waiting for the broker", error=str(error))
+            else:
+                await asyncio.sleep(COMPLAIN_EVERY)
+
+    async def _remember_always(self) -> None:
+        while True:
+            await asyncio.sleep(REMEMBER_EVERY)
+            await self._remember()
+
+    async def _remember(self) -> None:
+        """Keep what nodes reported since the last time: a thousand reports are one write."""
+        reports, nodes = self._engine.reports, self._engine.nodes
+        memory = Memory(reports.take_dirty(), nodes.take_dirty())
+        if not memory.reports and not memory.nodes:
+            return
+        try:
+            await self._cluster.remember(memory)
+        except StoreError as error:
+            reports.put_back(memory.reports)
+            nodes.put_back(memory.nodes)
+            log.warning("reports not kept", error=str(error))

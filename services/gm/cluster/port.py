@@ -1,0 +1,154 @@
+"""The cluster as controllers see it: resources to read, statuses to write, and a little that GM must remember.
+
+Controllers, downstream and upstream know nothing else, so the same code runs on GM's own store and on an API server.
+Reading is synchronous (an adapter keeps its resources in memory); writing is not. Nobody edits a resource through
+``Cluster``: that is ``Editor``, which only the standalone adapter has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from halimede.api import Resource
+from halimede.errors import HalimedeError
+from halimede.messages import Event, NodeStatus, Presence, ResourceBody, Status
+from halimede.names import Key
+
+EventType = Literal["Normal", "Warning"]
+
+
+class ConflictError(HalimedeError):
+    """The resource is not (any more) what the caller believed it to be. Read it again, then decide."""
+
+
+class UnknownResourceError(HalimedeError):
+    """There is no resource of this key."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(f"there is no {key}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A resource as the cluster has it, and the status beside it."""
+
+    resource: Resource[Any]
+    status: Status | None = None
+
+    @property
+    def key(self) -> Key:
+        """Plural, namespace and name."""
+        return self.resource.key
+
+    @property
+    def uid(self) -> str:
+        """The identity that a re-created name does not share."""
+        return self.resource.metadata.uid
+
+    @property
+    def resource_version(self) -> str:
+        """Changes with every edit."""
+        return self.resource.metadata.resource_version
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion was asked for and still waits for the nodes."""
+        return self.resource.metadata.deletion_timestamp is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A node's last report on a resource.
+
+    ``live`` ends when the node has forgotten the resource; its counts stay. ``edge`` is set once the node has run an
+    edge worker of it: only those count inferences.
+    """
+
+    key: Key
+    node: str
+    status: NodeStatus
+    live: bool = True
+    edge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What GM should still know after a restart: it cannot be asked from anybody while a node is away."""
+
+    reports: tuple[Report, ...] = ()
+    nodes: tuple[Presence, ...] = ()
+
+
+class Cluster(Protocol):
+    """What every adapter gives."""
+
+    @property
+    def epoch(self) -> int:
+        """Higher at every start of GM than ever before: nodes follow the highest."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a resource that is not here is known to be deleted. False once a store was lost: then what nodes
+        hold beyond it is left alone.
+        """
+
+    def get(self, key: Key) -> Stored | None:
+        """Return a resource."""
+
+    def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
+        """Return all resources (of one kind, of one namespace)."""
+
+    def changes(self) -> AsyncIterator[Key]:
+        """Yield the keys of resources that were created, edited or deleted; several edits may give one key."""
+
+    async def write_status(self, key: Key, status: Status, resource_version: str) -> None:
+        """Replace a status. Raises ConflictError if the resource was edited since ``resource_version``."""
+
+    async def finalize(self, key: Key, uid: str) -> None:
+        """Let a resource go whose deletion was asked for. Nothing happens if it is gone, or is another one by now."""
+
+    async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
+        """Add to the event log; the same again in a row raises its count."""
+
+    async def remember(self, memory: Memory) -> None:
+        """Keep reports and nodes, each in place of the earlier one."""
+
+    async def recall(self) -> Memory:
+        """Return what was remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an apply did."""
+
+    outcome: Literal["created", "configured", "unchanged"]
+    stored: Stored
+
+
+class Editor(Protocol):
+    """What the standalone API edits. In Kubernetes mode there is none: ``kubectl`` does that."""
+
+    async def apply(self, resource: Resource[Any]) -> Applied:
+        """Create or edit. Raises ConflictError (stale version, name taken by another group, being deleted)."""
+
+    async def delete(self, key: Key) -> Stored:
+        """Ask for deletion. Raises UnknownResourceError."""
+
+    def events(self, after: int, about: str, limit: int) -> list[Event]:
+        """Return events with a sequence above ``after``, oldest first; the newest ``limit`` of them."""
+
+
+def body_of(stored: Stored) -> ResourceBody:
+    """Return the object as users see it."""
+    body = {k: v for k, v in stored.resource.body.items() if k != "status"}
+    return body if stored.status is None else {**body, "status": msgspec.to_builtins(stored.status)}
+
+
+def utc_now() -> str:
+    """Return the time as RFC 3339 text. It is shown, never compared."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,130 @@
+"""What all controllers share: what they see, the registry, and how a resource leaves.
+
+A controller decides and does nothing. Its ``deliver`` says who shall hold a resource, its ``plan`` adds the status;
+both give the same answer to the same input, so running them again is always safe. A new kind is one new file with
+``@register``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from halimede.api import Resource
+from halimede.messages import Status
+from halimede.names import Key
+from services.gm.cluster.port import Report
+from services.gm.controllers.actions import Action, ClearStatus, Delivery, Finalize, Forget, Record, WriteStatus
+from services.gm.index import Entry, Roles
+from services.gm.nodes import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What GM sees of one resource.
+
+    Attributes:
+        now: the time, to be shown.
+        status: as last written.
+        placed: the nodes where it belongs, with its roles there.
+        holders: nodes that may hold it.
+        nodes: what is known of nodes; a name that is missing was never seen.
+        reports: the last report of each node on this uid.
+        references: what it names; None: missing, or on its way out.
+
+    """
+
+    now: str = ""
+    status: Status | None = None
+    placed: Mapping[str, Roles] = field(default_factory=dict)
+    holders: frozenset[str] = frozenset()
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    references: Mapping[Key, Resource[Any] | None] = field(default_factory=dict)
+
+    def online(self, node: str) -> bool:
+        """Whether a node is there now."""
+        known = self.nodes.get(node)
+        return known is not None and known.online
+
+
+class Controller(Protocol):
+    """One kind's rules. All methods are pure."""
+
+    def entry(self, resource: Resource[Any]) -> Entry:
+        """Return the resource in the form that nodes understand, with its roles and references."""
+
+    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
+        """Say who shall hold what, of the nodes in ``placed`` and ``holders``."""
+
+    def status(self, desired: Resource[Any], observed: Observed) -> Status:
+        """Say how it stands."""
+
+
+CONTROLLERS: dict[str, Controller] = {}
+
+
+def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
+    """Register a class without arguments as the controller of a plural."""
+
+    def add(controller: type[Controller]) -> type[Controller]:
+        CONTROLLERS[plural] = controller()
+        return controller
+
+    return add
+
+
+def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
+    """Return all that has to be done about a resource; nothing if all is as it should be."""
+    if desired.metadata.deletion_timestamp is not None:
+        return _retire(desired, observed)
+    controller = CONTROLLERS[desired.kind.plural]
+    actions: list[Action] = list(controller.deliver(desired, observed))
+    status = controller.status(desired, observed)
+    if same(status, observed.status):
+        return actions
+    actions.append(WriteStatus(desired.key, status))
+    if observed.status is None or status.phase != observed.status.phase:
+        current = status.conditions[-1]
+        trouble = status.phase in {"Failed", "Degraded"}
+        text = f"{current.reason}: {current.message}" if current.message else current.reason
+        actions.append(Record("Warning" if trouble else "Normal", status.phase, str(desired.key), text))
+    return actions
+
+
+def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
+    """Take a resource away wherever it is and does not belong.
+
+    The generation is one below the present: a node never takes again what it was told to forget, but this one it
+    shall take if it belongs there once more.
+    """
+    meta = desired.metadata
+    for node in sorted(observed.holders - observed.placed.keys()):
+        yield Forget(node, desired.key, meta.uid, max(0, meta.generation - 1))
+
+
+def same(new: Status, old: Status | None) -> bool:
+    """Whether two statuses say the same, heartbeats aside."""
+    return old is not None and _timeless(new) == _timeless(old)
+
+
+def _timeless(status: Status) -> tuple[object, ...]:
+    conditions = [
+        (c.type, c.status, c.observed_generation, c.last_transition_time, c.reason, c.message)
+        for c in status.conditions
+    ]
+    return (
+        status.phase, status.observed_generation, conditions, status.start_time, status.active, status.failed,
+        status.metrics, status.nodes,
+    )  # fmt: skip
+
+
+def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
+    """Take it from every node; once those that are there have let go, let it go. The others learn by their sync."""
+    meta, key = desired.metadata, desired.key
+    actions: list[Action] = [Forget(node, key, meta.uid, meta.generation) for node in sorted(observed.holders)]
+    if not any(observed.online(node) for node in observed.holders):
+        # the topic first: were GM killed in between, it would do both again
+        actions += [ClearStatus(key), Finalize(key, meta.uid), Record("Normal", "Deleted", str(key), "")]
+    return actions

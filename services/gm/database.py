@@ -1,0 +1,190 @@
+"""Opens GM's SQLite file: one GM at a time, a schema it knows, an epoch above all earlier ones, no corrupt content.
+
+Refuses a file that another GM holds or a newer version wrote (StoreError, with what to do). A corrupt file is moved
+aside, never deleted. The epoch has a copy in the lock file, so that a lost or quarantined store does not start again
+at 1: nodes would ignore it.
+
+Calls are synchronous and stay on the event loop: in WAL mode a write takes some tens of microseconds, and one that
+waits for the disk (a user's edit) happens at human speed. In return each method is atomic without a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from halimede.errors import HalimedeError
+
+log = structlog.get_logger()
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE resources (
+    plural TEXT, namespace TEXT, name TEXT, body BLOB NOT NULL, status BLOB,
+    PRIMARY KEY (plural, namespace, name)
+) WITHOUT ROWID;
+CREATE TABLE reports (
+    uid TEXT, node TEXT, plural TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+    live INTEGER NOT NULL, edge INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (uid, node)
+) WITHOUT ROWID;
+CREATE TABLE nodes (name TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, type TEXT NOT NULL, reason TEXT NOT NULL,
+    about TEXT NOT NULL, message TEXT NOT NULL, count INTEGER NOT NULL
+);
+CREATE INDEX events_about ON events (about, sequence);
+"""
+CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+EPOCH_WIDTH = 20
+
+
+class StoreError(HalimedeError):
+    """The store cannot be used; the text says what to do."""
+
+
+class Database:
+    """The open file. Attributes: ``epoch`` of this run, and ``lost`` if an earlier file of this place is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.epoch = 0
+        self.lost = False
+        self._lock = -1
+        self._connection: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = self._acquire()
+            try:
+                self._open()
+            except BaseException:
+                self.__exit__(None, None, None)
+                raise
+        except OSError as error:
+            raise StoreError(f"the store {self.path} cannot be opened: {error.strerror}") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+        os.close(self._lock)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection; only inside the ``with`` block."""
+        if self._connection is None:
+            raise RuntimeError("the store is not open")
+        return self._connection
+
+    @contextmanager
+    def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """Do all or nothing. ``durable`` waits for the disk: what a user was told must outlive a power cut."""
+        connection = self.connection
+        try:
+            # outside of a transaction this takes effect at once and costs a microsecond
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self.path} cannot be written: {error}") from error
+
+    def _acquire(self) -> int:
+        """Lock the store until this process ends, however it ends."""
+        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise StoreError(
+                f"another global manager uses the store {self.path}: stop it, or give this one a folder of its own"
+                " with --store"
+            ) from error
+        return lock
+
+    def _open(self) -> None:
+        spare = self._spare_epoch()
+        try:
+            self._connection = self._connect()
+        except sqlite3.DatabaseError as error:
+            if not _is_corrupt(error):
+                raise StoreError(f"the store {self.path} cannot be opened: {error}") from error
+            moved = self._quarantine()
+            log.critical("store quarantined", store=str(self.path), moved_to=str(moved), error=str(error))
+            self._connection = self._connect()
+        with self.transaction(durable=True) as connection:
+            known = dict(connection.execute("SELECT key, value FROM meta"))
+            stored = known.get("epoch", 0)
+            self.lost = bool(known.get("lost", 0)) or (stored == 0 and spare > 0)
+            self.epoch = max(stored, spare) + 1
+            connection.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", [("epoch", self.epoch), ("lost", int(self.lost))]
+            )
+        # one write of fixed width: never half a number
+        os.pwrite(self._lock, f"{self.epoch:0{EPOCH_WIDTH}d}\n".encode(), 0)
+        os.fsync(self._lock)
+
+    def _spare_epoch(self) -> int:
+        text = os.pread(self._lock, EPOCH_WIDTH, 0)
+        return int(text) if text.isdigit() else 0
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise _corrupt(found)
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                raise StoreError(
+                    f"the store {self.path} was written by a newer version (schema {version}, this one knows"
+                    f" {SCHEMA_VERSION}): start that version, or use another folder"
+                )
+            if version == 0:
+                connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _quarantine(self) -> Path:
+        """Move the file aside, with the log that belongs to it."""
+        number = 1
+        while (moved := Path(f"{self.path}.corrupt-{number}")).exists():
+            number += 1
+        self.path.rename(moved)
+        for suffix in ("-wal", "-shm"):
+            beside = Path(f"{self.path}{suffix}")
+            if beside.exists():
+                beside.rename(f"{moved}{suffix}")
+        return moved
+
+
+def _corrupt(text: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(text)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def _is_corrupt(error: sqlite3.DatabaseError) -> bool:
+    """Tell a damaged file from a full disk or a missing permission, which must not cost the user's data."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in CORRUPT

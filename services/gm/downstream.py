@@ -1,0 +1,262 @@
+"""Brings each node to hold what it should: sends, sends again until the node acknowledges, answers syncs.
+
+It decides nothing. ``want``, ``keep`` and ``forget`` say what a node should hold; a report or a sync says what it
+does; the difference is sent, in the order in which it was wanted, while the node is there. A node that is away gets
+nothing: its sync will ask. An acknowledgement is a report with the same uid and at least that generation; a delete is
+acknowledged by a cleared report, a report of another uid, or a sync without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from halimede.api import Resource
+from halimede.bus import Bus
+from halimede.errors import RefusedError, TooLargeError
+from halimede.messages import Delete, Held, Synced
+from halimede.names import Key
+from halimede.topics import DELETE, INSERT, SYNCED, Address
+from services.gm.workqueue import WorkQueue, reached
+
+log = structlog.get_logger()
+M = TypeVar("M")
+
+#: seconds that a node which has just come gets to send its sync: then it is told all that it lacks, in order
+SYNC_PATIENCE = 2.0
+#: seconds between two sends of what is not acknowledged
+FIRST_RESEND, LAST_RESEND = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A uid in a generation."""
+
+    uid: str
+    generation: int
+
+    def covers(self, other: Version) -> bool:
+        """Whether whoever holds this needs no ``other``."""
+        return self.uid == other.uid and self.generation >= other.generation
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Something that is to be sent, for the first time or again."""
+
+    due: float
+    count: int = 0
+
+    def sent(self, now: float) -> None:
+        """Wait longer each time."""
+        self.due = now + min(LAST_RESEND, FIRST_RESEND * 2.0 ** min(self.count, 16))
+        self.count += 1
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """The answer to one sync, and how many messages it has taken so far."""
+
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Line:
+    """What GM knows of one node: what it should hold, what it holds, and the difference that is being sent."""
+
+    wanted: dict[Key, Resource[Any] | None] = field(default_factory=dict)
+    held: dict[Key, Version] = field(default_factory=dict)
+    inserts: dict[Key, Attempt] = field(default_factory=dict)
+    deletes: dict[tuple[Key, str], tuple[int, Attempt]] = field(default_factory=dict)
+    #: the sync that waits for its answer
+    sync: Answer | None = None
+    #: nothing is sent before, unless a sync comes
+    silent_until: float = 0.0
+
+
+class Downstream:
+    """All nodes' lines. ``online`` says whether a node is there; ``epoch`` goes with every message."""
+
+    def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
+        self._bus = bus
+        self._epoch = epoch
+        self._online = online
+        self._lines: dict[str, Line] = {}
+        self._holders: dict[Key, set[str]] = {}
+        self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve)
+
+    # --- what nodes should hold -------------------------------------------------------------------------------
+
+    def want(self, node: str, resource: Resource[Any]) -> None:
+        """The node shall hold this generation."""
+        line, key, version = self._line(node), resource.key, _version(resource)
+        before = line.wanted.get(key)
+        line.wanted[key] = resource
+        line.deletes.pop((key, version.uid), None)
+        held = line.held.get(key)
+        if held and held.covers(version):
+            line.inserts.pop(key, None)
+        elif key not in line.inserts or before is None or _version(before) != version:
+            line.inserts[key] = Attempt(self._now())
+            self.queue.add(node)
+
+    def keep(self, node: str, key: Key, uid: str) -> None:
+        """The node shall keep what it has of this uid: nothing is sent, nothing taken away."""
+        line = self._line(node)
+        line.wanted[key] = None
+        line.inserts.pop(key, None)
+        line.deletes.pop((key, uid), None)
+
+    def forget(self, node: str, key: Key, uid: str, generation: int) -> None:
+        """The node shall not hold this uid. ``generation`` is the last that it shall never take again."""
+        line = self._line(node)
+        wanted = line.wanted.get(key)
+        if wanted is None or wanted.metadata.uid == uid:
+            line.wanted.pop(key, None)
+            line.inserts.pop(key, None)
+        held = line.held.get(key)
+        if held and held.uid != uid:
+            return  # another one took its place
+        _, attempt = line.deletes.get((key, uid), (0, Attempt(self._now())))
+        line.deletes[key, uid] = (generation, attempt)
+        self.queue.add(node)
+
+    def holders(self, key: Key) -> frozenset[str]:
+        """Return the nodes that may hold a resource: it was sent to them, or they said so."""
+        return frozenset(self._holders.get(key, ()))
+
+    def held(self, key: Key) -> dict[str, Version]:
+        """Return what nodes said to hold of a resource."""
+        lines = ((node, self._line(node)) for node in self.holders(key))
+        return {node: line.held[key] for node, line in lines if key in line.held}
+
+    def keys(self, node: str) -> set[Key]:
+        """Return all that a node holds or should hold."""
+        line = self._line(node)
+        return {*line.wanted, *line.held, *(key for key, _ in line.deletes)}
+
+    def drop(self, key: Key, uid: str) -> None:
+        """The resource is gone: nodes that are away learn it when they sync."""
+        for node in self._holders.pop(key, set()):
+            line = self._line(node)
+            for part in (line.wanted, line.inserts, line.held):
+                part.pop(key, None)
+            line.deletes.pop((key, uid), None)
+
+    # --- what nodes hold --------------------------------------------------------------------------------------
+
+    def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> None:
+        """The node said that it holds this."""
+        line, version = self._line(node), Version(uid, generation)
+        line.held[key] = version
+        self._holders.setdefault(key, set()).add(node)
+        wanted = line.wanted.get(key)
+        if wanted and version.covers(_version(wanted)):
+            line.inserts.pop(key, None)
+        for other in [d for d in line.deletes if d[0] == key and d[1] != uid]:
+            del line.deletes[other]
+
+    def cleared(self, node: str, key: Key) -> None:
+        """The node said that it holds nothing of that name."""
+        line = self._line(node)
+        line.held.pop(key, None)
+        for delete in [d for d in line.deletes if d[0] == key]:
+            del line.deletes[delete]
+        self._holders.get(key, set()).discard(node)
+        wanted = line.wanted.get(key)
+        if wanted is not None and key not in line.inserts:
+            line.inserts[key] = Attempt(self._now())
+            self.queue.add(node)
+
+    def synced(self, node: str, holds: Iterable[Held]) -> None:
+        """The node said all that it holds: whatever was under way before is forgotten, and sent anew if needed.
+
+        ``answer`` must follow, once what the node should hold has been said again.
+        """
+        line = self._line(node)
+        for key in self.keys(node):
+            self._holders.get(key, set()).discard(node)
+        line.held = {Key(h.plural, h.namespace, h.name): Version(h.uid, h.generation) for h in holds}
+        line.inserts.clear()
+        line.deletes.clear()
+        for key in line.held:
+            self._holders.setdefault(key, set()).add(node)
+
+    def answer(self, node: str) -> None:
+        """Finish the answer to a sync: ``synced`` goes out after all that is to be sent now."""
+        line = self._line(node)
+        line.sync, line.silent_until = Answer(), 0.0
+        self.queue.add(node)
+
+    def returned(self, node: str) -> None:
+        """The node came or went; one that came is about to sync."""
+        self._line(node).silent_until = self._now() + SYNC_PATIENCE
+        self.queue.add(node)
+
+    def wake(self) -> None:
+        """The broker is back: try all that waits, now."""
+        for node, line in self._lines.items():
+            if line.inserts or line.deletes or line.sync:
+                self.queue.add(node)
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    async def _serve(self, node: str) -> None:
+        """Send what is due to one node. Raises BusError when the broker is away: the queue comes again."""
+        line = self._line(node)
+        if not self._online(node) or not self._bus.connected:
+            return  # its sync, or ``wake``, will bring us here again
+        if not reached(line.silent_until):
+            self.queue.add(node, at=line.silent_until)
+            return
+        for (key, uid), (generation, attempt) in list(line.deletes.items()):
+            if reached(attempt.due) and (key, uid) in line.deletes:
+                names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
+                await self._send(line, attempt, DELETE.at(**names), Delete(uid=uid, generation=generation))
+        for key, attempt in list(line.inserts.items()):
+            resource = line.wanted.get(key)
+            # what came in meanwhile may have made it needless
+            if reached(attempt.due) and line.inserts.get(key) is attempt and resource is not None:
+                self._holders.setdefault(key, set()).add(node)
+                names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
+                await self._send(line, attempt, INSERT.at(**names), resource.body)
+        waiting = [a.due for a in line.inserts.values()] + [a.due for _, a in line.deletes.values()]
+        first = min(waiting, default=float("inf"))
+        # another sync may have come in meanwhile: its answer is complete only when nothing is due any more
+        if (answer := line.sync) and not reached(first):
+            synced = Synced(epoch=self._epoch, count=answer.count)
+            await self._bus.publish(SYNCED.at(node=node), synced, properties=self._properties)
+            if line.sync is answer:
+                line.sync = None
+        if waiting:
+            self.queue.add(node, at=first)
+
+    async def _send(self, line: Line, attempt: Attempt, address: Address[M], body: M) -> None:
+        try:
+            await self._bus.publish(address, body, properties=self._properties)
+        except (RefusedError, TooLargeError) as error:
+            # repeating hardly helps, but the broker's rules may be mended; the rest must not wait for it
+            log.warning("not sent", topic=str(address), error=str(error))
+            attempt.count = 16
+        else:
+            if line.sync:
+                line.sync.count += 1
+        attempt.sent(self._now())
+
+    @property
+    def _properties(self) -> dict[str, str]:
+        return {"epoch": str(self._epoch)}
+
+    def _line(self, node: str) -> Line:
+        return self._lines.setdefault(node, Line())
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _version(resource: Resource[Any]) -> Version:
+    return Version(resource.metadata.uid, resource.metadata.generation)

@@ -1,0 +1,160 @@
+"""Who names whom: which service wants which nodes, Models and Datasets, kept up to date edit by edit, node by node.
+
+It answers without walking over all resources or all nodes: a node that appears is compared with the services that
+name it or one of its labels, a selector with the nodes that carry its rarest label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from halimede.api import Resource, matches
+from halimede.api.podtemplate import PodSpec
+from halimede.names import Key
+from services.gm.nodes import Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One worker role of a service: the pod that asks for nodes, and what must be on a node before it."""
+
+    name: str
+    pod: PodSpec
+    references: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A resource in the form that nodes understand, and its roles (none: it goes where others need it)."""
+
+    resource: Resource[Any]
+    roles: tuple[Role, ...] = ()
+
+    @property
+    def references(self) -> frozenset[Key]:
+        """Everything that it names."""
+        return frozenset(key for role in self.roles for key in role.references)
+
+
+Roles = frozenset[str]
+T = TypeVar("T")
+
+
+class Index:
+    """The relations between services, what they name, and nodes."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._entries: dict[Key, Entry] = {}
+        self._placed: dict[Key, dict[str, Roles]] = {}
+        self._assigned: dict[str, set[Key]] = {}
+        self._users: dict[Key, set[Key]] = {}
+        self._wishes: dict[tuple[str, str], set[Key]] = {}
+
+    def get(self, key: Key) -> Entry | None:
+        """Return a resource."""
+        return self._entries.get(key)
+
+    def put(self, key: Key, entry: Entry | None) -> set[Key]:
+        """Take a new, edited or removed (None) resource; return the other resources that this concerns."""
+        concerned = set(self._users.get(key, ()))
+        if (old := self._entries.pop(key, None)) is not None:
+            for reference in old.references:
+                _discard(self._users, reference, key)
+            for role in old.roles:
+                _discard(self._wishes, _wish(role.pod), key)
+            concerned |= old.references
+        if entry is None:
+            self._place(key, {})
+            return concerned
+        self._entries[key] = entry
+        for reference in entry.references:
+            self._users.setdefault(reference, set()).add(key)
+        for role in entry.roles:
+            self._wishes.setdefault(_wish(role.pod), set()).add(key)
+        self._place(key, self._find(entry.roles))
+        return concerned | entry.references
+
+    def node_changed(self, node: str) -> set[Key]:
+        """Place anew, on this node alone, what is there or may want it now; return all that this concerns."""
+        labels = self._nodes[node].labels
+        candidates = set(self._assigned.get(node, ()))
+        for item in [(NODE_NAME, node), *labels.items()]:
+            candidates |= self._wishes.get(item, set())
+        concerned = set(candidates)
+        for key in candidates:
+            entry = self._entries[key]
+            roles = frozenset(role.name for role in entry.roles if matches(role.pod, node, labels))
+            if roles != self._placed.get(key, {}).get(node, frozenset()):
+                concerned |= entry.references
+                self._set(key, node, roles)
+        return concerned
+
+    def placed(self, key: Key) -> Mapping[str, Roles]:
+        """Return where a resource belongs: a service on the nodes of its roles, others where a service needs them."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.roles:
+            return self._placed.get(key, {})
+        return {node: frozenset() for user in self._users.get(key, ()) for node in self._needing(user, key)}
+
+    def belongs(self, key: Key, node: str) -> Roles | None:
+        """Return the roles that a resource has on a node; None if it does not belong there."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.roles:
+            return self._placed.get(key, {}).get(node)
+        needed = any(self._needs(user, key, node) for user in self._users.get(key, ()))
+        return frozenset() if needed else None
+
+    def assigned(self, node: str) -> Collection[Key]:
+        """Return the services that have a role on a node."""
+        return self._assigned.get(node, ())
+
+    def _find(self, roles: Iterable[Role]) -> dict[str, Roles]:
+        found: dict[str, set[str]] = {}
+        for role in roles:
+            name = role.pod.node_name
+            for node in [name] if name else self._nodes.matching(role.pod.node_selector):
+                found.setdefault(node, set()).add(role.name)
+        return {node: frozenset(names) for node, names in found.items()}
+
+    def _place(self, key: Key, placed: Mapping[str, Roles]) -> None:
+        for node in [node for node in self._placed.get(key, {}) if node not in placed]:
+            self._set(key, node, frozenset())
+        for node, roles in placed.items():
+            self._set(key, node, roles)
+
+    def _set(self, key: Key, node: str, roles: Roles) -> None:
+        if roles:
+            self._placed.setdefault(key, {})[node] = roles
+            self._assigned.setdefault(node, set()).add(key)
+            return
+        self._placed.get(key, {}).pop(node, None)
+        if not self._placed.get(key):
+            self._placed.pop(key, None)
+        _discard(self._assigned, node, key)
+
+    def _needing(self, user: Key, key: Key) -> Iterable[str]:
+        return (node for node in self._placed.get(user, {}) if self._needs(user, key, node))
+
+    def _needs(self, user: Key, key: Key, node: str) -> bool:
+        here = self._placed.get(user, {}).get(node, frozenset())
+        return any(role.name in here and key in role.references for role in self._entries[user].roles)
+
+
+NODE_NAME = "spec.nodeName"
+
+
+def _wish(pod: PodSpec) -> tuple[str, str]:
+    """What a node must have to be of interest: one name, or one label of the selector."""
+    if pod.node_name:
+        return NODE_NAME, pod.node_name
+    return min(pod.node_selector.items(), default=("", ""))
+
+
+def _discard(index: dict[T, set[Key]], at: T, key: Key) -> None:
+    if keys := index.get(at):
+        keys.discard(key)
+        if not keys:
+            del index[at]

@@ -1,0 +1,50 @@
+"""A service's counts and latencies, added up over its edge workers: a sample is counted where it was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from halimede import histogram
+from halimede.messages import Metric, TaskInfo
+
+#: Sedna's and ours, in the order shown: name on the wire, field
+COUNTS = {
+    "inferenceNumber": "inference_number",
+    "edgeInferenceNumber": "edge_inference_number",
+    "cloudInferenceNumber": "cloud_inference_number",
+    "hardExampleNumber": "hard_example_number",
+    "degraded": "degraded",
+    "skipped": "skipped",
+    "lost": "lost",
+    "rejected": "rejected",
+    "late": "late",
+    "miningErrors": "mining_errors",
+}
+QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
+
+
+def metrics(infos: Iterable[TaskInfo]) -> list[Metric]:
+    """Add up what edge workers have counted.
+
+    ``uploadCloudRatio`` is the share of all samples that went up to the cloud: the workers' own ratios, each weighted
+    with its samples. Latencies are in milliseconds and appear with the first sample.
+    """
+    counted = list(infos)
+    found = [Metric(key=key, value=str(sum(getattr(info, name) for info in counted))) for key, name in COUNTS.items()]
+    samples = sum(info.inference_number for info in counted)
+    uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in counted)
+    found.append(Metric(key="uploadCloudRatio", value=_text(uploaded / samples if samples else 0.0)))
+    for prefix, merged in (
+        ("edgeLatency", histogram.merge(info.edge_latency for info in counted)),
+        ("offloadLatency", histogram.merge(info.offload_latency for info in counted)),
+    ):
+        for suffix, share in QUANTILES.items():
+            value = histogram.quantile(merged, share)
+            if value is not None:
+                found.append(Metric(key=prefix + suffix, value=_text(value)))
+    return found
+
+
+def _text(value: float) -> str:
+    """Four digits behind the point, without trailing zeros."""
+    return f"{value:.4f}".rstrip("0").rstrip(".")

@@ -1,0 +1,143 @@
+"""The nodes, as their presence tells: who is there, with which labels, and who matches a selector.
+
+Two rules keep stale news out: a will or birth of an earlier connection (lower epoch) is ignored, and a sync, which
+the broker never keeps, proves that its sender lives now. Labels are indexed, so that a selector costs no walk over
+all nodes. Nodes are never forgotten: a node that is away keeps what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from halimede.api.placement import HOSTNAME
+from halimede.messages import Presence
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node. ``epoch`` is that of its latest connection; ``presence`` its last birth (None: only a sync so far)."""
+
+    name: str
+    online: bool
+    epoch: int
+    presence: Presence | None = None
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels, and its name under Kubernetes' own one."""
+        return {HOSTNAME: self.name, **(self.presence.labels if self.presence else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a presence or sync changed."""
+
+    online: bool = False
+    labels: bool = False
+
+
+NOTHING = Change()
+
+
+class Nodes(Mapping[str, Node]):
+    """All nodes that were ever seen."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._by_label: dict[tuple[str, str], set[str]] = {}
+        self._dirty: set[str] = set()
+        self._doubtful: dict[str, Presence] = {}
+        self._unconfirmed: set[str] = set()
+
+    def __getitem__(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def online(self, name: str) -> bool:
+        """Whether a node is there now."""
+        node = self._nodes.get(name)
+        return node is not None and node.online
+
+    def restore(self, presence: Presence) -> None:
+        """Take a node from GM's memory, as it was then."""
+        self._put(Node(presence.node, presence.online, presence.epoch, presence))
+
+    def saw(self, presence: Presence) -> Change:
+        """Take a birth or will."""
+        old = self._nodes.get(presence.node)
+        self._unconfirmed.discard(presence.node)
+        if old is not None and presence.epoch < old.epoch:
+            # old news, or a node that lost its count: then its sync will say so
+            self._doubtful[presence.node] = presence
+            return NOTHING
+        self._doubtful.pop(presence.node, None)
+        known = old.presence if old else None
+        # a will need not repeat what the birth said
+        told = known if known is not None and not presence.online else presence
+        self._dirty.add(presence.node)
+        return self._put(Node(presence.node, presence.online, presence.epoch, told))
+
+    def synced(self, name: str, epoch: int) -> Change:
+        """Take the sender of a sync: it is there with that epoch, even a lower one (its own store may be new)."""
+        old = self._nodes.get(name) or Node(name, online=False, epoch=epoch)
+        self._unconfirmed.discard(name)
+        self._dirty.add(name)
+        birth = self._doubtful.pop(name, None)
+        if birth is not None and birth.epoch == epoch:
+            return self._put(replace(old, online=True, epoch=epoch, presence=birth))
+        return self._put(replace(old, online=True, epoch=epoch))
+
+    def doubt(self) -> None:
+        """GM was away itself and may have missed wills: all nodes have to show that they are there."""
+        self._unconfirmed = {name for name, node in self._nodes.items() if node.online}
+
+    def unconfirmed(self) -> list[str]:
+        """Return the doubted nodes of which nothing was heard since."""
+        return sorted(self._unconfirmed)
+
+    def lost(self, name: str) -> Change:
+        """Take a node as gone that did not show itself."""
+        self._unconfirmed.discard(name)
+        self._dirty.add(name)
+        return self._put(replace(self._nodes[name], online=False))
+
+    def described(self, name: str) -> bool:
+        """Whether the birth of the node's present connection has arrived, and its labels with it."""
+        node = self._nodes.get(name)
+        return node is not None and node.presence is not None and node.presence.epoch >= node.epoch
+
+    def matching(self, selector: Mapping[str, str]) -> Collection[str]:
+        """Return the nodes that have all labels of a non-empty selector."""
+        sets = sorted((self._by_label.get(item, set()) for item in selector.items()), key=len)
+        return set.intersection(*sets) if sets else ()
+
+    def take_dirty(self) -> tuple[Presence, ...]:
+        """Return what changed since the last call, to be remembered."""
+        names, self._dirty = self._dirty, set()
+        nodes = [self._nodes[name] for name in names]
+        return tuple(msgspec.structs.replace(n.presence, online=n.online) for n in nodes if n.presence)
+
+    def put_back(self, presences: Iterable[Presence]) -> None:
+        """Hand these out again: they could not be remembered."""
+        self._dirty |= {presence.node for presence in presences}
+
+    def _put(self, node: Node) -> Change:
+        old = self._nodes.get(node.name)
+        self._nodes[node.name] = node
+        before = set(old.labels.items()) if old else set()
+        after = set(node.labels.items())
+        for item in before - after:
+            self._by_label[item].discard(node.name)
+            if not self._by_label[item]:
+                del self._by_label[item]
+        for item in after - before:
+            self._by_label.setdefault(item, set()).add(node.name)
+        return Change(online=node.online != (old is not None and old.online), labels=before != after)

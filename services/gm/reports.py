@@ -1,0 +1,79 @@
+"""What nodes last reported, by resource and node: the basis of every status.
+
+Only reports on the resource's present uid are kept. A node that has forgotten a resource keeps its counts here (they
+were real), and so does one whose worker starts again and has nothing to say yet. Changes are handed out in batches to
+be remembered, so that a thousand reports a second are one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from halimede.messages import NodeStatus, Output
+from halimede.names import Key
+from services.gm.cluster.port import Report
+
+
+class Reports:
+    """Reports by key and node."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, dict[str, Report]] = {}
+        self._dirty: dict[tuple[Key, str], Report] = {}
+
+    def restore(self, reports: Iterable[Report], uids: Mapping[Key, str]) -> None:
+        """Take what was remembered of resources that still exist."""
+        for report in reports:
+            if uids.get(report.key) == report.status.uid:
+                self._by_key.setdefault(report.key, {})[report.node] = report
+
+    def of(self, key: Key) -> Mapping[str, Report]:
+        """Return the reports on a resource by node."""
+        return self._by_key.get(key, {})
+
+    def take(self, key: Key, node: str, status: NodeStatus) -> bool:
+        """Take a report on the resource's present uid; False: it was overtaken by one on a later generation."""
+        old = self._by_key.get(key, {}).get(node)
+        if old is not None and old.status.uid != status.uid:
+            old = None
+        if old is not None and old.live and old.status.observed_generation > status.observed_generation:
+            return False
+        edge = any(worker.role == "edge" for worker in status.workers) or (old is not None and old.edge)
+        self._put(Report(key, node, _with_counts(status, old), live=True, edge=edge))
+        return True
+
+    def cleared(self, key: Key, node: str) -> None:
+        """The node has forgotten the resource: its counts stay."""
+        old = self._by_key.get(key, {}).get(node)
+        if old is not None and old.live:
+            self._put(replace(old, live=False))
+
+    def drop(self, key: Key) -> None:
+        """The resource is gone, and what was counted for it."""
+        for node in self._by_key.pop(key, {}):
+            self._dirty.pop((key, node), None)
+
+    def take_dirty(self) -> tuple[Report, ...]:
+        """Return what changed since the last call, to be remembered."""
+        dirty, self._dirty = self._dirty, {}
+        return tuple(dirty.values())
+
+    def put_back(self, reports: Iterable[Report]) -> None:
+        """Hand these out again, unless newer ones wait: they could not be remembered."""
+        self._dirty = {(report.key, report.node): report for report in reports} | self._dirty
+
+    def _put(self, report: Report) -> None:
+        self._by_key.setdefault(report.key, {})[report.node] = report
+        self._dirty[report.key, report.node] = report
+
+
+def _with_counts(status: NodeStatus, old: Report | None) -> NodeStatus:
+    """Keep the last counts where a report brings none."""
+    counts = old.status.output.task_info if old and old.status.output else None
+    if counts is None or (status.output and status.output.task_info):
+        return status
+    output = status.output or Output()
+    return msgspec.structs.replace(status, output=msgspec.structs.replace(output, task_info=counts))

@@ -1,0 +1,119 @@
+"""Keys that wait for work: each one once, never twice at a time, again later when its work failed.
+
+What a key needs is looked up when its turn comes, so any number of reasons to look are one look. The queue is bounded
+by the number of keys there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from halimede.errors import HalimedeError
+
+K = TypeVar("K")
+log = structlog.get_logger()
+
+#: seconds
+FIRST_BACKOFF, LAST_BACKOFF = 0.5, 30.0
+WORKERS = 8
+#: the loop's timers may fire that much too early
+TICK = 1e-6
+
+
+def reached(when: float) -> bool:
+    """Whether a time of the loop has come, to the precision of its timers."""
+    return asyncio.get_running_loop().time() + TICK >= when
+
+
+class WorkQueue(Generic[K]):
+    """Calls ``work`` for each added key. ``spacing``: seconds that ``add(..., spaced=True)`` keeps between two calls.
+
+    ``work`` may raise: a HalimedeError is logged as one line, anything else is a bug and gets its traceback; in both
+    cases the key comes again after a growing delay, and the others are not held up.
+    """
+
+    def __init__(self, name: str, work: Callable[[K], Awaitable[None]], *, spacing: float = 0.0) -> None:
+        self.name = name
+        self._work = work
+        self._spacing = spacing
+        self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._numbers = itertools.count()
+        self._active: set[K] = set()
+        self._last: dict[K, float] = {}
+        self._failures: dict[K, int] = {}
+        self._wake = asyncio.Event()
+
+    def add(self, key: K, *, at: float = 0.0, spaced: bool = False) -> None:
+        """Work on a key soon, at a time, or (``spaced``) not sooner than ``spacing`` seconds after the last time."""
+        due = max(at, asyncio.get_running_loop().time())
+        if spaced and key in self._last:
+            due = max(due, self._last[key] + self._spacing)
+        if due >= self._due.get(key, float("inf")):
+            return
+        self._due[key] = due
+        if key not in self._active:
+            self._push(key, due)
+
+    def forget(self, key: K) -> None:
+        """The key is gone: keep no memory of it."""
+        self._last.pop(key, None)
+        self._failures.pop(key, None)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(WORKERS):
+                group.create_task(self._run(), name=f"{self.name} {number}")
+
+    async def _run(self) -> None:
+        while True:
+            key = await self._next()
+            try:
+                await self._work(key)
+            except HalimedeError as error:
+                delay = self._failed(key)
+                log.warning("work failed", queue=self.name, key=str(key), error=str(error), again_s=delay)
+            except Exception:
+                delay = self._failed(key)
+                log.exception("work failed", queue=self.name, key=str(key), again_s=delay)
+            else:
+                self._failures.pop(key, None)
+            finally:
+                self._active.discard(key)
+            if key in self._due:
+                self._push(key, self._due[key])
+
+    async def _next(self) -> K:
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._heap and reached(self._heap[0][0]):
+                due, _, key = heapq.heappop(self._heap)
+                # an entry that an earlier one replaced, or whose key is being worked on, is void
+                if self._due.get(key) == due and key not in self._active:
+                    del self._due[key]
+                    self._active.add(key)
+                    self._last[key] = loop.time()
+                    return key
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(self._heap[0][0] if self._heap else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _failed(self, key: K) -> float:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 16))
+        self.add(key, at=asyncio.get_running_loop().time() + delay)
+        return delay
+
+    def _push(self, key: K, due: float) -> None:
+        heapq.heappush(self._heap, (due, next(self._numbers), key))
+        self._wake.set()

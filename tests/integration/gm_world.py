@@ -1,0 +1,341 @@
+"""A GM on its own store, a memory broker, and nodes whose LC is a script: what it is told, it remembers and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from halimede import codec, topics
+from halimede.api import matches, parse, placements
+from halimede.api.placement import worker_name
+from halimede.bus import Announcement, Delivery, Packet
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.requests import Requests
+from halimede.errors import BusError
+from halimede.messages import (
+    ApiReply,
+    ApiRequest,
+    Held,
+    NodeStatus,
+    Output,
+    Presence,
+    StatusDocument,
+    Sync,
+    TaskInfo,
+    WorkerReport,
+)
+from halimede.names import Key
+from services.gm.app import GlobalManager
+from services.gm.cluster.local import LocalCluster
+from tests.simulated import eventually
+
+SERVICES, MODELS, DATASETS = "jointinferenceservices", "models", "datasets"
+
+
+def model(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Model",
+        "metadata": {"name": name},
+        "spec": {"url": f"/models/{name}.onnx", "format": "onnx", **spec},
+    }
+
+
+def dataset(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Dataset",
+        "metadata": {"name": name},
+        "spec": {"url": f"/data/{name}", "format": "txt", **spec},
+    }
+
+
+def service(name: str = "helmet", *, edge: Any = "edge0", cloud: Any = "cloud0", **spec: Any) -> dict[str, Any]:
+    """``edge`` and ``cloud`` are a node's name or a nodeSelector."""
+
+    def template(where: Any) -> dict[str, Any]:
+        place = {"nodeName": where} if isinstance(where, str) else {"nodeSelector": where}
+        return {"spec": {**place, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
+
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "JointInferenceService",
+        "metadata": {"name": name},
+        "spec": {
+            "edgeWorker": {
+                "model": {"name": "small"},
+                "hardExampleMining": {"name": "Margin"},
+                "template": template(edge),
+            },
+            "cloudWorker": {"model": {"name": "big"}, "template": template(cloud)},
+            **spec,
+        },
+    }
+
+
+class FakeNode:
+    """One node. ``log`` is every downstream message in order: ("insert", "models/small", 1), ("synced", "", count).
+
+    ``deaf`` messages are lost before it reads them. ``overrides`` replace what it would report on a worker.
+    """
+
+    def __init__(self, broker: MemoryBroker, name: str, labels: dict[str, str] | None = None) -> None:
+        self.name = name
+        self.labels = labels or {}
+        self.log: list[tuple[str, str, int]] = []
+        self.holds: dict[Key, tuple[str, int, dict[str, Any]]] = {}
+        self.tombstones: dict[str, int] = {}
+        self.counts: dict[Key, TaskInfo] = {}
+        self.overrides: dict[str, WorkerReport] = {}
+        self.deaf = 0
+        self.reports = True
+        self.epoch = 0
+        self.gm_epoch = 0
+        self._unsynced = False
+        self._unreported: dict[Key, None] = {}
+        self._wake = asyncio.Event()
+        self.bus = MemoryBus(f"lc-{name}", broker, self._announce)
+        self._exit = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._exit = AsyncExitStack()
+        await self._exit.enter_async_context(self.bus)
+        await self.bus.subscribe(topics.INSERT.filter(node=self.name), self._insert)
+        await self.bus.subscribe(topics.DELETE.filter(node=self.name), self._delete)
+        await self.bus.subscribe(topics.SYNCED.filter(node=self.name), self._synced)
+        await self.bus.subscribe(topics.GM_PRESENCE.filter(), self._gm)
+        self.bus.on_connect(self._connected)
+        self._exit.callback(asyncio.create_task(self._speak_always()).cancel)
+        await self.bus.wait_connected(10)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._exit.aclose()
+
+    def sent(self, *kinds: str) -> list[tuple[str, str, int]]:
+        return [entry for entry in self.log if entry[0] in kinds]
+
+    def sync(self) -> None:
+        self._unsynced = True
+        self._wake.set()
+
+    def report(self, key: Key) -> None:
+        self._unreported[key] = None
+        self._wake.set()
+
+    async def _speak_always(self) -> None:
+        """Say what is to be said, again if it was lost."""
+        while True:
+            self._wake.clear()
+            with contextlib.suppress(BusError):
+                await self._speak()
+            wait = asyncio.wait_for(self._wake.wait(), 1 if self._unsynced or self._unreported else 300)
+            try:
+                await wait
+            except TimeoutError:
+                self._unsynced = True
+
+    async def _speak(self) -> None:
+        if self._unsynced:
+            self._unsynced = False
+            try:
+                await self._send_sync()
+            except BusError:
+                self._unsynced = True
+                raise
+        for key in list(self._unreported):
+            del self._unreported[key]
+            try:
+                if key in self.holds:
+                    await self._send_report(key)
+                else:
+                    await self.bus.clear(self._status_topic(key))
+            except BusError:
+                self._unreported[key] = None
+                raise
+
+    async def _send_sync(self) -> None:
+        held = [
+            Held(plural=k.plural, namespace=k.namespace, name=k.name, uid=uid, generation=generation)
+            for k, (uid, generation, _) in self.holds.items()
+        ]
+        await self.bus.publish(topics.SYNC.at(node=self.name), Sync(epoch=self.epoch, holds=held))
+
+    async def _send_report(self, key: Key) -> None:
+        uid, generation, body = self.holds[key]
+        status = NodeStatus(phase="Ready", uid=uid, observed_generation=generation)
+        if key.plural == SERVICES:
+            status.workers = list(self._workers(body))
+            status.phase = "Running"
+            if key in self.counts:
+                status.output = Output(task_info=self.counts[key])
+        if self.reports:
+            await self.bus.publish(self._status_topic(key), status)
+
+    def _workers(self, body: dict[str, Any]) -> Any:
+        resource = parse(body)
+        for place in placements(resource.spec):
+            if matches(place.pod, self.name, self.labels):
+                name = worker_name(resource.metadata.name, place.role, self.name)
+                yield self.overrides.get(place.role) or WorkerReport(name=name, role=place.role, phase="Running")
+
+    def _announce(self) -> Announcement:
+        self.epoch += 1
+        birth, will = (
+            Packet(
+                topic=str(topics.PRESENCE.at(node=self.name)),
+                payload=codec.encode(
+                    topics.PRESENCE,
+                    Presence(node=self.name, epoch=self.epoch, online=online, labels=self.labels if online else {}),
+                ),
+                retain=True,
+            )
+            for online in (True, False)
+        )
+        return Announcement(birth, will)
+
+    async def _connected(self) -> None:
+        self.sync()
+        for key in list(self.holds):
+            self.report(key)
+
+    async def _gm(self, delivery: Delivery[Any]) -> None:
+        if delivery.body.online and delivery.body.epoch > self.gm_epoch:
+            self.gm_epoch = delivery.body.epoch
+            self.sync()
+
+    def _heard(self, delivery: Delivery[Any], *entry: Any) -> bool:
+        if self.deaf > 0:
+            self.deaf -= 1
+            return False
+        self.log.append(entry)  # type: ignore[arg-type]
+        return int(delivery.properties["epoch"]) >= self.gm_epoch
+
+    async def _insert(self, delivery: Delivery[Any]) -> None:
+        meta, names = delivery.body["metadata"], delivery.names
+        key = Key(names["plural"], names["ns"], names["name"])
+        if not self._heard(delivery, "insert", f"{key.plural}/{key.name}", meta["generation"]):
+            return
+        if meta["generation"] <= self.tombstones.get(meta["uid"], -1):
+            return
+        held = self.holds.get(key)
+        if held is None or held[0] != meta["uid"] or meta["generation"] > held[1]:
+            self.holds[key] = meta["uid"], meta["generation"], delivery.body
+        self.report(key)
+
+    async def _delete(self, delivery: Delivery[Any]) -> None:
+        names = delivery.names
+        key = Key(names["plural"], names["ns"], names["name"])
+        if not self._heard(delivery, "delete", f"{key.plural}/{key.name}", delivery.body.generation):
+            return
+        self.tombstones[delivery.body.uid] = delivery.body.generation
+        if key in self.holds and self.holds[key][0] != delivery.body.uid:
+            return
+        self.holds.pop(key, None)
+        self.report(key)
+
+    async def _synced(self, delivery: Delivery[Any]) -> None:
+        self._heard(delivery, "synced", "", delivery.body.count)
+
+    def _status_topic(self, key: Key) -> Any:
+        return topics.NODE_STATUS.at(node=self.name, ns=key.namespace, plural=key.plural, name=key.name)
+
+
+class World:
+    """One broker, one store, one GM at a time, an operator."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker = MemoryBroker()
+        self.store = folder / "gm" / "store.db"
+        self.bus = MemoryBus("gm", self.broker)
+        self.operator = MemoryBus("operator", self.broker)
+        self.statuses: list[tuple[float, StatusDocument]] = []
+        self._api: Requests[ApiReply] = Requests(self.operator, topics.API_REPLY.at(client="operator"))
+
+    def node(self, name: str, **labels: str) -> FakeNode:
+        return FakeNode(self.broker, name, {k.replace("__", "/"): v for k, v in labels.items()})
+
+    @asynccontextmanager
+    async def gm(self) -> AsyncIterator[LocalCluster]:
+        """Run GM inside the block; leaving it is a clean stop."""
+        async with LocalCluster(self.store) as cluster:
+            self.bus = MemoryBus("gm", self.broker)
+            task = asyncio.create_task(GlobalManager(self.bus, cluster, cluster).run())
+            try:
+                await self.bus.wait_connected(10)
+                yield cluster
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    task.result()
+
+    async def start_operator(self) -> None:
+        await self.operator.__aenter__()
+        await self._api.start()
+        await self.operator.subscribe(topics.STATUS.filter(), self._status)
+        await self.operator.wait_connected(10)
+
+    async def ask(self, op: Any, **fields: Any) -> ApiReply:
+        """Ask until there is an answer, as clients do: every request may be repeated."""
+        to = topics.API_REQUEST.at(client="operator")
+        for _ in range(120):
+            try:
+                return (await self._api.ask(to, ApiRequest(op=op, **fields), timeout_s=5)).body
+            except (BusError, TimeoutError):
+                await asyncio.sleep(0.5)
+        raise AssertionError(f"no answer to {op}")
+
+    async def apply(self, *bodies: dict[str, Any]) -> None:
+        for body in bodies:
+            reply = await self.ask("apply", object=body)
+            assert reply.error is None, reply.error
+
+    def status(self, name: str = "helmet", plural: str = SERVICES) -> StatusDocument | None:
+        """The document as a monitoring tool finds it."""
+        payload = self.broker.retained(f"default/sedna/status/{plural}/{name}")
+        return msgspec.json.decode(payload, type=StatusDocument) if payload else None
+
+    async def reaches(
+        self, phase: str, reason: str = "", *, name: str = "helmet", plural: str = SERVICES, generation: int = 0
+    ) -> Any:
+        """Wait until a status says so (of that generation at least), and return it."""
+        last: Any = None
+
+        def holds() -> bool:
+            nonlocal last
+            document = self.status(name, plural)
+            last = document.status if document else None
+            if last is None or last.phase != phase or last.observed_generation < generation:
+                return False
+            return reason in {"", last.conditions[-1].reason}
+
+        try:
+            await eventually(holds, 60)
+        except AssertionError as error:
+            raise AssertionError(f"{name} is not {phase} {reason} but {last}") from error
+        return last
+
+    async def _status(self, delivery: Delivery[StatusDocument]) -> None:
+        self.statuses.append((asyncio.get_running_loop().time(), delivery.body))
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    """A world with an operator."""
+    made = World(folder)
+    await made.start_operator()
+    try:
+        yield made
+    finally:
+        await made.operator.__aexit__(None, None, None)
+
+
+def metric(status: Any, key: str) -> str | None:
+    return next((m.value for m in status.metrics if m.key == key), None)

@@ -1,0 +1,516 @@
+"""The global manager from outside: an operator, nodes with a scripted LC, simulated time, a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from halimede import codec, topics
+from halimede.bus import Packet
+from halimede.messages import ApiRequest, Histogram, Presence, TaskInfo, WorkerReport
+from halimede.names import Key
+from services.gm.cluster.local import LocalCluster
+from services.gm.database import StoreError
+from tests.integration.gm_world import DATASETS, MODELS, SERVICES, dataset, metric, model, service, world
+from tests.simulated import eventually, simulated
+
+HELMET = Key(SERVICES, "default", "helmet")
+
+
+@simulated
+async def test_what_a_service_names_goes_down_before_it_and_reports_make_it_running(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0") as cloud:
+        await w.apply(dataset("frames"), model("small"), model("big"), service(dataset={"name": "frames"}))
+        status = await w.reaches("Running")
+        assert edge.sent("insert") == [
+            ("insert", "models/small", 1),
+            ("insert", "datasets/frames", 1),
+            ("insert", "jointinferenceservices/helmet", 1),
+        ]
+        assert cloud.sent("insert") == [("insert", "models/big", 1), ("insert", "jointinferenceservices/helmet", 1)]
+        assert (status.active, status.failed, status.observed_generation) == (2, 0, 1)
+        assert [n.node for n in status.nodes] == ["cloud0", "edge0"]
+        assert (await w.reaches("Ready", name="small", plural=MODELS)).active == 1
+        await w.reaches("Ready", name="frames", plural=DATASETS)
+
+
+@simulated
+async def test_an_edit_goes_down_as_the_next_generation_and_the_same_again_does_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edited = service()
+        edited["spec"]["edgeWorker"]["deadlineMs"] = 500
+        assert (await w.ask("apply", object=edited)).outcome == "configured"
+        assert (await w.ask("apply", object=edited)).outcome == "unchanged"
+        await eventually(lambda: (s := w.status()) is not None and s.status.observed_generation == 2)
+        await w.reaches("Running")
+        assert edge.holds[HELMET][1] == 2
+        assert edge.sent("insert").count(("insert", "jointinferenceservices/helmet", 2)) == 1
+
+
+@simulated
+async def test_a_service_that_moves_leaves_its_old_node_with_all_it_needed_there(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as old, w.node("edge1") as new, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service(edge="edge0"))
+        await w.reaches("Running")
+        await w.apply(service(edge="edge1"))
+        await eventually(lambda: not old.holds and HELMET in new.holds)
+        await w.reaches("Running")
+        assert [entry[1] for entry in old.sent("delete")] == ["jointinferenceservices/helmet", "models/small"]
+        # and back again: what it was told to forget it takes anew, the unchanged model too
+        await w.apply(service(edge="edge0"))
+        await eventually(lambda: not new.holds and {k.name for k in old.holds} == {"helmet", "small"})
+        await w.reaches("Running")
+
+
+@simulated
+async def test_a_missing_model_is_named_and_heals_when_it_appears(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0") as cloud:
+        await w.apply(model("big"), service())
+        status = await w.reaches("Pending", "ModelNotFound")
+        assert "default/models/small" in status.conditions[-1].message
+        await eventually(lambda: HELMET in cloud.holds)
+        assert edge.holds == {}
+        await w.apply(model("small"))
+        await w.reaches("Running")
+        assert [entry[1] for entry in edge.sent("insert")] == ["models/small", "jointinferenceservices/helmet"]
+
+
+@simulated
+async def test_a_misspelt_model_in_an_edit_costs_no_running_worker(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edited = service()
+        edited["spec"]["edgeWorker"]["model"]["name"] = "smal"
+        await w.apply(edited)
+        await w.reaches("Degraded", "ModelNotFound")
+        assert edge.holds[HELMET][1] == 1
+        edge.sync()
+        await eventually(lambda: bool(edge.sent("synced")))
+        await asyncio.sleep(5)
+        assert edge.holds[HELMET][1] == 1
+
+
+@simulated
+async def test_missing_nodes_are_named_and_heal_when_they_appear(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service(edge="edge0"))
+        assert "edge0" in (await w.reaches("Pending", "NodeNotFound")).conditions[-1].message
+        await w.apply(service(edge={"halimede.io/site": "north"}))
+        status = await w.reaches("Pending", "NoNode", generation=2)
+        assert "halimede.io/site=north" in status.conditions[-1].message
+        await w.apply(service(edge={}))
+        status = await w.reaches("Pending", "NoNode", generation=3)
+        assert "neither nodeName nor nodeSelector" in status.conditions[-1].message
+        await w.apply(service(edge={"halimede.io/site": "north"}))
+        async with w.node("edge8", **{"halimede.io__site": "south"}) as other:
+            await eventually(lambda: bool(other.sent("synced")))
+            await w.reaches("Pending", "NoNode", generation=4)
+            assert other.holds == {}
+        async with w.node("edge9", **{"halimede.io__site": "north"}):
+            await w.reaches("Running")
+
+
+@simulated
+async def test_every_node_with_the_label_runs_a_worker_and_a_lost_label_takes_it_away(tmp_path: Path) -> None:
+    role = {"node-role.kubernetes.io/edge": ""}
+    labels = {"node-role.kubernetes.io__edge": ""}
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0"), w.node("a", **labels) as a:
+        await w.apply(model("small"), model("big"), service(edge=role))
+        assert (await w.reaches("Running")).active == 2
+        async with w.node("b", **labels) as b:
+            await eventually(lambda: HELMET in b.holds)
+            await eventually(lambda: (s := w.status()) is not None and s.status.active == 3)
+            a.labels = {}
+            a.bus.cut()
+            a.bus.heal()
+            await eventually(lambda: a.holds == {})
+            await eventually(lambda: w.status().status.active == 2)
+            await w.reaches("Running")
+
+
+@simulated
+async def test_what_is_not_acknowledged_is_sent_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await eventually(lambda: bool(edge.sent("synced")))
+        edge.deaf = 6
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        await w.reaches("Ready", name="small", plural=MODELS)
+        assert edge.deaf == 0
+        heard = len(edge.log)
+        await asyncio.sleep(120)
+        assert len(edge.log) == heard, "what is acknowledged is not sent again"
+
+
+@simulated
+async def test_a_node_that_never_acknowledges_is_asked_ever_more_rarely(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        edge.reports = False
+        await w.apply(model("small"), model("big"), service())
+        await asyncio.sleep(600)
+        inserts = len(edge.sent("insert"))
+        assert 30 <= inserts <= 60, inserts
+        await w.reaches("Pending", "WaitingForNode")
+
+
+@simulated
+async def test_a_node_that_was_away_gets_everything_by_its_sync(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0"), w.node("edge0") as edge:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edge.bus.cut()
+        await w.reaches("Pending", "NodeOffline")
+        edited = service()
+        edited["spec"]["edgeWorker"]["deadlineMs"] = 100
+        await w.apply(edited, model("small", labels=["a"]))
+        await asyncio.sleep(30)
+        edge.log.clear()
+        edge.bus.heal()
+        await w.reaches("Running")
+        assert edge.log == [
+            ("insert", "models/small", 2),
+            ("insert", "jointinferenceservices/helmet", 2),
+            ("synced", "", 2),
+        ]
+
+
+@simulated
+async def test_what_was_deleted_while_a_node_was_away_is_removed_by_its_sync(tmp_path: Path) -> None:
+    """GM's part of fault 10."""
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0") as cloud, w.node("edge0") as edge:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edge.bus.cut()
+        await w.reaches("Pending", "NodeOffline")
+        assert (await w.ask("delete", plural=SERVICES, name="helmet")).outcome == "deleted"
+        await eventually(lambda: w.status() is None)
+        assert (await w.ask("get", plural=SERVICES, name="helmet")).error.reason == "NotFound"
+        await eventually(lambda: cloud.holds == {})
+        edge.log.clear()
+        edge.bus.heal()
+        await eventually(lambda: edge.holds == {})
+        assert {entry[1] for entry in edge.sent("delete")} == {"jointinferenceservices/helmet", "models/small"}
+        assert edge.log[-1][0] == "synced"
+
+
+@simulated
+async def test_a_name_deleted_and_created_again_while_a_node_was_away_is_a_new_task(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0"), w.node("edge0") as edge:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        first = edge.holds[HELMET][0]
+        edge.bus.cut()
+        await w.ask("delete", plural=SERVICES, name="helmet")
+        await eventually(lambda: w.status() is None)
+        await w.apply(service())
+        edge.bus.heal()
+        await w.reaches("Running")
+        assert edge.holds[HELMET][:2] != (first, 1)
+        assert ("delete", "jointinferenceservices/helmet", 1) in edge.log
+
+
+@simulated
+async def test_a_delete_waits_for_the_nodes_that_are_there_then_clears_the_status(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0"), w.node("edge0") as edge:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edge.deaf = 3
+        await w.ask("delete", plural=SERVICES, name="helmet")
+        reply = await w.ask("get", plural=SERVICES, name="helmet")
+        assert reply.object["metadata"]["deletionTimestamp"]
+        refused = await w.ask("apply", object=service())
+        assert refused.error.reason == "Conflict"
+        await eventually(lambda: w.status() is None, 60)
+        assert edge.holds == {}
+        assert (await w.ask("delete", plural=SERVICES, name="helmet")).error.reason == "NotFound"
+        await w.reaches("Unused", name="small", plural=MODELS)
+
+
+@simulated
+async def test_counts_are_added_over_edge_workers_alone_and_survive_moves_and_a_restart_of_gm(tmp_path: Path) -> None:
+    def counts(n: int) -> TaskInfo:
+        return TaskInfo(
+            inference_number=n,
+            edge_inference_number=n - 10,
+            cloud_inference_number=10,
+            hard_example_number=10,
+            upload_cloud_ratio=10 / n,
+            edge_latency=Histogram(buckets={"0": n}),
+        )
+
+    labels = {"node-role.kubernetes.io__edge": ""}
+    async with world(tmp_path) as w, w.node("cloud0") as cloud, w.node("a", **labels) as a, w.node("b", **labels) as b:
+        async with w.gm():
+            a.counts[HELMET], b.counts[HELMET] = counts(100), counts(300)
+            cloud.counts[HELMET] = TaskInfo(inference_number=20, served=20)
+            await w.apply(model("small"), model("big"), service(edge={"node-role.kubernetes.io/edge": ""}))
+            await w.reaches("Running")
+            await eventually(lambda: metric(w.status().status, "inferenceNumber") == "400")
+            status = w.status().status
+            assert metric(status, "cloudInferenceNumber") == "20"
+            assert metric(status, "uploadCloudRatio") == "0.05"
+            assert float(metric(status, "edgeLatencyP99Ms")) == pytest.approx(1, rel=0.06)
+            await w.apply(service(edge="a"))
+            await eventually(lambda: HELMET not in b.holds)
+            await asyncio.sleep(2)
+        # everything the broker kept is lost, and the node that left has nothing to say any more
+        w.broker.restart()
+        async with w.gm():
+            await w.reaches("Running")
+            assert metric(w.status().status, "inferenceNumber") == "400"
+            a.counts[HELMET] = counts(101)
+            a.report(HELMET)
+            await eventually(lambda: metric(w.status().status, "inferenceNumber") == "401")
+
+
+@simulated
+async def test_a_restarted_gm_has_a_higher_epoch_and_takes_nothing_away(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0") as cloud:
+        async with w.gm():
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+        await eventually(lambda: b'"online":true' not in w.broker.retained("sedna/gm/presence"))
+        edge.log.clear()
+        cloud.log.clear()
+        w.statuses.clear()
+        async with w.gm():
+            await eventually(lambda: bool(edge.sent("synced") and cloud.sent("synced")))
+            await w.reaches("Running")
+            await asyncio.sleep(60)
+            assert edge.log == [("synced", "", 0)]
+            assert cloud.log == [("synced", "", 0)]
+            assert edge.gm_epoch == 2
+            assert {d.status.phase for _, d in w.statuses if d.name == "helmet"} == {"Running"}, "no false alarm"
+
+
+@simulated
+async def test_a_node_that_vanished_while_gm_could_not_see_it_is_found_out(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"):
+        async with w.node("cloud0") as cloud:
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+            w.broker.stop()
+            cloud.bus.cut()
+        w.broker.start()  # empty: there is no will of cloud0
+        status = await w.reaches("Degraded", "NodeOffline")
+        assert "cloud0" in status.conditions[-1].message
+        async with w.node("cloud0"):
+            await w.reaches("Running")
+
+
+@simulated
+async def test_an_empty_broker_gets_all_statuses_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        w.broker.restart()
+        assert w.status() is None
+        await w.reaches("Running")
+        await w.reaches("Ready", name="small", plural=MODELS)
+
+
+@simulated
+async def test_a_flood_of_reports_gives_at_most_one_status_a_second_and_the_last_one_counts(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        await asyncio.sleep(2)
+        w.statuses.clear()
+        for n in range(1, 1001):
+            edge.counts[HELMET] = TaskInfo(inference_number=n)
+            edge.report(HELMET)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2)
+        written = [(at, d) for at, d in w.statuses if d.name == "helmet"]
+        assert metric(written[-1][1].status, "inferenceNumber") == "1000"
+        gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(written)]
+        assert len(written) <= 12
+        assert min(gaps) >= 0.99
+        w.statuses.clear()
+        edge.report(HELMET)
+        await asyncio.sleep(5)
+        assert w.statuses == [], "the same report again is no news"
+
+
+@simulated
+async def test_a_crash_looping_worker_degrades_or_fails_the_service_in_its_own_words(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0") as cloud:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        cloud.overrides["cloud"] = WorkerReport(
+            name="helmet-cloud-cloud0", role="cloud", phase="Failed", restarts=7, reason="CrashLoop", message="exit 1"
+        )
+        cloud.report(HELMET)
+        status = await w.reaches("Degraded", "CrashLoop")
+        assert "exit 1" in status.conditions[-1].message
+        assert "cloud0" in status.conditions[-1].message
+        assert (status.active, status.failed) == (1, 1)
+        edge.overrides["edge"] = WorkerReport(
+            name="helmet-edge-edge0", role="edge", phase="Failed", reason="CrashLoop", message="no model"
+        )
+        edge.report(HELMET)
+        status = await w.reaches("Failed")
+        assert [c.status for c in status.conditions] == ["False"] * (len(status.conditions) - 1) + ["True"]
+        assert len({c.type for c in status.conditions}) == len(status.conditions)
+        reply = await w.ask("events", about=str(HELMET))
+        assert [e.reason for e in reply.events if e.type == "Warning"] == ["Degraded", "Failed"]
+
+
+@simulated
+async def test_a_late_will_of_an_earlier_connection_does_not_take_a_node_away(tmp_path: Path) -> None:
+    """GM's part of fault 22."""
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edge.bus.cut()
+        edge.bus.heal()
+        await eventually(lambda: edge.bus.connected and edge.epoch > 1)
+        await edge.bus.publish(
+            topics.PRESENCE.at(node="edge0"), Presence(node="edge0", epoch=edge.epoch - 1, online=False)
+        )
+        await asyncio.sleep(5)
+        await w.reaches("Running")
+        nodes = (await w.ask("nodes")).nodes
+        assert [(n.name, n.online) for n in nodes] == [("cloud0", True), ("edge0", True)]
+
+
+@simulated
+async def test_a_node_cannot_speak_for_another(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge:
+        await edge.bus.publish(topics.PRESENCE.at(node="edge0"), Presence(node="cloud0", epoch=99, online=True))
+        await asyncio.sleep(1)
+        reply = await w.ask("events")
+        letters = [e for e in reply.events if e.reason == "DeadLetter"]
+        assert len(letters) == 1
+        assert "node/edge0/sedna/presence" in letters[0].message
+        assert "cloud0" not in {n.name for n in (await w.ask("nodes")).nodes}
+
+
+@simulated
+async def test_a_sync_before_its_birth_takes_nothing_away(tmp_path: Path) -> None:
+    """A lost memory of nodes, and a sync that overtakes the labels it needs."""
+    role = {"node-role.kubernetes.io/edge": ""}
+    async with world(tmp_path) as w, w.node("cloud0"), w.node("a", **{"node-role.kubernetes.io__edge": ""}) as a:
+        async with w.gm() as cluster:
+            await w.apply(model("small"), model("big"), service(edge=role))
+            await w.reaches("Running")
+            database = cluster._database
+        async with LocalCluster(w.store) as cluster:
+            with cluster._database.transaction() as connection:
+                connection.execute("DELETE FROM nodes")
+        w.broker._retained.clear()
+        assert database is not None
+        a.log.clear()
+        async with w.gm():
+            await eventually(lambda: bool(a.sent("synced")))
+            assert a.sent("delete") == []
+            await a.bus.publish(
+                topics.PRESENCE.at(node="a"), Presence(node="a", epoch=a.epoch, online=True, labels=a.labels)
+            )
+            await asyncio.sleep(5)
+            assert a.sent("delete") == []
+            assert (await w.reaches("Running")).active == 2
+
+
+@simulated
+async def test_a_second_gm_on_one_store_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        with pytest.raises(StoreError, match=r"another global manager uses .*store\.db: stop it, or .*--store"):
+            async with LocalCluster(w.store):
+                pass
+    async with LocalCluster(w.store) as cluster:
+        assert cluster.epoch == 2
+
+
+@simulated
+async def test_a_corrupt_store_is_put_aside_and_costs_no_running_worker(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0"):
+        async with w.gm():
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+        w.store.write_bytes(b"not a database at all" * 1000)
+        edge.log.clear()
+        async with w.gm() as cluster:
+            assert w.store.with_name("store.db.corrupt-1").exists()
+            assert cluster.epoch == 2, "nodes follow the highest epoch only"
+            await eventually(lambda: bool(edge.sent("synced")))
+            assert edge.sent("delete") == []
+            assert {k.name for k in edge.holds} == {"helmet", "small"}
+            events = (await w.ask("events", about=str(HELMET))).events
+            assert "the store was lost" in events[-1].message
+            # what is applied again takes the place of what was held; what is not wanted can be deleted
+            await w.apply(model("big"), service("other"))
+            assert (await w.ask("delete", plural=SERVICES, name="helmet")).outcome == "deleted"
+            await eventually(lambda: HELMET not in edge.holds)
+            await w.apply(model("small"))
+            await w.reaches("Running", name="other")
+        async with w.gm() as cluster:
+            assert not cluster.complete, "still not all is known after the next start"
+
+
+@simulated
+async def test_the_seeds_form_goes_down_as_todays_and_shares_its_names(tmp_path: Path) -> None:
+    script = {
+        "scriptDir": "/code",
+        "scriptBootFile": "main.py",
+        "frameworkType": "tensorflow",
+        "frameworkVersion": "1.18",
+        "parameters": [{"key": "nms_threshold", "value": "0.6"}],
+    }
+    seed = {
+        "apiVersion": "neptune.io/v1alpha1",
+        "kind": "JointInferenceService",
+        "metadata": {"name": "helmet", "namespace": "default"},
+        "spec": {
+            "edgeWorker": {
+                "name": "edgeworker",
+                "model": {"name": "small"},
+                "nodeName": "edge0",
+                "hardExampleAlgorithm": {"name": "IBT"},
+                "workerSpec": script,
+            },
+            "cloudWorker": {"name": "work", "model": {"name": "big"}, "nodeName": "cloud0", "workerSpec": script},
+        },
+    }
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), seed)
+        await w.reaches("Running")
+        assert edge.holds[HELMET][2]["apiVersion"] == "sedna.io/v1alpha1"
+        assert w.status().api_version == "neptune.io/v1alpha1"
+        reply = await w.ask("apply", object=service())
+        assert reply.error.reason == "Conflict"
+        assert "NameConflict" in reply.error.message
+        assert "neptune.io/v1alpha1" in reply.error.message
+
+
+@simulated
+async def test_a_request_that_is_delivered_again_is_not_done_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        to, reply = str(topics.API_REQUEST.at(client="operator")), str(topics.API_REPLY.at(client="operator"))
+        body = codec.encode(topics.API_REQUEST, ApiRequest(op="apply", object=model("small")))
+        packet = Packet(to, body, response_topic=reply, correlation=b"0123456789abcdef")
+        await w.operator.send(packet)
+        await w.ask("delete", plural=MODELS, name="small")
+        await eventually(lambda: w.status("small", MODELS) is None)
+        await w.operator.send(packet)
+        assert (await w.ask("get", plural=MODELS, name="small")).error.reason == "NotFound"
+
+
+@simulated
+async def test_answers_go_to_the_asking_client_alone(tmp_path: Path) -> None:
+    """Attack 12: a response topic that would make GM write where it must not."""
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge:
+        to, body = str(topics.API_REQUEST.at(client="operator")), b'{"op":"version"}'
+        hostile = "node/edge0/default/sedna/downstream/models/small/delete"
+        for response in (hostile, "sedna/api/reply/somebody-else", ""):
+            await w.operator.send(Packet(to, body, response_topic=response))
+        await asyncio.sleep(1)
+        assert edge.sent("delete") == []
+        events = (await w.ask("events")).events
+        assert sum(e.count for e in events if e.reason == "DeadLetter") == 3

@@ -1,0 +1,165 @@
+"""The API's answers: what is refused, with which reason and field, and what is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede import codec
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.messages import ApiReply, ApiRequest
+from halimede.topics import API_REPLY, API_REQUEST
+from services.gm.api import Api
+from services.gm.cluster.local import LocalCluster
+from services.gm.engine import Engine
+from tests.integration.gm_world import MODELS, SERVICES, model, service
+
+Ask = Callable[..., Awaitable[ApiReply]]
+
+
+def asking(test: Callable[[Ask], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run a test with a function that asks an API on a store of its own."""
+
+    def run(tmp_path: Path) -> None:
+        async def main() -> None:
+            async with LocalCluster(tmp_path / "store.db") as cluster:
+                bus = MemoryBus("gm", MemoryBroker())
+                api = Api(bus, cluster, Engine(bus, cluster), cluster)
+
+                async def ask(op: Any, **fields: Any) -> ApiReply:
+                    request = codec.encode(API_REQUEST, ApiRequest(op=op, **fields))
+                    reply = await api.answer(codec.decode(API_REQUEST, request))
+                    return codec.decode(API_REPLY, codec.encode(API_REPLY, reply))
+
+                await test(ask)
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+def error(reply: ApiReply) -> tuple[str, str]:
+    assert reply.error is not None
+    return reply.error.reason, reply.error.field
+
+
+@asking
+async def test_a_mistake_names_the_field(ask: Ask) -> None:
+    wrong = service()
+    wrong["spec"]["edgeWorker"]["deadlineMs"] = "soon"
+    assert error(await ask("apply", object=wrong)) == ("Invalid", "spec.edgeWorker.deadlineMs")
+    assert error(await ask("apply", object=model("Not A Name"))) == ("Invalid", "metadata.name")
+    assert error(await ask("apply", object={"kind": "Nonsense"})) == ("Invalid", "kind")
+    assert error(await ask("apply")) == ("Invalid", "resource")
+    assert error(await ask("apply", object={**model("a"), "metadata": "b"})) == ("Invalid", "metadata")
+    assert error(await ask("get", plural="nonsense", name="a")) == ("Invalid", "plural")
+    assert error(await ask("get", plural=MODELS, name="../etc")) == ("Invalid", "name")
+    assert error(await ask("get", plural=MODELS, namespace="a/b", name="a")) == ("Invalid", "namespace")
+    assert error(await ask("list", plural=MODELS, namespace="#")) == ("Invalid", "namespace")
+    assert error(await ask("delete", plural=MODELS, name="+")) == ("Invalid", "name")
+    assert (await ask("list", plural=MODELS)).items == []
+
+
+@asking
+async def test_what_is_not_there_is_not_found(ask: Ask) -> None:
+    assert error(await ask("get", plural=MODELS, name="a")) == ("NotFound", "")
+    assert error(await ask("delete", plural=MODELS, name="a")) == ("NotFound", "")
+
+
+@asking
+async def test_an_object_goes_round_with_all_that_the_server_set(ask: Ask) -> None:
+    created = await ask("apply", object=model("small"))
+    assert created.outcome == "created"
+    got = (await ask("get", plural=MODELS, name="small")).object
+    assert got == created.object
+    assert set(got["metadata"]) == {
+        "name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp",
+    }  # fmt: skip
+    # as an editor gives it back, status and all
+    assert (await ask("apply", object={**got, "status": {"phase": "Mine"}})).outcome == "unchanged"
+    got["spec"]["format"] = "pb"
+    edited = await ask("apply", object=got)
+    assert (edited.outcome, edited.object["metadata"]["generation"]) == ("configured", 2)
+    got["spec"]["format"] = "other"
+    assert error(await ask("apply", object=got)) == ("Conflict", "")
+
+
+@asking
+async def test_deleting_may_be_repeated(ask: Ask) -> None:
+    await ask("apply", object=model("small"))
+    first = await ask("delete", plural=MODELS, name="small")
+    assert (await ask("delete", plural=MODELS, name="small")).object == first.object
+    assert first.object["metadata"]["deletionTimestamp"]
+
+
+@asking
+async def test_a_list_is_in_order_and_cut_at_its_limit_or_at_the_size_of_a_message(ask: Ask) -> None:
+    for name in ("c", "a", "b"):
+        await ask("apply", object=model(name))
+    reply = await ask("list", plural=MODELS)
+    assert [item["metadata"]["name"] for item in reply.items] == ["a", "b", "c"]
+    assert not reply.truncated
+    assert (await ask("list", plural=MODELS, namespace="other")).items == []
+    reply = await ask("list", plural=MODELS, limit=2)
+    assert (len(reply.items), reply.truncated) == (2, True)
+    for n in range(6):
+        big = model(f"big{n}")
+        big["metadata"]["annotations"] = {"text": "x" * 1_000_000}
+        await ask("apply", object=big)
+    reply = await ask("list", plural=MODELS)
+    assert reply.truncated
+    assert 3_000_000 < len(msgspec.json.encode(reply)) < codec.MAX_JSON
+
+
+@asking
+async def test_edits_are_events(ask: Ask) -> None:
+    await ask("apply", object=model("small"))
+    await ask("apply", object=model("small"))
+    await ask("apply", object=model("small", labels=["a"]))
+    events = (await ask("events")).events
+    assert [(e.reason, e.about, e.message) for e in events] == [
+        ("Created", "default/models/small", "generation 1"),
+        ("Configured", "default/models/small", "generation 2"),
+    ]
+    assert (await ask("events", after=events[0].sequence)).events == events[1:]
+    assert (await ask("events", about="node/x")).events == []
+
+
+@asking
+async def test_the_version_tells_the_epoch(ask: Ask) -> None:
+    assert (await ask("version")).value["epoch"] == 1
+
+
+def test_without_an_editor_nothing_can_be_edited(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with LocalCluster(tmp_path / "store.db") as cluster:
+            bus = MemoryBus("gm", MemoryBroker())
+            api = Api(bus, cluster, Engine(bus, cluster), None)
+            for op in ("apply", "delete"):
+                request = ApiRequest(op=op, object=model("a"), plural=SERVICES, name="a")  # type: ignore[arg-type]
+                reply = await api.answer(request)
+                assert error(reply)[0] == "NotAllowed"
+                assert "kubectl" in reply.error.message
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("op", ["apply", "delete"])
+def test_a_store_that_cannot_be_written_is_an_internal_error(tmp_path: Path, op: Any) -> None:
+    async def main() -> None:
+        async with LocalCluster(tmp_path / "store.db") as cluster:
+            bus = MemoryBus("gm", MemoryBroker())
+            api = Api(bus, cluster, Engine(bus, cluster), cluster)
+            assert (await api.answer(ApiRequest(op="apply", object=model("a")))).error is None
+            cluster._database.connection.execute("PRAGMA query_only = ON")
+            reply = await api.answer(ApiRequest(op=op, object=model("b"), plural=MODELS, name="a"))
+            assert error(reply)[0] == "Internal"
+
+    asyncio.run(main())

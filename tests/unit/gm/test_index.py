@@ -1,0 +1,77 @@
+"""Who belongs where: the incremental index always says what looking at everything would say."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.api import matches, parse
+from halimede.messages import Presence
+from halimede.names import Key
+from services.gm.controllers import CONTROLLERS
+from services.gm.index import Entry, Index
+from services.gm.nodes import Nodes
+from tests.integration.gm_world import MODELS, SERVICES, service
+
+SMALL, BIG = Key(MODELS, "default", "small"), Key(MODELS, "default", "big")
+NAMES, LABELS = st.sampled_from(["n0", "n1", "n2"]), st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))
+PLACES = st.one_of(NAMES, LABELS)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("node"), NAMES, LABELS),
+        st.tuples(st.just("put"), st.sampled_from(["s0", "s1"]), st.tuples(PLACES, PLACES)),
+        st.tuples(st.just("remove"), st.sampled_from(["s0", "s1"]), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_after_any_history_placement_is_what_matching_everything_gives(steps: list[tuple[str, str, object]]) -> None:
+    nodes = Nodes()
+    index = Index(nodes)
+    entries: dict[Key, Entry] = {}
+    for epoch, (what, name, detail) in enumerate(steps):
+        if what == "node":
+            change = nodes.saw(Presence(node=name, epoch=epoch, online=True, labels=detail))  # type: ignore[arg-type]
+            if change.labels:
+                index.node_changed(name)
+        else:
+            key = Key(SERVICES, "default", name)
+            if what == "put":
+                edge, cloud = detail  # type: ignore[misc]
+                entries[key] = CONTROLLERS[SERVICES].entry(parse(service(name, edge=edge, cloud=cloud)))
+            else:
+                entries.pop(key, None)
+            index.put(key, entries.get(key))
+        _compare(index, nodes, entries)
+
+
+def _compare(index: Index, nodes: Nodes, entries: dict[Key, Entry]) -> None:
+    everywhere = {*nodes, "n0", "n1", "n2"}
+    for key, entry in entries.items():
+        wanted = {}
+        for node in everywhere:
+            labels = nodes[node].labels if node in nodes else {}
+            known = node in nodes
+            roles = frozenset(
+                r.name for r in entry.roles if r.pod.node_name == node or (known and matches(r.pod, node, labels))
+            )
+            if roles:
+                wanted[node] = roles
+        assert index.placed(key) == wanted
+        for node in everywhere:
+            assert index.belongs(key, node) == wanted.get(node)
+            assert (key in index.assigned(node)) == (node in wanted)
+    for model, role in ((SMALL, "edge"), (BIG, "cloud")):
+        needed = {n for key in entries for n, roles in index.placed(key).items() if role in roles}
+        assert index.placed(model).keys() == needed
+
+
+def test_a_model_concerns_the_services_that_name_it_and_the_other_way_round() -> None:
+    index = Index(Nodes())
+    key = Key(SERVICES, "default", "helmet")
+    assert index.put(key, CONTROLLERS[SERVICES].entry(parse(service()))) == {SMALL, BIG}
+    assert index.put(SMALL, None) == {key}
+    assert index.put(key, None) == {SMALL, BIG}
+    assert index.put(SMALL, None) == set()

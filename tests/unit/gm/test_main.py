@@ -1,0 +1,81 @@
+"""The process: its options, its exit codes, and what a user reads on standard error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from services.gm.__main__ import main
+from services.gm.database import Database
+
+NOBODY = "mqtt://127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """``main`` sets up logging for its process; here that is the process of other tests as well."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def test_help_names_the_options_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for word in ("--store DIR", "--broker URL", "HALIMEDE_BROKER", "Exit codes"):
+        assert word in text
+
+
+def test_a_wrong_address_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--store", str(tmp_path), "--broker", "http://x"]) == 2
+    error = capsys.readouterr().err
+    assert "--broker: 'http://x' is not accepted" in error
+    assert "Traceback" not in error
+
+
+def test_a_store_in_use_is_named_with_what_to_do_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Database(tmp_path / "store.db"):
+        assert main(["--store", str(tmp_path), "--broker", NOBODY]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "store.db") in error
+    assert "--store" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_without_a_broker_it_says_so_goes_on_and_ends_cleanly_when_asked(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "services.gm", "--store", str(tmp_path), "--broker", NOBODY],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HALIMEDE_LOG": "json"},
+    )
+    try:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "bus down" in line:
+                break
+        assert "127.0.0.1:1" in lines[-1]
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(30) == 0
+        assert "Traceback" not in rest
+        assert "global manager stopped" in rest
+    finally:
+        process.kill()
+        process.wait()

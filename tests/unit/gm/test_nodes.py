@@ -1,0 +1,71 @@
+"""Which news about a node counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halimede.messages import Presence
+from services.gm.nodes import Change, Nodes
+
+
+def presence(epoch: int, *, online: bool = True, **more: Any) -> Presence:
+    return Presence(node="edge0", epoch=epoch, online=online, **more)
+
+
+def test_a_birth_brings_a_node_and_its_will_takes_it_away_but_not_its_labels() -> None:
+    nodes = Nodes()
+    assert nodes.saw(presence(1, labels={"a": "b"})) == Change(online=True, labels=True)
+    assert nodes.saw(presence(1, labels={"a": "b"})) == Change()
+    assert nodes.saw(presence(1, online=False)) == Change(online=True)
+    assert not nodes.online("edge0")
+    assert set(nodes.matching({"a": "b"})) == {"edge0"}
+
+
+def test_news_of_an_earlier_connection_is_ignored() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(2))
+    assert nodes.saw(presence(1, online=False)) == Change()
+    assert nodes.saw(presence(1, labels={"a": "b"})) == Change()
+    assert nodes.online("edge0")
+    assert nodes["edge0"].epoch == 2
+
+
+def test_a_sync_proves_that_its_sender_is_there_even_one_that_lost_its_count() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(50, labels={"a": "b"}))
+    nodes.saw(presence(50, online=False))
+    nodes.saw(presence(1, labels={"a": "c"}))
+    assert not nodes.online("edge0")
+    assert nodes.synced("edge0", 1) == Change(online=True, labels=True)
+    assert set(nodes.matching({"a": "c"})) == {"edge0"}
+    assert nodes.saw(presence(1, online=False)) == Change(online=True)
+
+
+def test_a_node_is_described_once_the_birth_of_its_connection_is_here() -> None:
+    nodes = Nodes()
+    assert not nodes.described("edge0")
+    nodes.synced("edge0", 1)
+    assert not nodes.described("edge0")
+    nodes.saw(presence(1))
+    assert nodes.described("edge0")
+    nodes.synced("edge0", 2)
+    assert not nodes.described("edge0")
+
+
+def test_all_labels_of_a_selector_must_match_and_the_name_is_one() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(1, labels={"a": "b", "c": "d"}))
+    assert set(nodes.matching({"a": "b", "c": "d"})) == {"edge0"}
+    assert set(nodes.matching({"kubernetes.io/hostname": "edge0"})) == {"edge0"}
+    assert set(nodes.matching({"a": "b", "c": "x"})) == set()
+    assert set(nodes.matching({})) == set()
+
+
+def test_what_could_not_be_remembered_is_handed_out_again() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(1))
+    taken = nodes.take_dirty()
+    assert taken == (presence(1),)
+    assert nodes.take_dirty() == ()
+    nodes.put_back(taken)
+    assert nodes.take_dirty() == taken

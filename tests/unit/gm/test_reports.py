@@ -1,0 +1,77 @@
+"""What is kept of reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halimede.messages import NodeStatus, Output, TaskInfo, WorkerReport
+from halimede.names import Key
+from services.gm.reports import Reports
+
+KEY = Key("jointinferenceservices", "default", "helmet")
+EDGE = [WorkerReport(name="w", role="edge", phase="Running")]
+
+
+def told(count: int | None = None, *, uid: str = "u", generation: int = 1, workers: Any = EDGE) -> NodeStatus:
+    output = None if count is None else Output(task_info=TaskInfo(inference_number=count))
+    return NodeStatus(phase="Running", uid=uid, observed_generation=generation, output=output, workers=workers)
+
+
+def count(reports: Reports) -> int | None:
+    output = reports.of(KEY)["edge0"].status.output
+    return output.task_info.inference_number if output and output.task_info else None
+
+
+def test_counts_stay_when_the_node_has_nothing_to_say_or_has_forgotten() -> None:
+    reports = Reports()
+    reports.take(KEY, "edge0", told(5))
+    reports.take(KEY, "edge0", told(None, workers=[]))
+    assert count(reports) == 5
+    assert reports.of(KEY)["edge0"].edge
+    reports.cleared(KEY, "edge0")
+    assert not reports.of(KEY)["edge0"].live
+    assert count(reports) == 5
+
+
+def test_another_uid_starts_at_nothing() -> None:
+    reports = Reports()
+    reports.take(KEY, "edge0", told(5))
+    reports.take(KEY, "edge0", told(None, uid="v", workers=[]))
+    assert count(reports) is None
+    assert not reports.of(KEY)["edge0"].edge
+
+
+def test_a_report_that_was_overtaken_is_ignored() -> None:
+    reports = Reports()
+    assert reports.take(KEY, "edge0", told(5, generation=2))
+    assert not reports.take(KEY, "edge0", told(4, generation=1))
+    assert count(reports) == 5
+    reports.cleared(KEY, "edge0")
+    assert reports.take(KEY, "edge0", told(4, generation=1)), "it may come back with what it holds"
+
+
+def test_changes_are_handed_out_once_and_again_if_they_could_not_be_kept() -> None:
+    reports = Reports()
+    reports.take(KEY, "edge0", told(1))
+    reports.take(KEY, "edge0", told(2))
+    first = reports.take_dirty()
+    assert [r.status for r in first] == [told(2)]
+    assert reports.take_dirty() == ()
+    reports.take(KEY, "edge0", told(3))
+    reports.put_back(first)
+    assert [r.status for r in reports.take_dirty()] == [told(3)]
+    reports.take(KEY, "edge0", told(4))
+    reports.drop(KEY)
+    assert reports.take_dirty() == ()
+    assert reports.of(KEY) == {}
+
+
+def test_only_what_still_exists_is_restored() -> None:
+    reports = Reports()
+    reports.take(KEY, "edge0", told(1))
+    kept = reports.take_dirty()
+    again = Reports()
+    again.restore(kept, {KEY: "other"})
+    assert again.of(KEY) == {}
+    again.restore(kept, {KEY: "u"})
+    assert count(again) == 1

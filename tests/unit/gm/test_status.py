@@ -1,0 +1,153 @@
+"""How a service stands, from what its nodes report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from halimede.histogram import record
+from halimede.messages import Histogram, NodeStatus, Output, Presence, Status, TaskInfo, WorkerReport
+from halimede.names import Key
+from services.gm.cluster.port import Report
+from services.gm.metrics import metrics
+from services.gm.nodes import Node
+from services.gm.status import MAX_SHOWN_NODES, Problem, Share, service_status
+
+KEY = Key("jointinferenceservices", "default", "helmet")
+
+
+def share(
+    node: str,
+    *roles: str,
+    phase: Any = "Running",
+    online: bool = True,
+    reported: bool = True,
+    generation: int = 2,
+    node_phase: Any = "",
+    info: TaskInfo | None = None,
+    worker: Any = None,
+) -> Share:
+    known = Node(node, online=online, epoch=1, presence=Presence(node=node, epoch=1, online=online))
+    workers = [
+        worker or WorkerReport(name=f"w-{role}", role=role, phase=phase)  # type: ignore[arg-type]
+        for role in roles
+    ]
+    told = NodeStatus(
+        phase=node_phase or phase,
+        uid="u",
+        observed_generation=generation,
+        workers=workers,
+        output=Output(task_info=info) if info else None,
+    )
+    return Share(node, frozenset(roles), known, Report(KEY, node, told, edge="edge" in roles) if reported else None)
+
+
+def status(*shares: Share, previous: Status | None = None, now: str = "t1", **more: Any) -> Status:
+    given = {"left": [], "missing": [], "generation": 2, **more}
+    return service_status(shares=shares, previous=previous, now=now, **given)
+
+
+E, C = "edge", "cloud"
+CRASH = WorkerReport(name="w", role="cloud", phase="Pending", restarts=4, reason="CrashLoop", message="exit 1")
+
+
+@pytest.mark.parametrize(
+    ("shares", "missing", "phase", "reason"),
+    [
+        ([share("e", E), share("c", C)], [], "Running", "AllWorkersRun"),
+        ([share("x", E, C)], [], "Running", "AllWorkersRun"),
+        ([share("e", E), share("c", C, phase="Failed")], [], "Degraded", "WorkerFailed"),
+        ([share("e", E), share("c", C, worker=CRASH)], [], "Degraded", "CrashLoop"),
+        ([share("e", E), share("c", C, online=False)], [], "Degraded", "NodeOffline"),
+        ([share("e", E), share("c", C, reported=False)], [], "Degraded", "WaitingForNode"),
+        ([share("e", E), share("c", C, generation=1)], [], "Degraded", "Updating"),
+        ([share("e", E, node_phase="Pending"), share("c", C)], [], "Degraded", "NodeNotReady"),
+        ([share("e", E), share("c", C)], [Problem("ModelNotFound", "no m")], "Degraded", "ModelNotFound"),
+        ([share("e1", E), share("e2", E, phase="Failed"), share("c", C)], [], "Degraded", "WorkerFailed"),
+        ([share("e", E, phase="Pending"), share("c", C)], [], "Pending", "WorkerNotUp"),
+        ([share("e", E, online=False), share("c", C)], [], "Pending", "NodeOffline"),
+        ([share("e", E, phase="Failed"), share("c", C)], [Problem("ModelNotFound", "")], "Pending", "ModelNotFound"),
+        ([share("e", E, phase="Failed"), share("c", C)], [], "Failed", "WorkerFailed"),
+        ([share("e", E, phase="Failed"), share("c", C, online=False)], [], "Failed", "WorkerFailed"),
+        ([share("e1", E, phase="Failed"), share("e2", E, phase="Pending")], [], "Failed", "WorkerFailed"),
+        ([], [Problem("NoNode", "")], "Pending", "NoNode"),
+    ],
+)
+def test_the_phase_says_whether_samples_are_answered_and_the_reason_what_is_wrong(
+    shares: list[Share], missing: list[Problem], phase: str, reason: str
+) -> None:
+    found = status(*shares, missing=missing)
+    assert (found.phase, found.conditions[-1].reason) == (phase, reason)
+    assert found.conditions[-1].type == phase
+
+
+def test_a_named_node_that_was_never_seen_counts_as_missing_only() -> None:
+    never = Share("ghost", frozenset({E}), None, None)
+    found = status(never, missing=[Problem("NodeNotFound", "ghost")])
+    assert found.conditions[-1].message == "ghost"
+    assert found.nodes[0].online is False
+
+
+def test_exactly_one_condition_is_current_and_it_is_last_and_the_others_remember_when_they_ended() -> None:
+    first = status(share("e", E, phase="Pending"), now="t1")
+    second = status(share("e", E), previous=first, now="t2")
+    third = status(share("e", E), previous=second, now="t3")
+    fourth = status(share("e", E, phase="Pending"), previous=third, now="t4")
+    assert [(c.type, c.status, c.last_transition_time) for c in third.conditions] == [
+        ("Pending", "False", "t2"),
+        ("Running", "True", "t2"),
+    ]
+    assert [(c.type, c.status, c.last_transition_time) for c in fourth.conditions] == [
+        ("Running", "False", "t4"),
+        ("Pending", "True", "t4"),
+    ]
+    assert third.conditions[-1].last_heartbeat_time == "t3"
+    assert [s.start_time for s in (first, second, third, fourth)] == ["", "t2", "t2", "t2"]
+
+
+def test_samples_are_counted_where_they_were_accepted() -> None:
+    edge = TaskInfo(inference_number=100, edge_inference_number=80, cloud_inference_number=20, hard_example_number=25)
+    cloud = TaskInfo(inference_number=20, served=20)
+    gone = TaskInfo(inference_number=7, lost=1)
+    left = [
+        Report(KEY, "old", NodeStatus(phase="Running", uid="u", observed_generation=1, output=Output(task_info=gone)),
+               live=False, edge=True),
+        Report(KEY, "old-cloud", NodeStatus(phase="Running", uid="u", observed_generation=1,
+                                            output=Output(task_info=cloud)), live=False, edge=False),
+    ]  # fmt: skip
+    found = status(share("e", E, info=edge), share("c", C, info=cloud), left=left)
+    values = {m.key: m.value for m in found.metrics}
+    assert values["inferenceNumber"] == "107"
+    assert values["cloudInferenceNumber"] == "20"
+    assert values["lost"] == "1"
+    assert {n.node: n.task_info.inference_number for n in found.nodes if n.task_info} == {"e": 100, "c": 20}
+
+
+def test_metrics_weigh_ratios_and_merge_distributions() -> None:
+    fast, slow = Histogram(), Histogram()
+    for _ in range(99):
+        record(fast, 2.0)
+    record(slow, 500.0)
+    values = {
+        m.key: m.value
+        for m in metrics(
+            [
+                TaskInfo(inference_number=300, upload_cloud_ratio=0.1, edge_latency=fast),
+                TaskInfo(inference_number=100, upload_cloud_ratio=0.5, edge_latency=slow),
+            ]
+        )
+    }
+    assert values["uploadCloudRatio"] == "0.2"
+    assert float(values["edgeLatencyP50Ms"]) == pytest.approx(2, rel=0.05)
+    assert float(values["edgeLatencyP99Ms"]) == pytest.approx(2, rel=0.05)
+    assert "offloadLatencyP50Ms" not in values
+    assert {m.key: m.value for m in metrics([])}["uploadCloudRatio"] == "0"
+
+
+def test_a_thousand_nodes_and_more_fit_and_those_in_trouble_are_shown() -> None:
+    shares = [share(f"n{n}", E, phase="Pending" if n == 1500 else "Running") for n in range(2000)]
+    found = status(*shares)
+    assert found.active == 1999
+    assert len(found.nodes) == MAX_SHOWN_NODES
+    assert found.nodes[0].node == "n1500"

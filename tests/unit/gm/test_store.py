@@ -1,0 +1,276 @@
+"""The store: Kubernetes' rules of editing, in one SQLite file that outlives crashes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halimede.api import parse
+from halimede.messages import NodeStatus, Presence, Status
+from halimede.names import Key
+from services.gm.cluster.port import ConflictError, Report, Stored
+from services.gm.database import SCHEMA_VERSION, Database, StoreError
+from services.gm.store import EVENT_SLACK, MAX_EVENTS, Store
+from tests.integration.gm_world import model, service
+
+SMALL = Key("models", "default", "small")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Store]:
+    with Database(path) as database:
+        yield Store(database)
+
+
+def edited(body: dict[str, Any], **metadata: Any) -> Any:
+    return parse({**body, "metadata": {**body["metadata"], **metadata}})
+
+
+def test_a_created_resource_has_an_identity_and_comes_back_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path / "store.db") as store:
+        applied = store.apply(None, parse(model("small")))
+        assert applied.outcome == "created"
+        meta = applied.stored.resource.metadata
+        assert (len(meta.uid), meta.generation, meta.namespace) == (36, 1, "default")
+        assert meta.creation_timestamp
+        store.write_status(SMALL, Status(phase="Ready"))
+    with opened(tmp_path / "store.db") as store:
+        [stored] = store.load()
+        assert stored.resource == applied.stored.resource
+        assert stored.status == Status(phase="Ready")
+
+
+def test_the_generation_counts_edits_of_the_spec_and_the_version_counts_all(tmp_path: Path) -> None:
+    with opened(tmp_path / "store.db") as store:
+        first = store.apply(None, parse(model("small"))).stored
+        labelled = store.apply(first, edited(model("small"), labels={"a": "b"}))
+        assert labelled.outcome == "configured"
+        assert labelled.stored.resource.metadata.generation == 1
+        assert labelled.stored.resource_version != first.resource_version
+        respecified = store.apply(labelled.stored, parse(model("small", sha256="0" * 64))).stored
+        assert respecified.resource.metadata.generation == 2
+        assert respecified.uid == first.uid
+        assert respecified.resource.metadata.creation_timestamp == first.resource.metadata.creation_timestamp
+
+
+def test_an_edit_of_something_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "store.db") as store:
+        first = store.apply(None, parse(model("small"))).stored
+        second = store.apply(first, edited(model("small", labels=["a"]), resourceVersion=first.resource_version)).stored
+        with pytest.raises(ConflictError, match="get it again"):
+            store.apply(second, edited(model("small", labels=["b"]), resourceVersion=first.resource_version))
+        # the answer to the first edit was lost, and the client asks again
+        again = edited(model("small", labels=["a"]), resourceVersion=first.resource_version)
+        assert store.apply(second, again).outcome == "unchanged"
+        with pytest.raises(ConflictError, match="gone"):
+            store.apply(None, edited(model("small"), resourceVersion=first.resource_version))
+
+
+def test_what_only_the_server_sets_cannot_be_set_by_an_edit(tmp_path: Path) -> None:
+    with opened(tmp_path / "store.db") as store:
+        first = store.apply(None, edited(model("small"), uid="mine", generation=77, creationTimestamp="1970")).stored
+        assert first.uid != "mine"
+        assert first.resource.metadata.generation == 1
+        assert store.apply(first, edited(model("small"), uid="other")).outcome == "unchanged"
+
+
+def test_two_groups_cannot_share_a_name(tmp_path: Path) -> None:
+    with opened(tmp_path / "store.db") as store:
+        first = store.apply(None, parse(service())).stored
+        script = {
+            "scriptDir": "/code", "scriptBootFile": "a.py", "frameworkType": "onnx", "frameworkVersion": "1",
+        }  # fmt: skip
+        worker = {"name": "w", "model": {"name": "m"}, "nodeName": "n", "workerSpec": script}
+        seed = {
+            "apiVersion": "neptune.io/v1alpha1",
+            "kind": "JointInferenceService",
+            "metadata": {"name": "helmet"},
+            "spec": {"edgeWorker": {**worker, "hardExampleAlgorithm": {"name": "IBT"}}, "cloudWorker": worker},
+        }
+        with pytest.raises(ConflictError, match=r"NameConflict: default/jointinferenceservices/helmet .* sedna\.io"):
+            store.apply(first, parse(seed))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("apply"), st.integers(0, 2), st.sampled_from(["", "a", "b"])),
+        st.tuples(st.just("delete"), st.just(0), st.just("")),
+        st.tuples(st.just("reopen"), st.just(0), st.just("")),
+    ),
+    max_size=25,
+)
+
+
+@settings(deadline=None, max_examples=50)  # each step waits for the disk
+@given(STEPS)
+def test_identity_follows_the_history_of_edits_whatever_it_is(steps: list[tuple[str, int, str]]) -> None:
+    folder = Path(tempfile.mkdtemp())
+    database = Database(folder / "store.db").__enter__()
+    store, have = Store(database), None
+    versions: set[str] = set()
+    uids: set[str] = set()
+    try:
+        for what, label, text in steps:
+            if what == "reopen":
+                database.__exit__(None, None, None)
+                database = Database(folder / "store.db").__enter__()
+                store = Store(database)
+            elif what == "delete":
+                if have:
+                    marked = store.mark_deleted(have)
+                    assert marked.deleting
+                    assert store.mark_deleted(marked) is marked
+                    with pytest.raises(ConflictError, match="being deleted"):
+                        store.apply(marked, parse(model("small")))
+                    store.remove(SMALL, have.uid)
+                    have = None
+            else:
+                applied = store.apply(have, edited(model("small", labels=[str(label)]), annotations={"note": text}))
+                _check(have, applied.outcome, applied.stored, versions, uids)
+                have = applied.stored
+            assert store.load() == ([have] if have else [])
+    finally:
+        database.__exit__(None, None, None)
+        shutil.rmtree(folder)
+
+
+def _check(old: Stored | None, outcome: str, new: Stored, versions: set[str], uids: set[str]) -> None:
+    if outcome == "unchanged":
+        assert old == new
+        return
+    assert new.resource_version not in versions
+    versions.add(new.resource_version)
+    if old is None:
+        assert outcome == "created"
+        assert new.uid not in uids
+        assert new.resource.metadata.generation == 1
+    else:
+        respecified = old.resource.spec != new.resource.spec
+        assert new.uid == old.uid
+        assert new.resource.metadata.generation == old.resource.metadata.generation + respecified
+    uids.add(new.uid)
+
+
+def test_a_repeated_event_is_counted_and_old_ones_go(tmp_path: Path) -> None:
+    with opened(tmp_path / "store.db") as store:
+        for _ in range(3):
+            store.add_event("Warning", "Failed", "a", "exit 1")
+            store.add_event("Normal", "Other", "b", "fine")
+        events = store.events(0, "", 10)
+        assert [(e.about, e.count) for e in events] == [("a", 3), ("b", 3)]
+        seen = events[-1].sequence
+        store.add_event("Warning", "Failed", "a", "exit 1")
+        assert [e.count for e in store.events(seen, "a", 10)] == [4], "who follows sees it once more"
+        for n in range(MAX_EVENTS + 2 * EVENT_SLACK):
+            store.add_event("Normal", "Flood", "c", str(n))
+        assert MAX_EVENTS <= len(store.events(0, "", 10**6)) <= MAX_EVENTS + EVENT_SLACK
+        assert [e.message for e in store.events(0, "", 2)] == [str(n) for n in (MAX_EVENTS + 198, MAX_EVENTS + 199)]
+
+
+def test_reports_and_nodes_are_remembered_and_unreadable_ones_left_out(tmp_path: Path) -> None:
+    report = Report(SMALL, "edge0", NodeStatus(phase="Ready", uid="u", observed_generation=1), live=False, edge=True)
+    presence = Presence(node="edge0", epoch=3, online=True, labels={"a": "b"})
+    with opened(tmp_path / "store.db") as store:
+        store.remember([report], [presence])
+        store.remember([report], [presence])
+    with Database(tmp_path / "store.db") as database:
+        database.connection.execute("INSERT INTO nodes VALUES ('x', '{}')")
+        memory = Store(database).recall()
+        assert memory.reports == (report,)
+        assert memory.nodes == (presence,)
+        Store(database).remove(SMALL, "u")
+        assert Store(database).recall().reports == ()
+
+
+def test_the_epoch_rises_at_every_start_even_if_the_file_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    seen = []
+    for lose in (False, False, True, False):
+        with Database(path) as database:
+            seen.append((database.epoch, database.lost))
+        if lose:
+            path.unlink()
+    assert seen == [(1, False), (2, False), (3, False), (4, True)]
+
+
+@pytest.mark.parametrize("damage", ["garbage", "torn"])
+def test_a_damaged_file_is_moved_aside_and_kept(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "store.db"
+    for round_ in (1, 2):
+        with opened(path) as store:
+            for n in range(200):
+                store.apply(None, parse(model(f"m{n}", labels=["x" * 100])))
+        content = path.read_bytes()
+        path.write_bytes(b"\x00" * 5000 if damage == "garbage" else content[: len(content) // 2])
+        with opened(path) as store:
+            assert store.load() == []
+        assert (tmp_path / f"store.db.corrupt-{round_}").exists()
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with Database(path) as database:
+        database.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(StoreError, match="newer version"), Database(path):
+        pass
+    assert path.exists()
+
+
+def test_a_resource_that_cannot_be_read_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with Database(path) as database:
+        store = Store(database)
+        store.apply(None, parse(model("small")))
+        database.connection.execute("UPDATE resources SET body = replace(body, 'sedna.io', 'other.io')")
+        with pytest.raises(StoreError, match="default/models/small"):
+            store.load()
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with Database(tmp_path / "store.db") as database:
+        database.connection.execute("PRAGMA max_page_count = 1")
+        store = Store(database)
+        with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
+            store.apply(None, parse(model("small", labels=["x" * 100] * 1000)))
+        assert database.connection.in_transaction is False
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(StoreError, match="cannot be opened"), Database(blocked / "store.db"):
+        pass
+
+
+def _apply_and_die(path: str) -> None:
+    with opened(Path(path)) as store:
+        store.apply(None, parse(model("small")))
+        os.kill(os.getpid(), 9)
+
+
+def test_what_was_applied_survives_a_kill_and_the_lock_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    process = multiprocessing.get_context("spawn").Process(target=_apply_and_die, args=(str(path),))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -9
+    with opened(path) as store:
+        assert [stored.key for stored in store.load()] == [SMALL]
+
+
+def test_one_store_serves_one_manager(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with Database(path), pytest.raises(StoreError, match="another global manager uses"), Database(path):
+        pass
+    with Database(path) as database:
+        assert database.epoch == 2
+        with pytest.raises(sqlite3.OperationalError):
+            database.connection.execute("nonsense")
