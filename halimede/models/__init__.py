@@ -1,1 +1,12 @@
-""""""
+"""The one fetcher: whatever halimede runs has been downloaded, verified and cached here, and nowhere else.
+
+``fetch`` turns a URL into a file of the node's content-addressed cache. It refuses what it cannot verify: a digest that
+differs, an empty or endless body, a folder. It never shows a secret of a URL.
+"""
+
+from halimede.models.cache import Cache, Fetched
+from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.fetcher import fetch
+from halimede.models.sources import Limits, local_path
+
+__all__ = ["Cache", "FetchError", "Fetched", "Limits", "Reason", "fetch", "local_path", "redact"]

@@ -1,0 +1,217 @@
+"""The content-addressed cache of a node: ``<root>/sha256/<digest>``, beside locks, unfinished parts and an index.
+
+A file appears under its digest only when it is complete, verified and on disk. It never changes afterwards: the index
+keeps its size and modification time, and a file that disagrees is hashed anew and thrown away if it is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+from filelock import FileLock, Timeout
+from msgspec import Struct
+
+from halimede.models.errors import FetchError, Reason
+
+T = TypeVar("T")
+BLOCK = 1024 * 1024
+#: seconds between two looks at a lock that another process holds
+LOCK_POLL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file of the cache. ``fresh`` is False when its origin could not be asked whether it has changed."""
+
+    path: Path
+    digest: str
+    size: int
+    fresh: bool = True
+
+
+class FileRecord(Struct):
+    """What a cached file looked like when it was verified."""
+
+    size: int
+    mtime_ns: int
+
+
+class UrlRecord(Struct):
+    """What a URL led to, and the mark (ETag, or size and time of a file) that tells whether it still does."""
+
+    digest: str
+    mark: str
+
+
+R = TypeVar("R", FileRecord, UrlRecord)
+
+
+class Cache:
+    """The models of one node. Several processes may use one folder at the same time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, digest: str) -> Path:
+        """Return where the file of a digest is or would be."""
+        return self.root / "sha256" / digest
+
+    async def find(self, digest: str) -> Fetched | None:
+        """Return the cached file of a digest, or None. One that has been tampered with is removed."""
+        return await in_thread(self._find, digest)
+
+    def recall(self, url: str) -> UrlRecord | None:
+        """Return what is known of a URL that names no digest."""
+        return self._read(self._url_record(url), UrlRecord)
+
+    def remember(self, url: str, record: UrlRecord) -> None:
+        """Keep what a URL led to. The URL itself, which may hold a secret, is not written."""
+        self._write(self._url_record(url), record)
+
+    @contextlib.asynccontextmanager
+    async def lock(self, name: str, timeout_s: float) -> AsyncIterator[None]:
+        """Hold the lock of one download, against other tasks and other processes. Raises FetchError at the deadline."""
+        path = self.root / "locks" / f"{name}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, thread_local=False)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                lock.acquire(blocking=False)
+                break
+            except Timeout:
+                if loop.time() >= deadline:
+                    text = f"another download of the same model has not ended within {timeout_s:g} s"
+                    raise FetchError(Reason.TIMEOUT, text, temporary=True) from None
+            await asyncio.sleep(LOCK_POLL)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def part(self, name: str) -> Part:
+        """Return a new unfinished file. Its name is fixed, so that what a killed process left is written over."""
+        return Part(self, self.root / "parts" / name)
+
+    def keep(self, part: Path, digest: str) -> Fetched:
+        """Move a finished part to its place. Blocks: call it in a thread."""
+        target = self.path(digest)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.chmod(0o444)
+        part.replace(target)
+        _sync_folder(target.parent)
+        return self._record(target)
+
+    def _find(self, digest: str) -> Fetched | None:
+        path = self.path(digest)
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return None
+        seen = self._read(self._file_record(digest), FileRecord)
+        if seen and (seen.size, seen.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+            return Fetched(path, digest, stat.st_size)
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        if actual == digest:
+            return self._record(path)
+        path.unlink(missing_ok=True)
+        return None
+
+    def _record(self, path: Path) -> Fetched:
+        stat = path.stat()
+        self._write(self._file_record(path.name), FileRecord(stat.st_size, stat.st_mtime_ns))
+        return Fetched(path, path.name, stat.st_size)
+
+    def _file_record(self, digest: str) -> Path:
+        return self.root / "index" / f"file-{digest}.json"
+
+    def _url_record(self, url: str) -> Path:
+        return self.root / "index" / f"url-{hashlib.sha256(url.encode()).hexdigest()}.json"
+
+    def _read(self, path: Path, kind: type[R]) -> R | None:
+        """An index file that is missing or damaged says nothing: the worst that follows is another download."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def _write(self, path: Path, record: FileRecord | UrlRecord) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}.new")
+        new.write_bytes(msgspec.json.encode(record))
+        new.replace(path)
+
+
+class Part:
+    """A file that is being written and hashed. Leaving the block without ``commit`` removes it."""
+
+    def __init__(self, cache: Cache, path: Path) -> None:
+        self.cache = cache
+        self.path = path
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._fd = -1
+
+    async def __aenter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+        self.path.unlink(missing_ok=True)  # a committed part has been moved away
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what has been written."""
+        return self._hash.hexdigest()
+
+    async def write(self, block: bytes) -> None:
+        """Append a block."""
+        await in_thread(self._write, block)
+        self.size += len(block)
+
+    async def commit(self) -> Fetched:
+        """Bring the file to disk and to its place in the cache."""
+        return await in_thread(self._commit)
+
+    def _write(self, block: bytes) -> None:
+        left = memoryview(block)
+        while left:
+            left = left[os.write(self._fd, left) :]
+        self._hash.update(block)
+
+    def _commit(self) -> Fetched:
+        os.fsync(self._fd)
+        return self.cache.keep(self.path, self.digest)
+
+
+async def in_thread(function: Callable[..., T], *args: object) -> T:
+    """Run blocking file work in a thread; when cancelled, wait for it first, so that no file is closed beneath it."""
+    work = asyncio.get_running_loop().run_in_executor(None, function, *args)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,87 @@
+"""``python -m services.lc``: one local controller, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from halimede import log as logging
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.names import check_name
+from services.lc.app import Config, LocalController
+
+HOME = "~/.local/state/halimede"
+MISTAKE = 2
+EPILOG = """\
+A service's worker comes to this node by nodeName, or by a nodeSelector that the node's labels match.
+
+  python -m services.lc --node edge0 --label node-role.kubernetes.io/edge=
+"""
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]:
+    """Read the command line. Raises InvalidFieldError; argparse ends the process on what it refuses itself."""
+    parser = argparse.ArgumentParser(
+        prog="python -m services.lc",
+        description="Local controller of one node: holds what GM sends, prepares models, runs workers, reports.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--node", required=True, metavar="NAME", help="name of this node: unique on the broker")
+    parser.add_argument(
+        "--home",
+        default=os.environ.get("HALIMEDE_HOME") or HOME,
+        metavar="DIR",
+        help=f"halimede's folder; the node's files are in nodes/NAME below it (default: $HALIMEDE_HOME or {HOME})",
+    )
+    parser.add_argument(
+        "--broker",
+        default=os.environ.get("HALIMEDE_BROKER") or "127.0.0.1:1883",
+        metavar="URL",
+        help="host:port or mqtt://[user:password@]host:port (default: $HALIMEDE_BROKER or 127.0.0.1:1883)",
+    )
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label; may be repeated")
+    given = parser.parse_args(arguments)
+    labels: dict[str, str] = {}
+    for label in given.label:
+        key, equals, value = label.partition("=")
+        if not key or not equals or len(key) > 256 or len(value) > 256:
+            raise InvalidFieldError("--label", label, "write KEY=VALUE, such as node-role.kubernetes.io/edge=")
+        labels[key] = value
+    config = Config(
+        node=check_name("--node", given.node),
+        home=Path(given.home).expanduser().absolute(),
+        broker=given.broker,
+        labels=labels,
+    )
+    return config, MqttSettings.from_url(given.broker, variable="--broker")
+
+
+async def serve(config: Config, settings: MqttSettings) -> None:
+    """Run a controller until a signal asks it to stop."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    await LocalController(config, MqttBus(f"lc.{config.node}", settings)).run(stopping)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and return the exit code: 0 after a clean stop, 2 for a mistake of the caller's."""
+    try:
+        config, settings = parse(arguments)
+        logging.configure(service="lc", node=config.node)
+        asyncio.run(serve(config, settings))
+    except HalimedeError as error:
+        print(f"services.lc: {error}", file=sys.stderr)
+        return MISTAKE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The local controller put together: one task group, one loop that plans and acts, and the rooms around it.
+
+It starts what its store holds before it has heard from anybody, and goes on when GM or the broker leaves. Stopped
+cleanly it stops its workers; killed it leaves them running, and adopts them when it starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from filelock import FileLock, Timeout
+
+import services
+from halimede import topics
+from halimede.bus.port import Bus
+from halimede.errors import HalimedeError
+from halimede.models import Cache, fetch
+from halimede.names import Key, check_name
+from services.lc.folders import Folders
+from services.lc.items import Items
+from services.lc.linux import LinuxLauncher
+from services.lc.logs import Logs
+from services.lc.plan import Node, plan
+from services.lc.prepare import Fetch, Preparer
+from services.lc.process import Launcher
+from services.lc.report import Reporter
+from services.lc.store import Store
+from services.lc.supervisor import Supervisor
+from services.lc.sync import Channel
+from services.lc.template import Host
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One node: its name and labels, halimede's home folder, and the broker as its workers are to reach it."""
+
+    node: str
+    home: Path
+    broker: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def folders(self) -> Folders:
+        """Where its files are."""
+        return Folders(self.home, check_name("node", self.node))
+
+
+class LocalController:
+    """One node's controller, on a bus that nobody has entered yet.
+
+    ``launcher`` and ``fetch_`` are what touches the world beside it: a simulation brings its own.
+    """
+
+    def __init__(self, config: Config, bus: Bus, *, launcher: Launcher | None = None, fetch_: Fetch = fetch) -> None:
+        self.config = config
+        self.bus = bus
+        self._launcher = launcher or LinuxLauncher(config.folders)
+        self._fetch = fetch_
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Run until ``stopping`` is set, then stop all workers.
+
+        Raises HalimedeError if another LC runs on this node's folder, or if its store cannot be used. Cancelled, it
+        leaves the workers running.
+        """
+        folders = self.config.folders
+        with _only_one(folders), Store(folders.store) as store:
+            async with asyncio.TaskGroup() as tasks:
+                rooms = _Rooms(
+                    self.config, self.bus, store=store, tasks=tasks, launcher=self._launcher, fetch_=self._fetch
+                )
+                rooms.supervisor.adopt()
+                self.bus.announce = rooms.channel.announce
+                async with self.bus:
+                    work = [tasks.create_task(run, name=name) for name, run in (await rooms.start()).items()]
+                    log.info("local controller runs", node=self.config.node)
+                    await stopping.wait()
+                    # a worker that stops now is no news about its service: the node goes offline as a whole
+                    for task in work:
+                        task.cancel()
+                    rooms.preparer.want({})
+                    await rooms.supervisor.stop_all()
+        log.info("local controller stopped", node=self.config.node)
+
+
+class _Rooms:
+    """The parts of a running controller, and the loop that plans and acts whenever something has changed."""
+
+    def __init__(
+        self,
+        config: Config,
+        bus: Bus,
+        *,
+        store: Store,
+        tasks: asyncio.TaskGroup,
+        launcher: Launcher,
+        fetch_: Fetch,
+    ) -> None:
+        folders = config.folders
+        host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
+        self.bus = bus
+        self.store = store
+        self.node = Node(config.node, config.labels, folders, config.broker, host)
+        self.items = Items()
+        self.wake = asyncio.Event()
+        self.supervisor = Supervisor(launcher, store, tasks, self._worker_changed)
+        self.preparer = Preparer(Cache(folders.models), tasks, lambda _: self.wake.set(), fetch_)
+        self.reporter = Reporter(config.node, bus, store, self.supervisor)
+        self.channel = Channel(
+            config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
+        )
+        self.logs = Logs(folders, bus)
+
+    async def start(self) -> dict[str, Coroutine[None, None, None]]:
+        """Subscribe; return what is to be run from now on."""
+        await self.channel.start()
+        await self.logs.start()
+        await self.bus.subscribe(topics.WORKER_INFO.filter(node=self.node.name), self.reporter.on_worker_info)
+        return {
+            "reconcile": self._reconcile(),
+            "sync": self.channel.run(),
+            "reports": self.reporter.run(),
+            "logs": self.logs.run(),
+        }
+
+    def _worker_changed(self, service: Key) -> None:
+        self.reporter.touch(service)
+        self.wake.set()
+
+    async def _reconcile(self) -> None:
+        while True:
+            self.wake.clear()
+            items = self.items.read(self.store.held)
+            running = self.supervisor.running
+            decided = plan(items, self.preparer.preparations, running, self.node, complete=self.store.complete)
+            self.preparer.want(decided.prepare)
+            for worker in decided.stop:
+                self.supervisor.stop(worker)
+            for start in decided.start:
+                self.supervisor.start(start)
+            self.reporter.update(decided.standings)
+            await self.wake.wait()
+
+
+@contextlib.contextmanager
+def _only_one(folders: Folders) -> Iterator[None]:
+    """Hold the node's folder. Workers do not inherit the lock, so those that survive their LC do not keep it."""
+    folders.root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folders.lock)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        text = f"another local controller runs on {folders.root}: stop it, or use another --node or --home"
+        raise HalimedeError(text) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,66 @@
+"""What an insert or a delete from GM means for what this node holds. Pure: the same input twice changes nothing.
+
+Order is the generation and the uid, never arrival. A tombstone says up to which generation of a uid this node was told
+to forget: what comes later with no higher generation is a message that was overtaken. GM names the last generation of
+a resource that is deleted, and one less where the resource only has no place on this node: that one may come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+#: SQLite's integers end here; a generation or epoch beyond is a mistake or an attack
+MAX_INTEGER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One state of one resource: the uid for its life, the generation for its spec."""
+
+    uid: str
+    generation: int
+
+
+class Insert(Enum):
+    """What to do with an insert."""
+
+    STORE = auto()
+    #: another uid of the same name: the old one is buried for good, and its workers belong to nobody
+    REPLACE = auto()
+    #: held already: acknowledge it again, change nothing
+    SAME = auto()
+    #: overtaken by a newer generation
+    STALE = auto()
+    #: overtaken by a delete
+    BURIED = auto()
+
+
+class Delete(Enum):
+    """What to do with a delete."""
+
+    DROP = auto()
+    #: nothing of that name is held: acknowledge it again
+    ABSENT = auto()
+    #: a resource of the same name but another uid is held: it stays
+    FOREIGN = auto()
+
+
+def on_insert(held: Identity | None, new: Identity, buried: int | None) -> Insert:
+    """Decide on an insert. ``buried`` is the generation on the tombstone of the new uid, None without one."""
+    if buried is not None and new.generation <= buried:
+        return Insert.BURIED
+    if held is None:
+        return Insert.STORE
+    if held.uid != new.uid:
+        return Insert.REPLACE
+    if new.generation == held.generation:
+        return Insert.SAME
+    return Insert.STORE if new.generation > held.generation else Insert.STALE
+
+
+def on_delete(held: Identity | None, uid: str) -> Delete:
+    """Decide on a delete. The uid gets its tombstone in every case."""
+    if held is None:
+        return Delete.ABSENT
+    return Delete.DROP if held.uid == uid else Delete.FOREIGN

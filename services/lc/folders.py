@@ -1,0 +1,56 @@
+"""Where a node's files are. Names are checked here once more before they become part of a path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.names import check_label, check_name
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Worker:
+    """A worker of this node: one process at a time."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The files of one node below halimede's home."""
+
+    home: Path
+    node: str
+
+    @property
+    def root(self) -> Path:
+        """Everything of this node."""
+        return self.home / "nodes" / check_name("node", self.node)
+
+    @property
+    def store(self) -> Path:
+        """What the node holds."""
+        return self.root / "store.db"
+
+    @property
+    def models(self) -> Path:
+        """The model cache."""
+        return self.root / "models"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the LC that owns this folder."""
+        return self.root / "lc.lock"
+
+    def worker(self, worker: Worker) -> Path:
+        """Return the folder of a worker: its ledger and its log. Raises InvalidFieldError on a bad name."""
+        namespace = check_label("namespace", worker.namespace)
+        return self.root / "workers" / namespace / check_name("worker", worker.name)
+
+    def log(self, worker: Worker) -> Path:
+        """Return the log of a worker."""
+        return self.worker(worker) / "worker.log"

@@ -1,0 +1,90 @@
+"""The logs of this node's workers: kept small, and read by whoever asks over the bus.
+
+Workers append to their log by themselves, so a log that has grown is copied aside and emptied in place. What is
+written between the two is lost: a few lines in ten megabytes, for a worker that needs no LC to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import shutil
+from pathlib import Path
+
+import structlog
+
+from halimede import topics
+from halimede.bus.port import Bus, Delivery
+from halimede.errors import BusError
+from halimede.messages import LogsReply, LogsRequest
+from services.lc.folders import Folders, Worker
+
+log = structlog.get_logger()
+
+MAX_LOG = 10 * 1024 * 1024
+#: seconds between two looks at the sizes
+ROTATE_S = 5.0
+#: bytes of log in one reply: JSON may write one byte as six characters
+MAX_PART, WORST_GROWTH = 512 * 1024, 6
+
+
+class Logs:
+    """Answers requests and keeps logs small."""
+
+    def __init__(self, folders: Folders, bus: Bus) -> None:
+        self._folders = folders
+        self._bus = bus
+
+    async def start(self) -> None:
+        """Subscribe."""
+        await self._bus.subscribe(topics.LOGS_REQUEST.filter(node=self._folders.node), self._on_request, queue=100)
+
+    async def run(self) -> None:
+        """Look at the sizes of all logs, until cancelled."""
+        while True:
+            for path in self._folders.root.glob("workers/*/*/worker.log"):
+                try:
+                    if path.stat().st_size > MAX_LOG:
+                        await asyncio.to_thread(rotate, path)
+                except OSError as error:
+                    log.warning("log not rotated", path=str(path), error=str(error))
+            await asyncio.sleep(ROTATE_S)
+
+    async def _on_request(self, delivery: Delivery[LogsRequest]) -> None:
+        request = delivery.body
+        room = (self._bus.max_packet - 4096) // WORST_GROWTH
+        path = self._folders.log(Worker(request.namespace, request.worker))
+        try:
+            reply = read_part(path, request.offset, min(request.limit, MAX_PART, room))
+        except FileNotFoundError:
+            text = f"no worker {request.namespace}/{request.worker} has run on node {self._folders.node}"
+            reply = LogsReply(error=text)
+        except OSError as error:
+            reply = LogsReply(error=f"the log cannot be read: {error.strerror}")
+        try:
+            await self._bus.reply(delivery, topics.LOGS_REPLY, reply)
+        except BusError as error:
+            log.info("log not sent", error=str(error))
+
+
+def read_part(path: Path, offset: int, limit: int) -> LogsReply:
+    """Read at most ``limit`` bytes of a log from ``offset`` on (negative: from the end).
+
+    An offset behind the end is one from before a rotation: reading starts again. A character that is not complete yet
+    is left for the next part.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size + offset) if offset < 0 else offset if offset <= size else 0
+        file.seek(start)
+        data = file.read(limit)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    return LogsReply(text=text, offset=start + len(data) - len(decoder.getstate()[0]))
+
+
+def rotate(path: Path) -> None:
+    """Copy a log to ``worker.log.1`` and empty it in place: its writer has it open and goes on appending."""
+    shutil.copyfile(path, path.with_name(path.name + ".1"))
+    os.truncate(path, 0)

@@ -1,0 +1,221 @@
+"""Tells GM how every resource stands here: one retained NodeStatus each, and its removal once a resource is forgotten.
+
+A report is composed when it is sent, so that changes in between cost nothing: counts leave at most once a second, a
+new phase or reason at once, and the last state always. The removal is the acknowledgement of a delete: it is owed, on
+disk, until the broker has taken it, and it is paid only after the resource's workers are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Collection, Mapping
+
+import msgspec
+import structlog
+
+from halimede import histogram, topics
+from halimede.bus.port import Bus, Delivery
+from halimede.errors import BusError, RefusedError, TooLargeError
+from halimede.messages import NodeStatus, Output, TaskInfo, WorkerInfo, WorkerReport
+from halimede.names import Key
+from halimede.topics import Address
+from services.lc.folders import Worker
+from services.lc.plan import Lack, Standing
+from services.lc.process import Role
+from services.lc.store import Store
+from services.lc.supervisor import Supervisor, WorkerPhase
+
+log = structlog.get_logger()
+
+#: seconds between two reports on one resource that differ only in counts
+INTERVAL_S = 1.0
+#: seconds until the next attempt when the broker did not take one
+RETRY_S = 1.0
+WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
+STARTING = Lack("Pending", "Starting", "")
+COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is int]
+
+
+class Reporter:
+    """The node's reports. ``standings`` are what the last plan said; workers' own words come in on the bus."""
+
+    def __init__(self, node: str, bus: Bus, store: Store, supervisor: Supervisor) -> None:
+        self._node = node
+        self._bus = bus
+        self._store = store
+        self._supervisor = supervisor
+        self._standings: Mapping[Key, Standing] = {}
+        self._dirty: set[Key] = set()
+        self._sent: dict[Key, NodeStatus] = {}
+        self._sent_at: dict[Key, float] = {}
+        self._wake = asyncio.Event()
+
+    def update(self, standings: Mapping[Key, Standing]) -> None:
+        """Take a new plan's standings."""
+        for key in set(standings) | set(self._standings):
+            if standings.get(key) != self._standings.get(key):
+                self.touch(key)
+        self._standings = standings
+        self._wake.set()
+
+    def touch(self, key: Key) -> None:
+        """Something about a resource has changed."""
+        self._dirty.add(key)
+        self._wake.set()
+
+    def again(self, key: Key) -> None:
+        """Report on a resource even if nothing has changed: GM seems not to know."""
+        self._sent.pop(key, None)
+        self.touch(key)
+
+    def resend(self) -> None:
+        """Report on everything again: the broker may have lost what it kept."""
+        self._sent.clear()
+        self._dirty |= set(self._standings)
+        self._wake.set()
+
+    async def on_worker_info(self, delivery: Delivery[WorkerInfo]) -> None:
+        """Take what a worker says of itself. Only our own workers count, and only under their own name."""
+        info, names = delivery.body, delivery.names
+        worker = Worker(names["ns"], names["worker"])
+        agrees = (info.namespace, info.name) == (worker.namespace, worker.name)
+        service = self._supervisor.heard(worker, info) if agrees else None
+        if service is None:
+            log.warning("worker info ignored", worker=str(worker), owner=info.owner_name)
+        else:
+            self.touch(service)
+
+    async def run(self) -> None:
+        """Send what is due, until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                wait = await self._round()
+            except (BusError, sqlite3.Error) as error:
+                log.info("reports wait", error=str(error))
+                wait = RETRY_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), wait)
+
+    async def _round(self) -> float | None:
+        """Send what is due; return the seconds until more is, None if nothing waits. Raises BusError."""
+        if not self._bus.connected:
+            return None
+        for key in list(self._store.farewells):
+            if key not in self._store.held and not self._supervisor.entries(key):
+                await self._clear(key)
+        now, wait = asyncio.get_running_loop().time(), None
+        for key in sorted(self._dirty):
+            status, sent = self._compose(key), self._sent.get(key)
+            if status is None or status == sent:
+                self._dirty.discard(key)
+                continue
+            urgent = sent is None or (status.phase, status.reason) != (sent.phase, sent.reason)
+            due = self._sent_at.get(key, 0) + INTERVAL_S
+            if urgent or due <= now:
+                await self._send(key, status)
+            else:
+                # not less than a clock can tell apart, or the loop would spin
+                wait = min(max(due - now, 0.01), INTERVAL_S if wait is None else wait)
+        return wait
+
+    def _compose(self, key: Key) -> NodeStatus | None:
+        standing = self._standings.get(key)
+        if standing is None:
+            return None
+        entries = {e.worker: e for e in self._supervisor.entries(key) if e.uid == standing.uid}
+        return compose(
+            standing,
+            {worker: self._supervisor.report(entry) for worker, entry in entries.items()},
+            {worker: entry.task_info for worker, entry in entries.items() if entry.task_info},
+        )
+
+    async def _send(self, key: Key, status: NodeStatus) -> None:
+        self._dirty.discard(key)
+        try:
+            await self._bus.publish(self._address(key), status)
+        except (RefusedError, TooLargeError) as error:
+            log.warning("report refused", key=str(key), error=str(error))
+        except BusError:
+            self._dirty.add(key)
+            raise
+        # also of a refused one: the next is tried when there is something new to say
+        self._sent[key], self._sent_at[key] = status, asyncio.get_running_loop().time()
+
+    async def _clear(self, key: Key) -> None:
+        try:
+            await self._bus.clear(self._address(key))
+        except RefusedError as error:
+            log.warning("report not cleared", key=str(key), error=str(error))
+        self._store.farewell_done(key)
+        self._sent.pop(key, None)
+
+    def _address(self, key: Key) -> Address[NodeStatus]:
+        return topics.NODE_STATUS.at(node=self._node, ns=key.namespace, plural=key.plural, name=key.name)
+
+
+def compose(
+    standing: Standing, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
+) -> NodeStatus:
+    """Return the report on a resource from what the plan says of it and how its workers stand. Pure."""
+    workers: list[WorkerReport] = []
+    views: list[Lack] = [standing.settled] if standing.settled else []
+    for worker, role in standing.workers.items():
+        lack = standing.lacks.get(worker)
+        report = reports.get(worker)
+        view = lack or (Lack(report.phase, report.reason, report.message) if report else STARTING)
+        views.append(view)
+        workers.append(report or _absent(worker, role, view))
+    worst = min(views, key=lambda view: WORST_FIRST.index(view.phase))
+    return NodeStatus(
+        phase=worst.phase,
+        status=worst.phase.lower(),
+        output=_output(standing, counts),
+        uid=standing.uid,
+        observed_generation=standing.generation,
+        reason=worst.reason[:256],
+        message=worst.message[:4096],
+        workers=workers,
+    )
+
+
+def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
+    """Add up what several workers have counted. The upload ratio is weighted with the samples that it is of."""
+    total = {name: sum(getattr(info, name) for info in infos) for name in COUNTS}
+    samples = total["inference_number"]
+    uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in infos)
+    return TaskInfo(
+        **total,
+        upload_cloud_ratio=min(1.0, uploaded / samples) if samples else 0.0,
+        start_time=min((info.start_time for info in infos if info.start_time), default=""),
+        current_time=max(info.current_time for info in infos),
+        update_time=max(info.update_time for info in infos),
+        edge_latency=histogram.merge(info.edge_latency for info in infos),
+        offload_latency=histogram.merge(info.offload_latency for info in infos),
+    )
+
+
+def _output(standing: Standing, counts: Mapping[Worker, TaskInfo]) -> Output | None:
+    """Show models and counts. A sample counts where it came in: beside an edge worker, a cloud one adds its work alone.
+
+    An edge worker that has said nothing yet (it has just been started, or adopted) leaves the counts out: they are
+    not known, which is not the same as zero.
+    """
+    models = list(standing.models)
+    roles = standing.workers
+    counting = [worker for worker, role in roles.items() if role == "edge"] or list(roles)
+    known = [counts[worker] for worker in counting if worker in counts]
+    if not known or len(known) < len(counting):
+        return Output(models=models) if models else None
+    work = [counts[worker] for worker in roles if worker in counts]
+    total = add_up(known)
+    total.served, total.batches = sum(i.served for i in work), sum(i.batches for i in work)
+    return Output(models=models, task_info=total)
+
+
+def _absent(worker: Worker, role: Role, view: Lack) -> WorkerReport:
+    """Report a worker that no process stands for."""
+    phase: WorkerPhase = "Failed" if view.phase == "Failed" else "Pending"
+    return WorkerReport(name=worker.name, role=role, phase=phase, reason=view.reason[:256], message=view.message[:4096])

@@ -1,0 +1,290 @@
+"""Keeps each worker's process running: starts it, starts it again with back-off, and stops it cleanly.
+
+One task a worker. What ends a process is judged from outside (exit code, how long it ran) and put beside what the
+worker itself last said, so that a condition shows both. Cancelling the supervisor leaves the processes alone: they
+survive an LC that dies, and the next one adopts them. ``stop_all`` is what ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import structlog
+
+from halimede.messages import TaskInfo, WorkerInfo, WorkerReport
+from halimede.names import Key
+from services.lc.folders import Worker
+from services.lc.plan import Running
+from services.lc.process import Launcher, Process, Role, Start, StartError
+from services.lc.store import Store
+
+log = structlog.get_logger()
+
+WorkerPhase = Literal["Pending", "Running", "Failed"]
+
+FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
+#: seconds after which a process counts as stable
+STABLE_S = 30.0
+#: this many failures in a row, none after a stable run, are a crash loop
+QUICK_FAILURES = 3
+#: exit code of a worker that was given something wrong: starting it again at once is of no use
+USERS_MISTAKE = 2
+#: seconds beyond its grace until a process is killed, and until one that was killed is given up
+EXTRA_S, KILL_S = 1.0, 10.0
+#: seconds after which a process that never reports counts as running all the same (a user's own script)
+SILENT_S = 5.0
+
+
+@dataclass(slots=True)
+class Entry:
+    """One worker that is looked after."""
+
+    worker: Worker
+    service: Key
+    uid: str
+    role: Role
+    spec_hash: str
+    #: None: adopted, and not asked for yet
+    start: Start | None
+    task: asyncio.Task[None] | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    process: Process | None = None
+    since: float = 0.0
+    adopted: bool = False
+    info: WorkerInfo | None = None
+    task_info: TaskInfo | None = None
+    restarts: int = 0
+    #: in a row, none of them after a stable run
+    failures: int = 0
+    #: the last failure was no crash but something that only a person can mend
+    mistaken: bool = False
+    #: why it could not be started; empty once it could
+    reason: str = ""
+    #: how the last process ended, and the last line of its log
+    ending: str = ""
+    line: str = ""
+    #: what it said when it failed; this may arrive after the process has ended
+    last_words: WorkerInfo | None = None
+    delay: float = FIRST_DELAY
+
+
+class Supervisor:
+    """The workers of a node. ``changed`` is called with a service whenever one of its workers changes its state."""
+
+    def __init__(
+        self, launcher: Launcher, store: Store, tasks: asyncio.TaskGroup, changed: Callable[[Key], None]
+    ) -> None:
+        self._launcher = launcher
+        self._store = store
+        self._tasks = tasks
+        self._changed = changed
+        self._entries: dict[Worker, Entry] = {}
+
+    def adopt(self) -> None:
+        """Take over what runs already, before anything is started."""
+        known = self._store.processes()
+        for process in self._launcher.find(known):
+            record = process.record
+            entry = Entry(record.worker, Key.parse(record.service), record.uid, record.role, record.spec_hash, None)
+            entry.adopted = True
+            log.info("worker adopted", worker=str(record.worker), pid=record.pid)
+            self._look_after(entry, process)
+        for record in known:
+            if record.worker not in self._entries:
+                self._forget(record.worker)
+
+    @property
+    def running(self) -> Mapping[Worker, Running]:
+        """All workers that are looked after, as plans see them. One that is being stopped is still among them."""
+        return {
+            e.worker: Running(e.worker, e.service, e.uid, e.spec_hash, e.start is not None)
+            for e in self._entries.values()
+        }
+
+    def entries(self, service: Key) -> list[Entry]:
+        """Return the workers of a service."""
+        return [entry for entry in self._entries.values() if entry.service == service]
+
+    def start(self, start: Start) -> None:
+        """Run a worker from now on; one that was adopted with the same spec just goes on."""
+        entry = self._entries.get(start.worker)
+        if entry is None:
+            entry = Entry(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
+            self._look_after(entry, None)
+        elif entry.spec_hash == start.spec.digest:
+            entry.start = start
+
+    def stop(self, worker: Worker) -> None:
+        """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` once it is gone."""
+        if worker in self._entries:
+            self._entries[worker].stop.set()
+
+    async def stop_all(self) -> None:
+        """Stop all workers side by side, and wait until they are gone."""
+        entries = list(self._entries.values())
+        for entry in entries:
+            entry.stop.set()
+        longest = max((_grace(entry) for entry in entries), default=0.0) + EXTRA_S + KILL_S
+        if tasks := [entry.task for entry in entries if entry.task]:
+            await asyncio.wait(tasks, timeout=longest + 1)
+
+    def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
+        """Take what a worker says of itself; return its service, None if it is not one of ours."""
+        entry = self._entries.get(worker)
+        if entry is None or entry.service.name != info.owner_name:
+            return None
+        entry.info = info
+        entry.task_info = info.task_info or info.owner_info or entry.task_info
+        if info.status == "failed":
+            entry.last_words = info
+        return entry.service
+
+    def report(self, entry: Entry) -> WorkerReport:
+        """Return how a worker stands now."""
+        phase, reason, message = _stand(entry, asyncio.get_running_loop().time())
+        return WorkerReport(
+            name=entry.worker.name,
+            role=entry.role,
+            phase=phase,
+            restarts=entry.restarts,
+            reason=reason[:256],
+            message=message[:4096],
+        )
+
+    # --- one worker's task -------------------------------------------------------------------------------------
+
+    def _look_after(self, entry: Entry, process: Process | None) -> None:
+        self._entries[entry.worker] = entry
+        entry.task = self._tasks.create_task(self._run(entry, process), name=f"worker {entry.worker}")
+
+    async def _run(self, entry: Entry, process: Process | None) -> None:
+        while not entry.stop.is_set():
+            try:
+                process = process or self._launch(entry)
+            except StartError as error:
+                entry.line, entry.last_words = "", None
+                self._failed(entry, error.reason, str(error), mistaken=True)
+            else:
+                await self._attend(entry, process)
+            process, entry.adopted = None, False
+            if entry.start is None:
+                break  # adopted, and ended before anyone asked for it: the next plan starts it anew
+            self._changed(entry.service)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(entry.stop.wait(), entry.delay)
+            entry.restarts += 0 if entry.stop.is_set() else 1
+        del self._entries[entry.worker]
+        self._changed(entry.service)
+
+    def _launch(self, entry: Entry) -> Process:
+        if entry.start is None:
+            raise StartError("NotConfirmed", "nothing says how to start this worker")
+        process = self._launcher.start(entry.start)
+        with _unless_store_fails():
+            self._store.process_started(process.record)
+        log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
+        return process
+
+    async def _attend(self, entry: Entry, process: Process) -> None:
+        """Watch a process until its end, and judge it."""
+        loop = asyncio.get_running_loop()
+        entry.process, entry.since, entry.info = process, loop.time(), None
+        if entry.reason:  # it could not even be started before: that is mended
+            entry.failures, entry.mistaken, entry.reason = 0, False, ""
+        # a little later than what they wait for: a loop's timers may be early by its clock's resolution
+        look_again = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
+        self._changed(entry.service)
+        try:
+            code = await self._until_end(entry, process)
+        finally:
+            for timer in look_again:
+                timer.cancel()
+        entry.process = None
+        self._forget(entry.worker)
+        log.info("worker ended", worker=str(entry.worker), code=code, asked=entry.stop.is_set())
+        if not entry.stop.is_set():
+            self._judge(entry, code, loop.time() - entry.since)
+
+    async def _until_end(self, entry: Entry, process: Process) -> int | None:
+        ended = asyncio.ensure_future(process.wait())
+        asked = asyncio.ensure_future(entry.stop.wait())
+        try:
+            await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                process.terminate()
+                await asyncio.wait({ended}, timeout=_grace(entry) + EXTRA_S)
+            if not ended.done():
+                log.warning("worker did not stop in time, killed", worker=str(entry.worker))
+                process.kill()
+                await asyncio.wait({ended}, timeout=KILL_S)
+            if not ended.done():
+                log.error("worker cannot be killed, given up", worker=str(entry.worker), pid=process.record.pid)
+                return None
+            return ended.result()
+        finally:
+            ended.cancel()
+            asked.cancel()
+
+    def _judge(self, entry: Entry, code: int | None, ran_s: float) -> None:
+        if ran_s >= STABLE_S:
+            entry.failures = 0
+        entry.line = self._launcher.last_line(entry.worker)
+        if entry.info is None or entry.info.status != "failed":
+            entry.last_words = None
+        self._failed(entry, "", _ending(code), mistaken=code == USERS_MISTAKE)
+        if entry.mistaken:
+            entry.delay = LONGEST_DELAY
+
+    def _failed(self, entry: Entry, reason: str, ending: str, *, mistaken: bool) -> None:
+        entry.failures += 1
+        entry.delay = min(FIRST_DELAY * 2 ** min(entry.failures - 1, 16), LONGEST_DELAY)
+        entry.mistaken, entry.reason, entry.ending = mistaken, reason, ending
+        log.warning("worker failed", worker=str(entry.worker), ending=ending, line=entry.line, failures=entry.failures)
+
+    def _forget(self, worker: Worker) -> None:
+        with _unless_store_fails():
+            self._store.process_ended(worker)
+
+
+def _stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
+    """Return phase, reason and message. One that keeps failing is not called Running before it has proved itself."""
+    info = entry.info
+    looping = entry.mistaken or entry.failures >= QUICK_FAILURES
+    ran_s = now - entry.since
+    if entry.stop.is_set():
+        return "Pending", "Stopping", ""
+    if entry.process and info and info.status == "failed":
+        return "Failed", info.reason or "WorkerFailed", info.message
+    if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
+        silent = info is None and not entry.adopted and ran_s < SILENT_S
+        return ("Pending", "Starting", "") if silent or (info and info.status == "starting") else ("Running", "", "")
+    words = entry.last_words
+    said = (words.message if words else "") or entry.line
+    message = f"{entry.ending}: {said}" if said else entry.ending
+    if entry.mistaken:
+        return "Failed", entry.reason or (words.reason if words else "") or "InvalidConfiguration", message
+    return ("Failed", "CrashLoopBackOff", message) if looping else ("Pending", "Restarting", message)
+
+
+def _grace(entry: Entry) -> float:
+    return entry.start.spec.grace_s if entry.start else 10.0
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "ended (exit code unknown)"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+@contextlib.contextmanager
+def _unless_store_fails() -> Iterator[None]:
+    """A record that cannot be written costs a search at the next boot, not the worker."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        log.warning("process record not written", error=str(error))

@@ -1,0 +1,307 @@
+"""A real local controller with real workers and a real broker: what survives what."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from halimede import topics
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.requests import Requests
+from halimede.messages import LogsReply, LogsRequest
+from services.broker import Broker
+from tests.integration.lc_world import EDGE, HELMET, FakeGm, model, service
+from tests.simulated import eventually
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+
+STEADY = """
+import signal, sys, threading
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("steady", flush=True)
+while True:
+    threading.Event().wait(3600)
+"""
+STUBBORN = STEADY.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
+CRASHING = """
+print("starting up")
+raise RuntimeError("no camera at /dev/video0")
+"""
+MISTAKEN = """
+import asyncio, os, sys
+from halimede import topics
+from halimede.bus.mqtt import MqttBus
+from halimede.messages import WorkerInfo
+
+async def main():
+    names = {"node": os.environ["NODE_NAME"], "ns": os.environ["NAMESPACE"], "worker": os.environ["WORKER_NAME"]}
+    info = WorkerInfo(name=names["worker"], namespace=names["ns"], owner_name=os.environ["SERVICE_NAME"],
+                      status="failed", reason="HemUnknown", message="there is no mining algorithm Nargin")
+    async with MqttBus("mistaken", os.environ["HALIMEDE_BROKER"]) as bus:
+        await bus.wait_connected(10)
+        await bus.publish(topics.WORKER_INFO.at(**names), info)
+
+asyncio.run(main())
+sys.exit(2)
+"""
+FAMILY = "sleep 3600 & sleep 3600 & exec python3 steady.py"
+
+
+class Node:
+    """One node on a machine of its own, as far as its files go."""
+
+    def __init__(self, folder: Path, broker: Broker, gm: FakeGm) -> None:
+        self.folder, self.broker, self.gm = folder, broker, gm
+        self.home = folder / "home"
+        self.process: subprocess.Popen[bytes] | None = None
+        for name, text in (("steady", STEADY), ("stubborn", STUBBORN), ("crashing", CRASHING), ("mistaken", MISTAKEN)):
+            (folder / f"{name}.py").write_text(text)
+        (folder / "model.onnx").write_bytes(b"a model")
+
+    def command(self) -> list[str]:
+        return [
+            sys.executable, "-m", "services.lc",
+            "--node", "edge0", "--home", str(self.home), "--broker", self.broker.url,
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        env = {**os.environ, "HALIMEDE_TEST_HOME": str(self.home)}
+        with (self.folder / "lc.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """As the kernel does when memory is short."""
+        assert self.process
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def stop(self) -> int:
+        assert self.process
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Everything that this node has started and that still runs, its controller aside."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                ours = process.environ().get("HALIMEDE_TEST_HOME") == str(self.home)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return [p for p in found if not self.process or p.pid != self.process.pid]
+
+    def workers(self) -> list[int]:
+        return [p.pid for p in self.leftovers() if os.getsid(p.pid) == p.pid]
+
+    async def apply(self, script: str, *, generation: int = 1, **container: Any) -> None:
+        """Send the Model and a service whose edge worker is that script."""
+        body = service(
+            generation=generation,
+            edge={"command": ["python3", f"{script}.py"], "workingDir": str(self.folder), **container},
+        )
+        await self.gm.insert(model(url=str(self.folder / "model.onnx")), body)
+
+    async def has_worker(self) -> int:
+        await eventually(lambda: len(self.workers()) == 1, PATIENCE)
+        return self.workers()[0]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with Broker(tmp_path / "broker") as broker:
+        gm = FakeGm(MqttBus("gm", broker.url))
+        async with gm.running():
+            made = Node(tmp_path, broker, gm)
+            made.start()
+            await eventually(lambda: gm.syncs, PATIENCE)
+            try:
+                yield made
+            finally:
+                if made.process and made.process.poll() is None:
+                    made.process.kill()
+                    made.process.wait()
+                made.process = None
+                for process in made.leftovers():
+                    process.kill()
+
+
+async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -> None:
+    await node.apply("steady")
+    pid = await node.has_worker()
+    await node.gm.reaches(HELMET, "Running")
+
+    node.kill()
+    await eventually(lambda: not node.gm.presences[-1].online, PATIENCE)
+    assert node.workers() == [pid]
+
+    before = len(node.gm.syncs)
+    node.start()
+    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    assert node.gm.presences[-1].online
+    assert node.gm.presences[-1].epoch > node.gm.presences[0].epoch
+    assert node.gm.held() == {("small", "uid-small", 1), ("helmet", "u1", 1)}
+    await node.gm.reaches(HELMET, "Running")
+    assert node.workers() == [pid]
+
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: len(node.workers()) == 1 and node.workers() != [pid], PATIENCE)
+
+    assert node.stop() == 0
+    assert node.leftovers() == []
+
+
+async def test_an_adopted_worker_whose_service_changed_is_replaced(node: Node) -> None:
+    await node.apply("steady")
+    pid = await node.has_worker()
+    node.kill()
+    node.start()
+    await eventually(lambda: len(node.gm.syncs) > 1, PATIENCE)
+    await node.apply("steady", generation=2, args=["--new"])
+    await eventually(lambda: len(node.workers()) == 1 and node.workers() != [pid], PATIENCE)
+    await node.gm.reaches(HELMET, "Running", generation=2)
+
+
+async def test_a_worker_that_no_record_tells_of_is_found_by_its_mark(node: Node) -> None:
+    await node.apply("steady")
+    pid = await node.has_worker()
+    node.kill()
+    store = node.home / "nodes" / "edge0" / "store.db"
+    for part in store.parent.glob("store.db*"):
+        part.unlink()
+    store.write_bytes(b"a damaged store" * 1000)
+    before = len(node.gm.syncs)
+    node.start()
+    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
+    assert node.gm.syncs[-1].holds == []
+    assert node.workers() == [pid]
+    await node.apply("steady")
+    await node.gm.synced()
+    await node.gm.reaches(HELMET, "Running")
+    assert node.workers() == [pid]
+
+
+async def test_a_deleted_service_leaves_neither_process_nor_report(node: Node) -> None:
+    await node.apply("steady")
+    await node.has_worker()
+    await node.gm.reaches(HELMET, "Running")
+    await node.gm.delete(HELMET, "u1")
+    await node.gm.forgotten(HELMET)
+    assert node.leftovers() == []
+
+
+async def test_a_clean_stop_leaves_no_process_whatever_the_workers_are(node: Node) -> None:
+    family = service(edge={"image": "any", "command": ["sh", "-c", FAMILY], "workingDir": str(node.folder)})
+    stubborn = service(
+        "stubborn",
+        uid="u2",
+        edge={"command": ["python3", "stubborn.py"], "workingDir": str(node.folder)},
+    )
+    stubborn["spec"]["edgeWorker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+    await node.gm.insert(model(url=str(node.folder / "model.onnx")), family, stubborn)
+    await eventually(lambda: len(node.leftovers()) == 4, PATIENCE)
+    log = node.home / "nodes/edge0/workers/default/stubborn-edge-edge0/worker.log"
+    await eventually(lambda: "steady" in log.read_text(), PATIENCE)
+    assert node.stop() == 0
+    assert node.leftovers() == []
+    await eventually(lambda: not node.gm.presences[-1].online, PATIENCE)
+
+
+async def test_a_worker_that_dies_takes_its_family_with_it_before_the_next_one(node: Node) -> None:
+    await node.gm.insert(
+        model(url=str(node.folder / "model.onnx")),
+        service(edge={"image": "any", "command": ["sh", "-c", FAMILY], "workingDir": str(node.folder)}),
+    )
+    await eventually(lambda: len(node.leftovers()) == 3, PATIENCE)
+    first = {p.pid for p in node.leftovers()}
+    os.kill(node.workers()[0], signal.SIGKILL)
+    await eventually(lambda: len(node.leftovers()) == 3 and not first & {p.pid for p in node.leftovers()}, PATIENCE)
+
+
+async def test_a_crash_loop_shows_exit_code_and_last_line(node: Node) -> None:
+    await node.apply("crashing")
+    status = await node.gm.reaches(HELMET, "Failed", "CrashLoopBackOff")
+    assert status.message == "exit code 1: RuntimeError: no camera at /dev/video0"
+
+
+async def test_a_mistake_of_the_users_shows_what_the_worker_said(node: Node) -> None:
+    await node.apply("mistaken")
+    status = await node.gm.reaches(HELMET, "Failed", "HemUnknown")
+    await eventually(lambda: "exit code 2" in node.gm.statuses[HELMET].message, PATIENCE)
+    assert "there is no mining algorithm Nargin" in status.message
+
+
+async def test_a_script_folder_that_is_missing_heals_when_it_appears(node: Node) -> None:
+    body = service(edge={"command": ["python3", "../steady.py"], "workingDir": str(node.folder / "code")})
+    await node.gm.insert(model(url=str(node.folder / "model.onnx")), body)
+    status = await node.gm.reaches(HELMET, "Failed", "WorkingDirMissing")
+    assert str(node.folder / "code") in status.message
+    (node.folder / "code").mkdir()
+    await node.gm.reaches(HELMET, "Running")
+
+
+async def test_a_node_without_broker_starts_what_it_holds(node: Node) -> None:
+    await node.apply("steady")
+    await node.gm.reaches(HELMET, "Running")
+    assert node.stop() == 0
+    await node.broker.stop()
+    node.start()
+    await node.has_worker()
+
+
+async def test_a_second_controller_of_a_node_is_refused(node: Node) -> None:
+    done = await asyncio.to_thread(
+        subprocess.run, node.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "another local controller runs on" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert node.process
+    assert node.process.poll() is None
+
+
+async def test_the_log_of_a_worker_is_read_over_the_bus(node: Node) -> None:
+    await node.apply("steady")
+    await node.gm.reaches(HELMET, "Running")
+    asking: Requests[LogsReply] = Requests(node.gm.bus, topics.LOGS_REPLY.at(client="operator"))
+    await asking.start()
+    to = topics.LOGS_REQUEST.at(node="edge0", client="operator")
+    reply = (await asking.ask(to, LogsRequest(namespace="default", worker=EDGE.name), timeout_s=10)).body
+    assert (reply.error, reply.text, reply.offset) == ("", "steady\n", 7)
+    reply = (await asking.ask(to, LogsRequest(namespace="other", worker=EDGE.name), timeout_s=10)).body
+    assert "has run on node edge0" in reply.error
+
+
+async def test_a_worker_inherits_no_secret_and_holds_no_file_of_the_controller(node: Node) -> None:
+    await node.apply("steady")
+    worker = psutil.Process(await node.has_worker())
+    await eventually(lambda: worker.cmdline()[-1] == "steady.py", PATIENCE)
+    files = {f.path for f in worker.open_files()}
+    assert not {path for path in files if "store.db" in path or "lc.lock" in path}
+    assert worker.net_connections() == []
+    environment = worker.environ()
+    assert environment["MODEL_URL"].startswith(str(node.home / "nodes/edge0/models/sha256/"))
+    assert json.loads(environment["MODEL_SPEC"])["format"] == "onnx"
+    assert not {name for name in environment if name.startswith("PYTEST")}
+
+
+async def test_an_idle_controller_is_small_and_imports_nothing_heavy(node: Node) -> None:
+    assert node.process
+    process = psutil.Process(node.process.pid)
+    assert process.memory_info().rss < 60e6
+    maps = {m.path for m in process.memory_maps()}
+    assert not [path for path in maps if any(word in path for word in ("numpy", "onnxruntime", "aiohttp", "PIL"))]

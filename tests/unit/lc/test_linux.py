@@ -1,0 +1,177 @@
+"""Real processes: started as asked, told apart from all others, ended with everything that they started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede.names import Key
+from services.lc.folders import Folders, Worker
+from services.lc.linux import MARK, LinuxLauncher, inherited, start_ticks
+from services.lc.process import NeededPath, Process, ProcessSpec, Start, StartError
+from tests.simulated import eventually
+
+WORKER = Worker("default", "w")
+
+
+class Running:
+    """A launcher, and everything that it started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folders = Folders(folder, "edge0")
+        self.launcher = LinuxLauncher(self.folders, {"PATH": os.environ["PATH"], "SECRET": "x", "HALIMEDE_LOG": "json"})
+        self.processes: list[Process] = []
+
+    def start(self, *argv: str, worker: Worker = WORKER, **spec: Any) -> Process:
+        made = ProcessSpec(argv, spec.pop("env", {}), spec.pop("cwd", "/"), **spec)
+        service = Key("jointinferenceservices", "default", "s")
+        process = self.launcher.start(Start(worker, service, "u1", "edge", made))
+        self.processes.append(process)
+        return process
+
+    def python(self, code: str, **spec: Any) -> Process:
+        return self.start(sys.executable, "-c", code, **spec)
+
+    @property
+    def log(self) -> str:
+        return self.folders.log(WORKER).read_text()
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    made = Running(tmp_path)
+    yield made
+    for process in made.processes:
+        process.kill()
+
+
+async def test_the_exit_code_is_told(running: Running) -> None:
+    assert await running.python("raise SystemExit(7)").wait() == 7
+    process = running.python("import time; time.sleep(60)")
+    process.kill()
+    assert await process.wait() == -signal.SIGKILL
+
+
+async def test_output_and_errors_are_appended_to_the_log(running: Running) -> None:
+    await running.python("print('one')").wait()
+    await running.python("import sys; print('two', file=sys.stderr)").wait()
+    assert running.log == "one\ntwo\n"
+    assert running.launcher.last_line(WORKER) == "two"
+    assert running.launcher.last_line(Worker("default", "other")) == ""
+
+
+async def test_the_last_line_is_the_last_that_says_something_and_is_cut(running: Running) -> None:
+    await running.python("print('x' * 9000); print(); print('  ')").wait()
+    assert running.launcher.last_line(WORKER) == "x" * 500
+
+
+async def test_a_worker_sees_what_it_is_told_and_not_the_rest(running: Running) -> None:
+    await running.python("import os; print(sorted(os.environ))", env={"WORKER_NAME": "w"}).wait()
+    names = set(msgspec.json.decode(running.log.replace("'", '"')))
+    assert {"PATH", "WORKER_NAME", "HALIMEDE_LOG", MARK} <= names
+    assert "SECRET" not in names
+    assert inherited({"HALIMEDE_X": "1", "AWS_SECRET": "2", "LANG": "C"}) == {"HALIMEDE_X": "1", "LANG": "C"}
+
+
+async def test_a_worker_leads_a_session_of_its_own_and_has_no_input(running: Running) -> None:
+    process = running.python("import os, sys; print(os.getsid(0) == os.getpid(), repr(sys.stdin.read()))")
+    await process.wait()
+    assert running.log == "True ''\n"
+
+
+async def test_the_memory_limit_holds(running: Running) -> None:
+    limit = 200 * 1024**2
+    process = running.python("import time; time.sleep(0.5); bytearray(10**9)", memory_bytes=limit)
+    assert resource.prlimit(process.record.pid, resource.RLIMIT_DATA) == (limit, limit)
+    assert await process.wait() == 1
+    assert running.launcher.last_line(WORKER) == "MemoryError"
+
+
+async def test_what_a_worker_started_ends_with_it(running: Running) -> None:
+    process = running.start("sh", "-c", "sleep 600 & echo $! ; wait")
+    await eventually(lambda: running.log.endswith("\n"))
+    child = int(running.log)
+    os.kill(process.record.pid, signal.SIGKILL)
+    await process.wait()
+    await eventually(lambda: start_ticks(child) is None)
+
+
+async def test_a_running_worker_is_found_again_by_its_record(running: Running) -> None:
+    process = running.python("import time; time.sleep(60)")
+    (found,) = LinuxLauncher(running.folders).find([process.record])
+    assert found.record == process.record
+    found.terminate()
+    assert await process.wait() == -signal.SIGTERM
+    assert await found.wait() is None
+
+
+async def test_a_running_worker_is_found_again_without_a_record(running: Running) -> None:
+    process = running.start("sh", "-c", "sleep 60 & sleep 60")
+    await eventually(lambda: LinuxLauncher(running.folders).find([]))
+    (found,) = LinuxLauncher(running.folders).find([])
+    assert found.record == process.record
+
+
+async def test_another_node_finds_nothing(running: Running, tmp_path: Path) -> None:
+    running.python("import time; time.sleep(60)")
+    assert LinuxLauncher(Folders(tmp_path, "edge1")).find([]) == []
+    assert LinuxLauncher(Folders(tmp_path / "other", "edge0")).find([]) == []
+
+
+@pytest.mark.parametrize("change", [{"ticks": 1}, {"boot": "another"}, {"pid": 4_000_000}])
+async def test_another_process_with_that_pid_is_not_taken_for_the_worker(
+    running: Running, change: dict[str, Any]
+) -> None:
+    stranger = subprocess.Popen(["sleep", "60"])  # it returns at once
+    try:
+        process = running.python("pass")
+        await process.wait()
+        ticks = start_ticks(stranger.pid)
+        record = msgspec.structs.replace(process.record, **({"pid": stranger.pid, "ticks": ticks} | change))
+        assert LinuxLauncher(running.folders).find([record]) == []
+    finally:
+        stranger.kill()
+        await asyncio.to_thread(stranger.wait)
+
+
+async def test_of_two_processes_of_a_worker_one_is_found_and_the_other_left_alone(running: Running) -> None:
+    first, second = running.python("import time; time.sleep(60)"), running.python("import time; time.sleep(60)")
+    (found,) = LinuxLauncher(running.folders).find([second.record])
+    assert found.record == second.record
+    assert start_ticks(first.record.pid)
+
+
+@pytest.mark.parametrize(
+    ("argv", "spec", "reason", "says"),
+    [
+        (["/no/such/command"], {}, "CommandNotFound", "/no/such/command"),
+        (["/etc/passwd"], {}, "CommandNotFound", "Permission denied"),
+        (["true"], {"cwd": "/no/such/folder"}, "WorkingDirMissing", "/no/such/folder"),
+        (["true"], {"paths": (NeededPath("/no/such/path"),)}, "HostPathMissing", "there is nothing at /no/such/path"),
+        (["true"], {"paths": (NeededPath("/etc/passwd", "folder"),)}, "HostPathMissing", "no folder at /etc/passwd"),
+        (["true"], {"paths": (NeededPath("/etc", "file"),)}, "HostPathMissing", "no file at /etc"),
+        (["true", "a\0b"], {}, "CannotStart", "null byte"),
+        (["true"], {"env": {"LABELS": "x" * 200_000}}, "CannotStart", "Argument list too long"),
+    ],
+)
+async def test_what_cannot_be_started_says_why(
+    running: Running, argv: list[str], spec: dict[str, Any], reason: str, says: str
+) -> None:
+    with pytest.raises(StartError, match=says) as caught:
+        running.start(*argv, **spec)
+    assert caught.value.reason == reason
+
+
+async def test_a_folder_that_may_be_made_is_made(running: Running, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert await running.start("test", "-d", str(folder), paths=(NeededPath(str(folder), "folder", True),)).wait() == 0

@@ -1,0 +1,109 @@
+"""Logs: read in parts over the bus, kept small while their writers go on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from halimede import topics
+from halimede.bus.memory import MemoryBus
+from halimede.bus.requests import Requests
+from halimede.messages import LogsReply, LogsRequest
+from services.lc import logs
+from services.lc.logs import read_part, rotate
+from tests.integration.lc_world import EDGE, World, world
+from tests.simulated import eventually, simulated
+
+WHOLE = 1_048_576
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.log"
+    path.write_text("one\nzwei: ä€😀\nthree\n")
+    return path
+
+
+def test_parts_join_to_the_whole_whatever_their_size(log: Path) -> None:
+    for limit in (4, 5, 7, 100):
+        text, offset = "", 0
+        while part := read_part(log, offset, limit).text:
+            text, offset = text + part, read_part(log, offset, limit).offset
+        assert text == log.read_text()
+
+
+def test_a_negative_offset_counts_from_the_end(log: Path) -> None:
+    assert read_part(log, -6, WHOLE).text == "three\n"
+    assert read_part(log, -(10**30), WHOLE).text == log.read_text()
+
+
+def test_an_offset_behind_the_end_starts_again(log: Path) -> None:
+    assert read_part(log, 10**30, WHOLE) == LogsReply(text=log.read_text(), offset=log.stat().st_size)
+
+
+def test_at_the_end_there_is_nothing_until_there_is_more(log: Path) -> None:
+    end = read_part(log, 0, WHOLE).offset
+    assert read_part(log, end, WHOLE) == LogsReply(offset=end)
+    with log.open("a") as file:
+        file.write("four\n")
+    assert read_part(log, end, WHOLE).text == "four\n"
+
+
+def test_bytes_that_are_no_text_do_no_harm(log: Path) -> None:
+    log.write_bytes(b"\xff\xfe\0ok\n")
+    assert read_part(log, 0, WHOLE).text == "��\0ok\n"
+
+
+def test_a_writer_goes_on_in_an_emptied_log(log: Path) -> None:
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"before\n")
+        rotate(log)
+        writer.write(b"after\n")
+    assert log.read_text() == "after\n"
+    assert log.with_name("worker.log.1").read_text().endswith("before\n")
+
+
+@simulated
+async def test_a_log_that_has_grown_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_LOG", 100)
+    path = tmp_path / "nodes/edge0/workers/default/w/worker.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("x" * 101)
+    async with world(tmp_path):
+        await eventually(lambda: path.stat().st_size == 0)
+        path.write_text("y" * 200)
+        await eventually(lambda: path.with_name("worker.log.1").read_text() == "y" * 200)
+
+
+async def ask(node: World, request: LogsRequest) -> LogsReply:
+    async with MemoryBus("operator", node.broker) as operator:
+        asking: Requests[LogsReply] = Requests(operator, topics.LOGS_REPLY.at(client="operator"))
+        await asking.start()
+        await operator.wait_connected(10)
+        return (await asking.ask(topics.LOGS_REQUEST.at(node="edge0", client="operator"), request, timeout_s=10)).body
+
+
+@simulated
+async def test_the_worst_log_fits_into_a_reply(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        path = node.config.folders.log(EDGE)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(2_000_000))
+        reply = await ask(node, LogsRequest(namespace="default", worker=EDGE.name, offset=0, limit=WHOLE))
+        assert reply.offset == len(reply.text) == 512 * 1024
+
+
+@simulated
+async def test_a_reply_stays_below_what_the_broker_takes(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        node.broker.max_packet = 20_000
+        node.bus.cut()
+        node.bus.heal()
+        await asyncio.sleep(10)
+        path = node.config.folders.log(EDGE)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(2_000_000))
+        reply = await ask(node, LogsRequest(namespace="default", worker=EDGE.name, offset=0))
+        assert 1000 < len(reply.text) < 20_000 / 6

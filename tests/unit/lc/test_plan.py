@@ -1,0 +1,257 @@
+"""What to do, given what is held, what is ready and what runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede.api import neptune, parse
+from halimede.messages import ModelOutput
+from halimede.names import Key
+from services.lc.folders import Folders, Worker
+from services.lc.items import Items
+from services.lc.plan import Node, Plan, Preparation, Running, plan
+from services.lc.store import Held
+from services.lc.template import Host
+from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
+
+HOST = Host("python", Path("/app"), 1, 1)
+NODE = Node("edge0", {}, Folders(Path("/home"), "edge0"), "127.0.0.1:1883", HOST)
+PLURALS = {"Model": "models", "JointInferenceService": "jointinferenceservices", "Dataset": "datasets"}
+
+
+def decide(
+    *bodies: dict[str, Any], ready: Any = True, running: Any = (), node: Node = NODE, complete: bool = True
+) -> Plan:
+    """Plan for these resources. ``ready``: True, False, or preparations as they are."""
+    held = {}
+    for body in bodies:
+        meta = body["metadata"]
+        key = Key(PLURALS[body["kind"]], meta["namespace"], meta["name"])
+        held[key] = Held(key, meta["uid"], meta["generation"], body)
+    items = Items().read(held)
+    wanted = plan(items, {}, {}, node).prepare
+    preparations = ready if isinstance(ready, dict) else {}
+    if ready is True:
+        preparations = {
+            key: Preparation(want, "Ready", path=Path(f"/cache/{key.name}")) for key, want in wanted.items()
+        }
+    return plan(items, preparations, {r.worker: r for r in running}, node, complete=complete)
+
+
+def runs(spec_hash: str = "", uid: str = "u1", worker: Worker = EDGE, service: Key = HELMET, **fields: Any) -> Running:
+    return Running(worker, service, uid, spec_hash, **fields)
+
+
+def test_a_worker_starts_once_its_model_is_ready() -> None:
+    decided = decide(model(), service())
+    assert [(s.worker, s.service, s.uid, s.role) for s in decided.start] == [(EDGE, HELMET, "u1", "edge")]
+    env = decided.start[0].spec.env
+    assert env["MODEL_URL"] == "/cache/small"
+    assert env["HALIMEDE_BROKER"] == "127.0.0.1:1883"
+    assert env["HALIMEDE_STATE"] == "/home/nodes/edge0/workers/default/helmet-edge-edge0"
+    assert (env["HEM_NAME"], json.loads(env["HEM_PARAMETERS"])) == (
+        "Margin",
+        [{"key": "threshold_margin", "value": "0.2"}],
+    )
+    assert (env["DEADLINE_MS"], env["GRACE_S"], env["SERVICE_UID"], env["NODE_NAME"]) == ("2000", "10", "u1", "edge0")
+    assert "SOURCE" not in env
+
+
+def test_the_model_is_described_without_where_it_came_from() -> None:
+    bodies = model(url="https://u:secret@host/m?token=secret", labels=["a"], credentialName="key"), service()
+    decided = decide(*bodies)
+    assert "secret" not in str(decided.start[0].spec)
+    assert json.loads(decided.start[0].spec.env["MODEL_SPEC"]) == {
+        "url": "/cache/small",
+        "format": "onnx",
+        "labels": ["a"],
+    }
+    assert decided.standings[SMALL].models == (ModelOutput(format="onnx", url="https://***@host/m?***"),)
+
+
+def test_the_source_goes_down_as_it_stands() -> None:
+    env = decide(model(), service(source={"cameras": ["cam0"]})).start[0].spec.env
+    assert json.loads(env["SOURCE"]) == {"cameras": ["cam0"]}
+
+
+def test_a_cloud_worker_is_told_nothing_of_mining() -> None:
+    decided = decide(model("big"), service(edge_node="edge9", cloud_node="edge0"))
+    assert decided.start[0].worker == CLOUD
+    assert not {"HEM_NAME", "SOURCE", "DEADLINE_MS"} & set(decided.start[0].spec.env)
+
+
+def test_both_roles_may_be_on_one_node() -> None:
+    decided = decide(model(), model("big"), service(cloud_node="edge0"))
+    assert {s.worker for s in decided.start} == {EDGE, CLOUD}
+
+
+def test_a_service_without_its_model_waits_for_it() -> None:
+    decided = decide(service())
+    assert decided.start == ()
+    lack = decided.standings[HELMET].lacks[EDGE]
+    assert (lack.phase, lack.reason) == ("Pending", "ModelNotFound")
+
+
+def test_a_service_whose_model_is_being_prepared_waits() -> None:
+    decided = decide(model(), service(), ready=False)
+    assert decided.start == ()
+    assert decided.standings[HELMET].lacks[EDGE].reason == "ModelNotReady"
+    assert decided.standings[SMALL].settled
+    assert decided.standings[SMALL].settled.phase == "Pending"
+
+
+def test_a_service_whose_model_failed_says_why() -> None:
+    want = decide(model()).prepare[SMALL]
+    decided = decide(model(), service(), ready={SMALL: Preparation(want, "Failed", "NotFound", "/m does not exist")})
+    lack = decided.standings[HELMET].lacks[EDGE]
+    assert (lack.phase, lack.message) == ("Failed", "Model small: /m does not exist")
+
+
+def test_the_same_again_changes_nothing() -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    decided = decide(model(), service(), running=[runs(digest)])
+    assert (decided.start, decided.stop) == ((), ())
+
+
+def test_an_adopted_worker_that_is_still_right_is_asked_for_and_not_stopped() -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    decided = decide(model(), service(), running=[runs(digest, confirmed=False)])
+    assert [s.worker for s in decided.start] == [EDGE]
+    assert decided.stop == ()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        service(generation=2, deadlineMs=1),
+        service(generation=2, source={"path": "/frames"}),
+        service(generation=2, edge={"args": ["--new"]}),
+        service(generation=2, edge={"resources": {"limits": {"memory": "1Gi"}}}),
+        service(uid="u2"),
+    ],
+)
+def test_a_changed_spec_replaces_the_worker(changed: dict[str, Any]) -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    decided = decide(model(), changed, running=[runs(digest)])
+    assert (decided.stop, decided.start) == ((EDGE,), ())
+    assert [s.worker for s in decide(model(), changed).start] == [EDGE]
+
+
+def test_a_changed_model_replaces_the_worker_once_it_is_there() -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    new = model(generation=2, url="/new.onnx", labels=["a"])
+    old_preparation = {SMALL: Preparation(decide(model()).prepare[SMALL], "Ready", path=Path("/cache/small"))}
+    waiting = decide(new, service(), ready=old_preparation, running=[runs(digest)])
+    assert (waiting.start, waiting.stop) == ((), ())
+    assert decide(new, service(), running=[runs(digest)]).stop == (EDGE,)
+
+
+def test_a_change_that_does_not_concern_the_worker_leaves_it_alone() -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    cloud_changed = service(generation=2, cloud={"args": ["x"]})
+    assert decide(model(), cloud_changed, running=[runs(digest)]).stop == ()
+
+
+def test_the_old_worker_serves_on_when_the_new_template_is_refused() -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    decided = decide(model(), service(generation=2, edge={"image": "nginx"}), running=[runs(digest)])
+    assert (decided.start, decided.stop) == ((), ())
+    assert decided.standings[HELMET].lacks[EDGE].reason == "UnsupportedTemplate"
+    assert decided.standings[HELMET].generation == 2
+
+
+def test_the_worker_of_an_earlier_uid_does_not_serve_on() -> None:
+    assert decide(service(uid="u2"), running=[runs(uid="u1")]).stop == (EDGE,)
+
+
+@pytest.mark.parametrize("bodies", [(), (model(),)])
+def test_a_worker_whose_service_is_gone_stops(bodies: Any) -> None:
+    assert decide(*bodies, running=[runs()]).stop == (EDGE,)
+
+
+def test_a_worker_that_has_no_place_here_any_more_stops() -> None:
+    moved = service(generation=2, edge_node="edge1", cloud_node="edge0")
+    decided = decide(model(), model("big"), moved, running=[runs()])
+    assert decided.stop == (EDGE,)
+    assert [s.worker for s in decided.start] == [CLOUD]
+
+
+def test_while_the_store_is_not_complete_nothing_unknown_is_stopped() -> None:
+    assert decide(running=[runs()], complete=False).stop == ()
+    assert decide(model(), service(uid="u2"), running=[runs()], complete=False).stop == (EDGE,)
+
+
+def test_labels_of_the_node_decide_where_a_selector_matches() -> None:
+    body = service()
+    body["spec"]["edgeWorker"]["template"]["spec"] = {"nodeSelector": {"role": "edge"}, "containers": [{}]}
+    assert decide(model(), body).start == ()
+    standing = decide(model(), body).standings[HELMET]
+    assert standing.settled
+    assert standing.settled.reason == "NoPlacement"
+    labelled = Node("edge0", {"role": "edge"}, NODE.folders, NODE.broker, HOST)
+    assert [s.worker for s in decide(model(), body, node=labelled).start] == [EDGE]
+
+
+def test_a_name_that_leaves_no_room_for_the_workers_is_a_condition() -> None:
+    body = service("h" * 250)
+    decided = decide(model(), body)
+    (lack,) = decided.standings[Key("jointinferenceservices", "default", "h" * 250)].lacks.values()
+    assert lack.reason == "NameTooLong"
+
+
+def test_a_resource_that_cannot_be_read_is_reported_and_the_others_go_on() -> None:
+    broken = service("other")
+    broken["spec"]["edgeWorker"]["unheardOf"] = 1
+    decided = decide(model(), service(), broken)
+    assert [s.worker for s in decided.start] == [EDGE]
+    settled = decided.standings[Key("jointinferenceservices", "default", "other")].settled
+    assert settled
+    assert (settled.phase, settled.reason) == ("Failed", "InvalidResource")
+    assert "unheardOf" in settled.message
+
+
+def test_a_service_whose_model_cannot_be_read_says_so() -> None:
+    decided = decide({**model(), "spec": {"url": "gopher://x", "format": "onnx"}}, service())
+    assert decided.standings[HELMET].lacks[EDGE].phase == "Failed"
+    assert "gopher" in decided.standings[HELMET].lacks[EDGE].message
+
+
+def test_the_neptune_form_is_for_gm_to_translate_and_then_runs_the_users_script() -> None:
+    worker = {
+        "name": "w",
+        "model": {"name": "small"},
+        "nodeName": "edge0",
+        "workerSpec": {
+            "scriptDir": "/code",
+            "scriptBootFile": "little.py",
+            "frameworkType": "tensorflow",
+            "frameworkVersion": "1.15",
+            "parameters": [{"key": "nms_threshold", "value": "0.6"}],
+        },
+    }
+    form = {
+        **service(),
+        "apiVersion": "neptune.io/v1alpha1",
+        "spec": {
+            "edgeWorker": {**worker, "hardExampleAlgorithm": {"name": "IBT"}},
+            "cloudWorker": {**worker, "nodeName": "cloud0"},
+        },
+    }
+    refused = decide(model(), form).standings[HELMET].settled
+    assert refused
+    assert refused.reason == "InvalidResource"
+    spec = decide(model(), neptune.to_sedna(parse(form))).start[0].spec
+    assert (spec.argv, spec.cwd) == (("python", "little.py"), "/code")
+    assert (spec.env["PYTHONPATH"], spec.env["nms_threshold"], spec.env["HEM_NAME"]) == ("/code", "0.6", "IBT")
+    assert [path.path for path in spec.paths] == ["/code"]
+
+
+def test_datasets_are_wanted_too() -> None:
+    body = {**model("images"), "kind": "Dataset", "spec": {"url": "/data/images", "format": "txt"}}
+    decided = decide(body, ready=False)
+    assert [want.url for want in decided.prepare.values()] == ["/data/images"]
+    assert decided.standings[Key("datasets", "default", "images")].models == ()

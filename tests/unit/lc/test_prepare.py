@@ -1,0 +1,155 @@
+"""Models and Datasets on their way to the node, in simulated time with a fetcher of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede.models import Cache, Fetched, FetchError, Reason
+from halimede.names import Key
+from tests.integration.lc_world import HELMET, SMALL, World, model, service
+from tests.simulated import eventually, simulated
+
+
+class Origin:
+    """A fetcher that fails as told, and counts."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.asked: list[tuple[float, str]] = []
+        self.now = self.most = 0
+        self.delay = 0.0
+
+    async def __call__(self, url: str, sha256: str, cache: Cache, progress: Any = None) -> Fetched:
+        self.asked.append((asyncio.get_running_loop().time(), url))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            for step in range(10):
+                progress(step * 10_000_000, 100_000_000)
+                await asyncio.sleep(self.delay / 10)
+            if self.failures:
+                raise self.failures.pop(0)
+            return Fetched(cache.path("0" * 64), "0" * 64, 1)
+        finally:
+            self.now -= 1
+
+    def gaps(self) -> list[int]:
+        times = [at for at, _ in self.asked]
+        return [round(b - a) for a, b in itertools.pairwise(times)]
+
+
+def temporary() -> FetchError:
+    return FetchError(Reason.UNREACHABLE, "the host cannot be reached", temporary=True)
+
+
+@simulated
+async def test_temporary_failures_are_tried_again_with_back_off_and_heal(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin(*[temporary() for _ in range(8)])
+    node.fetch = origin
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), service())
+        await node.gm.reaches(SMALL, "Pending", "Unreachable")
+        await eventually(lambda: "cannot be reached" in node.gm.statuses[HELMET].message)
+        assert node.gm.statuses[HELMET].reason == "ModelNotReady"
+        await asyncio.sleep(300)
+        await node.gm.reaches(SMALL, "Ready", "")
+        assert origin.gaps() == [1, 2, 4, 8, 16, 32, 60, 60]
+        assert len(node.launcher.alive) == 1
+
+
+@simulated
+async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(tmp_path: Path) -> None:
+    node = World(tmp_path)
+    node.fetch = Origin(FetchError(Reason.NOT_FOUND, "/models/small.onnx does not exist on this node"))
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), service())
+        await node.gm.reaches(SMALL, "Failed", "NotFound")
+        status = await node.gm.reaches(HELMET, "Failed", "ModelNotReady")
+        assert status.message == "Model small: /models/small.onnx does not exist on this node"
+        await node.gm.reaches(SMALL, "Ready")
+        await eventually(lambda: node.launcher.alive)
+
+
+@simulated
+async def test_a_download_that_breaks_in_an_unknown_way_ends_nothing_else(tmp_path: Path) -> None:
+    node = World(tmp_path)
+    node.fetch = Origin(RuntimeError("token=hunter2"))
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model())
+        status = await node.gm.reaches(SMALL, "Failed", "Internal")
+        assert "hunter2" not in status.message
+        await asyncio.sleep(61)
+        await node.gm.reaches(SMALL, "Ready")
+
+
+@simulated
+async def test_a_long_download_tells_its_progress(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin()
+    node.fetch, origin.delay = origin, 60
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model())
+        status = await node.gm.reaches(SMALL, "Pending", "Downloading")
+        assert status.message.endswith("of 100 MB are here")
+        await node.gm.reaches(SMALL, "Ready")
+
+
+@simulated
+async def test_a_model_that_is_no_longer_wanted_is_no_longer_fetched(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin()
+    node.fetch, origin.delay = origin, 3600
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model())
+        await eventually(lambda: origin.now == 1)
+        await node.gm.delete(SMALL, "uid-small")
+        await eventually(lambda: origin.now == 0)
+        await node.gm.forgotten(SMALL)
+
+
+@simulated
+async def test_a_changed_model_is_fetched_anew(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin()
+    node.fetch = origin
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model())
+        await node.gm.reaches(SMALL, "Ready")
+        await node.gm.insert(model(generation=2, url="/new.onnx"))
+        await node.gm.reaches(SMALL, "Ready", generation=2)
+        assert [url for _, url in origin.asked] == ["/models/small.onnx", "/new.onnx"]
+
+
+@simulated
+async def test_downloads_side_by_side_are_bounded(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin()
+    node.fetch, origin.delay = origin, 5
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(*(model(f"m{i}") for i in range(6)))
+        await eventually(
+            lambda: len(node.gm.statuses) == 6 and {s.phase for s in node.gm.statuses.values()} == {"Ready"}, 60
+        )
+        assert origin.most == 2
+
+
+@pytest.mark.parametrize("url", ["{}/images", "file://{}/images"])
+@simulated
+async def test_a_local_dataset_is_ready_once_it_exists(tmp_path: Path, url: str) -> None:
+    node, key = World(tmp_path), Key("datasets", "default", "images")
+    body = {**model("images"), "kind": "Dataset", "spec": {"url": url.format(tmp_path), "format": "txt"}}
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(body)
+        await node.gm.reaches(key, "Failed", "NotFound")
+        (tmp_path / "images").mkdir()
+        await node.gm.reaches(key, "Ready")
+
+
+@simulated
+async def test_a_dataset_elsewhere_is_taken_as_it_is(tmp_path: Path) -> None:
+    node = World(tmp_path)
+    body = {**model("images"), "kind": "Dataset", "spec": {"url": "s3://bucket/images", "format": "txt"}}
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(body)
+        await node.gm.reaches(Key("datasets", "default", "images"), "Ready")

@@ -1,0 +1,189 @@
+"""What GM is told of a resource, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from halimede import histogram
+from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
+from services.lc.folders import Worker
+from services.lc.plan import Lack, Standing
+from services.lc.report import add_up, compose
+from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service, world
+from tests.simulated import eventually, simulated
+
+RUNNING = WorkerReport(name=EDGE.name, role="edge", phase="Running")
+STANDING = Standing(HELMET, "u1", 3, {EDGE: "edge"})
+
+
+def counted(*milliseconds: float) -> Histogram:
+    made = Histogram(buckets={})
+    for value in milliseconds:
+        histogram.record(made, value)
+    return made
+
+
+def test_counts_of_several_workers_add_up() -> None:
+    total = add_up([
+        TaskInfo(
+            inference_number=30, hard_example_number=10, upload_cloud_ratio=0.3, degraded=1, start_time="2026-01-02",
+            current_time="2026-01-03", edge_latency=counted(1, 2),
+        ),
+        TaskInfo(
+            inference_number=10, hard_example_number=5, upload_cloud_ratio=0.5, lost=2, start_time="2026-01-01",
+            current_time="2026-01-04", edge_latency=counted(2), offload_latency=counted(9),
+        ),
+    ])  # fmt: skip
+    assert (total.inference_number, total.hard_example_number, total.degraded, total.lost) == (40, 15, 1, 2)
+    assert total.upload_cloud_ratio == pytest.approx(0.35)
+    assert (total.start_time, total.current_time) == ("2026-01-01", "2026-01-04")
+    assert total.edge_latency == counted(1, 2, 2)
+    assert total.offload_latency == counted(9)
+
+
+def test_a_worker_that_has_counted_nothing_yet_adds_up_too() -> None:
+    assert add_up([TaskInfo()]).upload_cloud_ratio == 0
+
+
+def test_the_worst_worker_is_the_phase() -> None:
+    standing = Standing(HELMET, "u1", 3, {EDGE: "edge", CLOUD: "cloud"})
+    failed = WorkerReport(
+        name=CLOUD.name, role="cloud", phase="Failed", reason="CrashLoopBackOff", message="exit code 1"
+    )
+    status = compose(standing, {EDGE: RUNNING, CLOUD: failed}, {})
+    assert (status.phase, status.reason, status.message) == ("Failed", "CrashLoopBackOff", "exit code 1")
+    assert status.workers == [RUNNING, failed]
+    assert (status.uid, status.observed_generation) == ("u1", 3)
+
+
+def test_a_worker_without_process_is_pending() -> None:
+    status = compose(STANDING, {}, {})
+    assert (status.phase, status.reason) == ("Pending", "Starting")
+    assert status.workers[0].phase == "Pending"
+
+
+def test_an_update_that_failed_shows_while_the_old_worker_runs() -> None:
+    lack = Lack("Failed", "UnsupportedTemplate", "remove it")
+    standing = Standing(HELMET, "u1", 4, {EDGE: "edge"}, {EDGE: lack})
+    status = compose(standing, {EDGE: RUNNING}, {})
+    assert (status.phase, status.reason) == ("Failed", "UnsupportedTemplate")
+    assert status.workers == [RUNNING]
+
+
+def test_a_cloud_worker_beside_an_edge_worker_adds_its_own_work_alone() -> None:
+    standing = Standing(HELMET, "u1", 1, {EDGE: "edge", CLOUD: "cloud"})
+    cloud = TaskInfo(inference_number=99, served=7, batches=3)
+    status = compose(standing, {}, {EDGE: TaskInfo(inference_number=10), CLOUD: cloud})
+    assert status.output
+    assert status.output.task_info
+    total = status.output.task_info
+    assert (total.inference_number, total.served, total.batches) == (10, 7, 3)
+
+
+def test_counts_that_are_not_known_are_left_out_and_not_zero() -> None:
+    standing = Standing(HELMET, "u1", 1, {EDGE: "edge", CLOUD: "cloud"})
+    assert compose(standing, {}, {CLOUD: TaskInfo(served=7)}).output is None
+
+
+def test_long_messages_are_cut_to_what_a_body_may_hold() -> None:
+    lack = Lack("Failed", "r" * 999, "m" * 9999)
+    status = compose(Standing(HELMET, "u1", 1, {EDGE: "edge"}, {EDGE: lack}), {}, {})
+    assert (len(status.reason), len(status.message)) == (256, 4096)
+    assert (len(status.workers[0].reason), len(status.workers[0].message)) == (256, 4096)
+
+
+@simulated
+async def test_counts_leave_at_most_once_a_second_and_the_last_always(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        await asyncio.sleep(5)
+        before = node.gm.reports[HELMET]
+        for i in range(100):
+            await node.gm.says(EDGE, task_info=TaskInfo(inference_number=100 + i))
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2)
+        assert 4 <= node.gm.reports[HELMET] - before <= 7
+        output = node.gm.statuses[HELMET].output
+        assert output
+        assert output.task_info
+        assert output.task_info.inference_number == 199
+
+
+@simulated
+async def test_a_change_of_phase_leaves_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        await node.gm.says(EDGE, task_info=TaskInfo(inference_number=11))
+        await asyncio.sleep(0.05)
+        node.launcher.of(EDGE).end(1)
+        await asyncio.sleep(0.05)
+        assert node.gm.statuses[HELMET].reason == "Restarting"
+
+
+@simulated
+async def test_every_connection_brings_a_sync_and_all_reports_again(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        node.broker.restart()
+        await eventually(lambda: not node.bus.connected)
+        node.gm.statuses.clear()
+        syncs = len(node.gm.syncs)
+        await eventually(lambda: set(node.gm.statuses) == {HELMET, SMALL} and len(node.gm.syncs) > syncs, 30)
+
+
+@simulated
+async def test_a_farewell_is_owed_until_the_broker_has_taken_it(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        process = node.launcher.of(EDGE)
+        process.stubborn = True
+        await node.gm.delete(HELMET, "u1")
+        await asyncio.sleep(1)
+        assert HELMET in node.gm.statuses  # its worker still runs
+        node.bus.cut()
+        await asyncio.sleep(20)
+        assert not process.alive
+        assert HELMET in node.gm.statuses
+        node.bus.heal()
+        await node.gm.forgotten(HELMET)
+
+
+@simulated
+async def test_an_insert_that_is_repeated_is_acknowledged_again_and_changes_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        process, before = node.launcher.of(EDGE), node.gm.reports[HELMET]
+        await node.gm.insert(service())
+        await eventually(lambda: node.gm.reports[HELMET] == before + 1)
+        assert node.launcher.started == [process]
+
+
+@simulated
+async def test_a_delete_of_another_uid_leaves_the_service_and_says_whose_it_is(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        before = node.gm.reports[HELMET]
+        await node.gm.delete(HELMET, "u0")
+        await eventually(lambda: node.gm.reports[HELMET] == before + 1)
+        assert node.gm.statuses[HELMET].uid == "u1"
+        assert node.launcher.of(EDGE).signals == []
+
+
+@simulated
+async def test_a_refused_template_is_reported_with_the_generation_that_it_is_of(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        await node.gm.insert(service(generation=2, edge={"image": "nginx"}))
+        status = await node.gm.reaches(HELMET, "Failed", "UnsupportedTemplate", generation=2)
+        assert "nginx" in status.message
+        assert status.workers[0].phase == "Running"
+        await node.gm.insert(service(generation=3))
+        await node.gm.reaches(HELMET, "Running", generation=3)
+
+
+@simulated
+async def test_workers_of_two_services_are_told_apart(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        other = Worker("default", "other-edge-edge0")
+        await node.gm.insert(model(), service("other", uid="u2"))
+        await eventually(lambda: len(node.launcher.alive) == 2)
+        await node.gm.says(other, "failed", owner="other", reason="NoCamera")
+        await node.gm.reaches(type(HELMET)(HELMET.plural, "default", "other"), "Failed", "NoCamera")
+        assert isinstance(node.gm.statuses[HELMET], NodeStatus)
+        assert node.gm.statuses[HELMET].phase == "Running"

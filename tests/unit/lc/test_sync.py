@@ -1,0 +1,117 @@
+"""The channel to GM: presence, syncs, epochs. In simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from halimede.bus.memory import MemoryBus
+from services.lc.sync import PERIOD_S
+from tests.integration.lc_world import HELMET, SMALL, FakeGm, World, model, service, world
+from tests.simulated import eventually, simulated
+
+
+@simulated
+async def test_birth_and_will_carry_one_epoch_and_the_next_connection_a_higher_one(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.presences)
+        first = node.gm.presences[-1]
+        assert (first.node, first.online) == ("edge0", True)
+        assert first.cpus > 0
+        assert first.memory_bytes > 0
+        node.bus.cut()
+        await eventually(lambda: not node.gm.presences[-1].online)
+        assert node.gm.presences[-1].epoch == first.epoch
+        node.bus.heal()
+        await eventually(lambda: node.gm.presences[-1].online)
+        assert node.gm.presences[-1].epoch > first.epoch
+
+
+@simulated
+async def test_a_sync_says_what_is_held_and_the_epoch_of_the_presence(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.syncs)
+        assert node.gm.syncs[-1].holds == []
+        assert node.gm.syncs[-1].epoch == node.gm.presences[-1].epoch
+
+
+@simulated
+async def test_an_answered_node_syncs_every_five_minutes(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.syncs)
+        await asyncio.sleep(5)
+        await node.gm.synced()
+        before = len(node.gm.syncs)
+        await asyncio.sleep(PERIOD_S - 20)
+        assert len(node.gm.syncs) == before
+        await asyncio.sleep(32)
+        assert len(node.gm.syncs) == before + 1
+
+
+@simulated
+async def test_a_sync_without_answer_is_sent_again_with_back_off(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.syncs)
+        await asyncio.sleep(1)
+        before = len(node.gm.syncs)
+        await asyncio.sleep(14)
+        assert len(node.gm.syncs) == before + 1
+        await asyncio.sleep(600)
+        assert before + 4 <= len(node.gm.syncs) <= before + 8
+
+
+@simulated
+async def test_a_new_gm_is_told_what_the_node_holds_and_how_it_stands(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        new = FakeGm(MemoryBus("gm-2", node.broker), epoch=2)
+        async with new.running():
+            await eventually(lambda: new.syncs)
+            assert new.held() == {("small", "uid-small", 1), ("helmet", "u1", 1)}
+            await eventually(lambda: new.reports[HELMET] >= 2 and new.reports[SMALL] >= 2)
+
+
+@simulated
+async def test_a_gm_that_comes_back_is_told_too(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await eventually(lambda: node.gm.syncs)
+        await node.gm.synced()
+        await asyncio.sleep(2)
+        before = len(node.gm.syncs)
+        node.gm.bus.cut()
+        await asyncio.sleep(2)
+        node.gm.bus.heal()
+        await eventually(lambda: len(node.gm.syncs) > before, 20)
+
+
+@simulated
+async def test_an_older_gm_is_not_followed_even_by_a_controller_that_was_restarted(tmp_path: Path) -> None:
+    node = World(tmp_path)
+    async with node.gm.running():
+        async with node.lc():
+            await node.gm.insert(model(), epoch=5)
+            await node.gm.reaches(SMALL, "Ready")
+        async with node.lc():
+            await node.gm.insert(service(), epoch=4)
+            await node.gm.delete(SMALL, "uid-small", epoch=4)
+            await node.gm.insert(service("newer", uid="u2"), epoch=5)
+            await eventually(lambda: len(node.gm.statuses) == 2)
+            node.bus.cut()
+            node.bus.heal()
+            before = len(node.gm.syncs)
+            await eventually(lambda: len(node.gm.syncs) > before)
+            assert node.gm.held() == {("small", "uid-small", 1), ("newer", "u2", 1)}
+
+
+@simulated
+async def test_what_was_deleted_while_the_node_was_away_is_removed_after_its_sync(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        node.bus.cut()
+        await asyncio.sleep(10)
+        assert len(node.launcher.alive) == 1
+        before = len(node.gm.syncs)
+        node.bus.heal()
+        await eventually(lambda: len(node.gm.syncs) > before, 20)
+        assert ("helmet", "u1", 1) in node.gm.held()
+        await node.gm.delete(HELMET, "u1")
+        await node.gm.forgotten(HELMET)
+        assert node.launcher.alive == []

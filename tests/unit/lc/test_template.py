@@ -1,0 +1,289 @@
+"""A pod template as a process: what is honoured, what is harmless, and what is refused by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.lc.environment import Told
+from services.lc.process import NeededPath, ProcessSpec
+from services.lc.template import Host, RefusalError, expand, to_process
+
+HOST = Host(python="/venv/bin/python", library=Path("/app"), uid=1000, gid=1000)
+TOLD = Told({"NAMESPACE": "default", "WORKER_NAME": "w"}, {"LC_PERIOD": "1", "DATA_PATH_PREFIX": ""})
+STATE = Path("/state/w")
+
+
+def process(container: dict[str, Any] | None = None, host: Host = HOST, role: Any = "edge", **pod: Any) -> ProcessSpec:
+    template = {"spec": {"containers": [container or {}], **pod}}
+    return to_process(template, role, TOLD, STATE, host)
+
+
+def refusal(container: dict[str, Any] | None = None, **pod: Any) -> str:
+    with pytest.raises(RefusalError) as caught:
+        process(container, **pod)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "",
+        "halimede/worker",
+        "halimede/worker:0.1.0",
+        "halimede/worker-gpu:1",
+        "registry.local:5000/halimede/worker@sha256:abc",
+        "halimede-worker:1",
+        "ghcr.io/someone/halimede-worker:edge",
+    ],
+)
+@pytest.mark.parametrize("role", ["edge", "cloud"])
+def test_our_own_image_is_our_own_worker(image: str, role: str) -> None:
+    spec = process({"image": image}, role=role)
+    assert spec.argv == ("/venv/bin/python", "-m", "services.worker", role)
+    assert spec.cwd == str(STATE)
+    assert spec.env["PYTHONPATH"] == "/app"
+    assert spec.env["WORKER_NAME"] == "w"
+
+
+@pytest.mark.parametrize(
+    "image", ["nginx", "kubeedge/sedna-example:v0.3", "halimede/gm", "nothalimede/workers", "x/halimede-workers:1"]
+)
+def test_a_foreign_image_without_a_command_is_refused(image: str) -> None:
+    text = refusal({"image": image})
+    assert image in text
+    assert "spec.edgeWorker.template.spec.containers[0].image" in text
+    assert "add command" in text
+    assert "add command" in refusal({"image": image, "args": ["serve"]})
+
+
+@pytest.mark.parametrize("python", ["python", "python3"])
+def test_python_is_the_python_of_the_controller(python: str) -> None:
+    spec = process({"image": "tensorflow:1.15", "command": [python, "big.py"], "args": ["--x"], "workingDir": "/code"})
+    assert spec.argv == ("/venv/bin/python", "big.py", "--x")
+    assert spec.cwd == "/code"
+    assert "PYTHONPATH" not in spec.env
+
+
+def test_any_other_command_runs_as_it_stands() -> None:
+    assert process({"image": "any", "command": ["ffmpeg", "-v"]}).argv == ("ffmpeg", "-v")
+
+
+def test_arguments_are_given_to_our_own_worker() -> None:
+    assert process({"args": ["--verbose"]}).argv[-2:] == ("edge", "--verbose")
+
+
+def test_references_are_expanded_in_order_as_kubernetes_does() -> None:
+    env = [
+        {"name": "A", "value": "1"},
+        {"name": "B", "value": "$(A)-$(WORKER_NAME)-$(C)"},
+        {"name": "C", "value": "$$(A)"},
+    ]
+    spec = process({"env": env, "command": ["run", "$(B)"], "args": ["$(C)", "$$", "$A", "$(", "$(NONE)"]})
+    assert spec.env["B"] == "1-w-$(C)"
+    assert spec.env["C"] == "$(A)"
+    assert spec.argv == ("run", "1-w-$(C)", "$(A)", "$", "$A", "$(", "$(NONE)")
+
+
+def test_an_expanded_value_is_not_expanded_again() -> None:
+    assert expand("$(X)", {"X": "$(X)$(X)"}) == "$(X)$(X)"
+
+
+def test_the_template_may_change_defaults_but_not_who_the_worker_is() -> None:
+    env = [{"name": "LC_PERIOD", "value": "30"}, {"name": "NAMESPACE", "value": "kube-system"}]
+    spec = process({"env": env})
+    assert spec.env["LC_PERIOD"] == "30"
+    assert spec.env["NAMESPACE"] == "default"
+
+
+def test_a_path_of_the_users_own_modules_comes_before_ours() -> None:
+    assert process({"env": [{"name": "PYTHONPATH", "value": "/mine"}]}).env["PYTHONPATH"] == "/mine:/app"
+
+
+def test_limits_become_memory_and_threads() -> None:
+    spec = process({"resources": {"limits": {"memory": "512Mi", "cpu": "1500m"}, "requests": {"cpu": "4"}}})
+    assert spec.memory_bytes == 512 * 1024**2
+    assert spec.env["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_template_may_set_the_threads_itself() -> None:
+    env = [{"name": "OMP_NUM_THREADS", "value": "7"}]
+    assert process({"resources": {"limits": {"cpu": 1}}, "env": env}).env["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [({}, 10.0), ({"terminationGracePeriodSeconds": 0}, 0.0), ({"terminationGracePeriodSeconds": 45}, 45.0)],
+)
+def test_the_grace_period(given: dict[str, Any], seconds: float) -> None:
+    assert process(**given).grace_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("type_", "needed"),
+    [
+        ("", NeededPath("/data")),
+        ("Directory", NeededPath("/data", "folder")),
+        ("DirectoryOrCreate", NeededPath("/data", "folder", create=True)),
+        ("File", NeededPath("/data", "file")),
+    ],
+)
+def test_a_host_path_at_its_own_path_must_be_there(type_: str, needed: NeededPath) -> None:
+    volumes = [{"name": "d", "hostPath": {"path": "/data", "type": type_}}]
+    assert process({"volumeMounts": [{"name": "d", "mountPath": "/data/"}]}, volumes=volumes).paths == (needed,)
+
+
+HARMLESS_POD = {
+    "nodeName": "edge0",
+    "nodeSelector": {"a": "b"},
+    "restartPolicy": "Always",
+    "dnsPolicy": "ClusterFirstWithHostNet",
+    "hostNetwork": True,
+    "tolerations": [{"operator": "Exists"}],
+    "serviceAccountName": "default",
+    "securityContext": {},
+    "schedulerName": "default-scheduler",
+    "initContainers": [],
+    "volumes": None,
+}
+HARMLESS_CONTAINER = {
+    "name": "worker",
+    "imagePullPolicy": "IfNotPresent",
+    "ports": [{"containerPort": 80}],
+    "livenessProbe": {"httpGet": {"path": "/", "port": 80}},
+    "readinessProbe": {"exec": {"command": ["true"]}},
+    "startupProbe": {"tcpSocket": {"port": 1}},
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "privileged": False},
+    "resources": {},
+    "envFrom": [],
+    "stdin": False,
+}
+
+
+def test_what_only_matters_to_kubernetes_is_harmless() -> None:
+    pod = {key: value for key, value in HARMLESS_POD.items() if value is not None}
+    assert process(HARMLESS_CONTAINER, **pod) == process()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("initContainers", [{"name": "download"}]),
+        ("affinity", {"nodeAffinity": {}}),
+        ("hostAliases", [{"ip": "10.0.0.1"}]),
+        ("runtimeClassName", "gvisor"),
+        ("activeDeadlineSeconds", 60),
+        ("restartPolicy", "Never"),
+        ("contaners", [{}]),
+    ],
+)
+def test_pod_fields_that_cannot_be_honoured_are_named(field: str, value: object) -> None:
+    assert refusal(**{field: value}).startswith(f"spec.edgeWorker.template.spec.{field}: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("envFrom", [{"secretRef": {"name": "s"}}]),
+        ("lifecycle", {"preStop": {"exec": {"command": ["true"]}}}),
+        ("tty", True),
+        ("volumeDevices", [{"name": "d"}]),
+        ("comand", ["sh"]),
+    ],
+)
+def test_container_fields_that_cannot_be_honoured_are_named(field: str, value: object) -> None:
+    assert refusal({field: value}).startswith(f"spec.edgeWorker.template.spec.containers[0].{field}: ")
+
+
+@pytest.mark.parametrize(
+    ("context", "field"),
+    [
+        ({"runAsUser": 0}, "runAsUser"),
+        ({"runAsGroup": 5}, "runAsGroup"),
+        ({"privileged": True}, "privileged"),
+        ({"readOnlyRootFilesystem": True}, "readOnlyRootFilesystem"),
+        ({"allowPrivilegeEscalation": False}, "allowPrivilegeEscalation"),
+        ({"capabilities": {"drop": ["ALL"]}}, "capabilities"),
+        ({"seccompProfile": {"type": "RuntimeDefault"}}, "seccompProfile"),
+    ],
+)
+def test_a_protection_that_would_not_be_there_is_refused(context: dict[str, Any], field: str) -> None:
+    assert f"securityContext.{field}" in refusal({"securityContext": context})
+    assert f"securityContext.{field}" in refusal(securityContext=context)
+
+
+def test_not_to_run_as_root_is_refused_only_to_root() -> None:
+    root = Host(python="python", library=Path("/app"), uid=0, gid=0)
+    process({"securityContext": {"runAsNonRoot": True}})
+    process({"securityContext": {"runAsNonRoot": False, "runAsUser": 0}}, root)
+    with pytest.raises(RefusalError, match="runAsNonRoot"):
+        process({"securityContext": {"runAsNonRoot": True}}, root)
+
+
+@pytest.mark.parametrize(
+    ("mount", "volume", "says"),
+    [
+        ({"mountPath": "/in"}, {"hostPath": {"path": "/out"}}, "set mountPath to the same"),
+        ({"mountPath": "/in"}, {"emptyDir": {}}, "no hostPath"),
+        ({"mountPath": "/in"}, {"configMap": {"name": "c"}}, "no hostPath"),
+        ({"mountPath": "/in", "readOnly": True}, {"hostPath": {"path": "/in"}}, "readOnly"),
+        ({"mountPath": "/in", "subPath": "x"}, {"hostPath": {"path": "/in"}}, "subPath"),
+        ({"mountPath": "/in"}, {"hostPath": {"path": "/in", "type": "Socket"}}, "'Socket' is not supported"),
+        ({"mountPath": "in"}, {"hostPath": {"path": "in"}}, "absolute path"),
+        ({"mountPath": "/a/../b"}, {"hostPath": {"path": "/a/../b"}}, "absolute path"),
+    ],
+)
+def test_volumes_that_a_process_cannot_have(mount: dict[str, Any], volume: dict[str, Any], says: str) -> None:
+    assert says in refusal({"volumeMounts": [{"name": "v", **mount}]}, volumes=[{"name": "v", **volume}])
+
+
+def test_a_mount_without_its_volume_is_refused() -> None:
+    assert "there is no volume 'v'" in refusal({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})
+
+
+def test_a_second_container_is_refused() -> None:
+    assert "containers[1]" in refusal(containers=[{}, {}])
+
+
+def test_a_value_from_a_secret_is_refused() -> None:
+    env = [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    text = refusal({"env": env})
+    assert "env[0].valueFrom" in text
+    assert "PASSWORD" in text
+
+
+@pytest.mark.parametrize("limits", [{"nvidia.com/gpu": 1}, {"ephemeral-storage": "1Gi"}])
+def test_limits_that_a_process_has_no_notion_of_are_refused(limits: dict[str, Any]) -> None:
+    assert f"limits.{next(iter(limits))}" in refusal({"resources": {"limits": limits}})
+
+
+@pytest.mark.parametrize(
+    ("container", "says"),
+    [
+        ({"env": [{"name": "A", "value": 1}]}, "put it in quotes"),
+        ({"resources": {"limits": {"memory": "much"}}}, "positive quantity"),
+        ({"resources": {"limits": ["cpu"]}}, "write a mapping"),
+        ({"command": "run"}, "command"),
+    ],
+)
+def test_mistakes_say_where_and_what(container: dict[str, Any], says: str) -> None:
+    assert says in refusal(container)
+
+
+def test_equal_specs_have_equal_digests_and_any_change_another() -> None:
+    first = process({"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]})
+    same = process({"env": [{"name": "B", "value": "2"}, {"name": "A", "value": "1"}]})
+    assert first.digest == same.digest
+    assert (
+        len({first.digest, process().digest, process({"args": ["x"]}).digest, process({"workingDir": "/"}).digest}) == 4
+    )
+
+
+def test_the_host_is_this_one() -> None:
+    host = Host("python", Path("/"))
+    assert (host.uid, host.gid) == (os.getuid(), os.getgid())

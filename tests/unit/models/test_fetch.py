@@ -1,0 +1,367 @@
+"""The fetcher against real files and a real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+from aiohttp import web
+
+from halimede.errors import InvalidFieldError
+from halimede.models import Cache, FetchError, Limits, Reason, fetch, redact
+
+BODY = os.urandom(3_000_000)
+DIGEST = hashlib.sha256(BODY).hexdigest()
+QUICK = Limits(connect_s=2, inactivity_s=0.3, total_s=5, max_bytes=10_000_000)
+
+
+class Origin:
+    """A server of models. What it answers, tests change as they go."""
+
+    def __init__(self) -> None:
+        self.body, self.etag, self.status = BODY, '"1"', 200
+        self.requests: list[web.Request] = []
+        self.url = ""
+
+    async def model(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        if self.status == 200 and self.etag and request.headers.get("If-None-Match") == self.etag:
+            return web.Response(status=304)
+        return web.Response(status=self.status, body=self.body, headers={"ETag": self.etag} if self.etag else {})
+
+    async def endless(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(bytes(1_000_000))
+
+    async def silent(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"a beginning")
+        await asyncio.sleep(60)
+        return response
+
+    async def broken(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b"a beginning")
+        assert request.transport
+        request.transport.abort()
+        return response
+
+    async def loop(self, request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound(request.url)
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[Origin]:
+    origin = Origin()
+    app = web.Application()
+    for name in ("model", "endless", "silent", "broken", "loop"):
+        app.router.add_get(f"/{name}", getattr(origin, name))
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert site._server
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    origin.url = f"http://127.0.0.1:{port}"
+    yield origin
+    await runner.cleanup()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def model_file(folder: Path, body: bytes = BODY) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(body)
+    return path
+
+
+def leftovers(cache: Cache) -> list[Path]:
+    return list((cache.root / "parts").glob("*"))
+
+
+async def failure(url: str, cache: Cache, sha256: str = "", limits: Limits = QUICK) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        await fetch(url, sha256, cache, limits=limits)
+    assert leftovers(cache) == []
+    assert list((cache.root / "sha256").glob("*")) == []
+    return caught.value
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}"])
+async def test_a_local_file_is_copied_to_its_digest(form: str, tmp_path: Path, cache: Cache) -> None:
+    fetched = await fetch(form.format(model_file(tmp_path)), DIGEST, cache)
+    assert fetched.path == cache.root / "sha256" / DIGEST
+    assert (fetched.digest, fetched.size, fetched.fresh) == (DIGEST, len(BODY), True)
+    assert fetched.path.read_bytes() == BODY
+    assert leftovers(cache) == []
+
+
+async def test_a_path_with_escaped_characters_is_found(tmp_path: Path, cache: Cache) -> None:
+    (tmp_path / "a model.onnx").write_bytes(BODY)
+    assert (await fetch(f"file://{tmp_path}/a%20model.onnx", "", cache)).digest == DIGEST
+
+
+async def test_http_brings_the_same_and_tells_its_progress(origin: Origin, cache: Cache) -> None:
+    seen: list[tuple[int, int | None]] = []
+    fetched = await fetch(f"{origin.url}/model", DIGEST, cache, lambda *at: seen.append(at))
+    assert fetched.path.read_bytes() == BODY
+    assert seen[-1] == (len(BODY), len(BODY))
+    assert seen == sorted(seen)
+
+
+async def test_content_known_by_digest_is_never_asked_for_again(origin: Origin, cache: Cache) -> None:
+    for _ in range(3):
+        await fetch(f"{origin.url}/model", DIGEST, cache)
+    await fetch("http://192.0.2.1/elsewhere", DIGEST, cache)
+    assert len(origin.requests) == 1
+
+
+async def test_without_digest_the_origin_is_asked_and_unchanged_content_is_not_sent_again(
+    origin: Origin, cache: Cache
+) -> None:
+    first = await fetch(f"{origin.url}/model", "", cache)
+    again = await fetch(f"{origin.url}/model", "", cache)
+    assert first == again
+    assert [r.headers.get("If-None-Match") for r in origin.requests] == [None, '"1"']
+
+    origin.body, origin.etag = b"a new model", '"2"'
+    assert (await fetch(f"{origin.url}/model", "", cache)).path.read_bytes() == b"a new model"
+
+
+async def test_an_origin_without_etag_is_read_each_time(origin: Origin, cache: Cache) -> None:
+    origin.etag = ""
+    await fetch(f"{origin.url}/model", "", cache)
+    origin.body = b"a new model"
+    assert (await fetch(f"{origin.url}/model", "", cache)).path.read_bytes() == b"a new model"
+
+
+async def test_a_changed_local_file_is_read_again_and_an_unchanged_one_is_not(tmp_path: Path, cache: Cache) -> None:
+    path, reads = model_file(tmp_path), []
+    await fetch(str(path), "", cache, lambda *at: reads.append(at))
+    before = len(reads)
+    await fetch(str(path), "", cache, lambda *at: reads.append(at))
+    assert len(reads) == before
+    path.write_bytes(b"a new model")
+    assert (await fetch(str(path), "", cache)).path.read_bytes() == b"a new model"
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+async def test_an_origin_that_cannot_answer_does_not_take_the_cached_model_away(
+    status: int, origin: Origin, cache: Cache
+) -> None:
+    await fetch(f"{origin.url}/model", "", cache)
+    origin.status = status
+    fetched = await fetch(f"{origin.url}/model", "", cache)
+    assert (fetched.digest, fetched.fresh) == (DIGEST, False)
+
+
+async def test_a_wrong_digest_is_refused_and_nothing_is_kept(origin: Origin, tmp_path: Path, cache: Cache) -> None:
+    for url in (f"{origin.url}/model", str(model_file(tmp_path))):
+        error = await failure(url, cache, "0" * 64)
+        assert (error.reason, error.temporary) == (Reason.DIGEST_MISMATCH, False)
+        assert DIGEST in str(error)
+
+
+async def test_a_malformed_digest_is_a_mistake_in_that_field(cache: Cache) -> None:
+    with pytest.raises(InvalidFieldError, match="sha256"):
+        await fetch("/model", "../../etc/passwd", cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "temporary"),
+    [
+        ("missing", Reason.NOT_FOUND, False),
+        ("model.onnx/below", Reason.NOT_FOUND, False),
+        ("folder", Reason.NOT_A_FILE, False),
+        ("pipe", Reason.NOT_A_FILE, False),
+        ("empty", Reason.EMPTY_FILE, False),
+        ("large", Reason.TOO_LARGE, False),
+    ],
+)
+async def test_local_files_that_are_no_model(
+    name: str, reason: Reason, temporary: bool, tmp_path: Path, cache: Cache
+) -> None:
+    model_file(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    os.truncate(os.open(tmp_path / "large", os.O_CREAT | os.O_WRONLY), QUICK.max_bytes + 1)
+    error = await failure(str(tmp_path / name), cache)
+    assert (error.reason, error.temporary) == (reason, temporary)
+    assert str(tmp_path / name) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("s3://bucket/model", Reason.UNSUPPORTED_SCHEME),
+        ("ftp://host/model", Reason.UNSUPPORTED_SCHEME),
+        ("models/small.onnx", Reason.INVALID_URL),
+        ("file://other-host/model", Reason.INVALID_URL),
+        ("file:model", Reason.INVALID_URL),
+        ("file:///a%00b", Reason.INVALID_URL),
+        ("http://[::1/model", Reason.INVALID_URL),
+        ("http:///model", Reason.INVALID_URL),
+    ],
+)
+async def test_urls_that_nothing_is_fetched_from(url: str, reason: Reason, cache: Cache) -> None:
+    error = await failure(url, cache)
+    assert (error.reason, error.temporary) == (reason, False)
+
+
+async def test_s3_says_when_it_comes(cache: Cache) -> None:
+    assert "later version" in str(await failure("s3://bucket/model", cache))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "temporary"),
+    [
+        (404, Reason.NOT_FOUND, False),
+        (401, Reason.HTTP_STATUS, False),
+        (403, Reason.HTTP_STATUS, False),
+        (429, Reason.HTTP_STATUS, True),
+        (503, Reason.HTTP_STATUS, True),
+    ],
+)
+async def test_http_statuses(status: int, reason: Reason, temporary: bool, origin: Origin, cache: Cache) -> None:
+    origin.status = status
+    error = await failure(f"{origin.url}/model", cache)
+    assert (error.reason, error.temporary) == (reason, temporary)
+    assert str(status) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason", "temporary"),
+    [
+        ("endless", Reason.TOO_LARGE, False),
+        ("silent", Reason.TIMEOUT, True),
+        ("broken", Reason.INTERRUPTED, True),
+        ("loop", Reason.HTTP_STATUS, False),
+    ],
+)
+async def test_servers_that_do_not_deliver(
+    path: str, reason: Reason, temporary: bool, origin: Origin, cache: Cache
+) -> None:
+    error = await failure(f"{origin.url}/{path}", cache)
+    assert (error.reason, error.temporary) == (reason, temporary)
+
+
+async def test_the_total_time_is_bounded(origin: Origin, cache: Cache) -> None:
+    limits = replace(QUICK, inactivity_s=60, total_s=0.3)
+    assert (await failure(f"{origin.url}/silent", cache, limits=limits)).reason is Reason.TIMEOUT
+
+
+async def test_an_empty_body_is_refused(origin: Origin, cache: Cache) -> None:
+    origin.body = b""
+    assert (await failure(f"{origin.url}/model", cache)).reason is Reason.EMPTY_FILE
+
+
+async def test_nobody_listening_is_temporary(cache: Cache) -> None:
+    error = await failure("http://127.0.0.1:1/model", cache)
+    assert (error.reason, error.temporary) == (Reason.UNREACHABLE, True)
+
+
+@pytest.mark.parametrize("path", ["model", "endless", "silent", "broken", "loop"])
+async def test_no_error_and_no_log_line_shows_a_secret(path: str, origin: Origin, cache: Cache) -> None:
+    url = origin.url.replace("http://", "http://user:hunter2@") + f"/{path}?token=hunter2"
+    origin.status = 403
+    with structlog.testing.capture_logs() as logs:
+        error = await failure(url, cache)
+        origin.status = 200
+        if path == "model":
+            await fetch(url, "", cache)
+            origin.status = 500
+            await fetch(url, "", cache)
+            assert len(logs) == 2
+    assert "hunter2" not in str(error) + str(logs)
+    assert error.__cause__ is None
+    assert not any(b"hunter2" in f.read_bytes() for f in cache.root.rglob("*.json"))
+
+
+def test_redacted_urls_keep_what_is_no_secret() -> None:
+    assert redact("https://u:p@host:8443/a/b?X-Signature=s#f") == "https://***@host:8443/a/b?***"
+    assert redact("/models/small.onnx") == "/models/small.onnx"
+    assert redact("http://[::1/u:p") == "<unreadable URL>"
+
+
+async def test_a_cached_file_that_was_tampered_with_is_fetched_again(tmp_path: Path, cache: Cache) -> None:
+    url = str(model_file(tmp_path))
+    fetched = await fetch(url, DIGEST, cache)
+    fetched.path.chmod(0o600)
+    fetched.path.write_bytes(b"something else")
+    assert (await fetch(url, DIGEST, cache)).path.read_bytes() == BODY
+
+
+async def test_a_lost_or_damaged_index_costs_no_more_than_a_look(tmp_path: Path, cache: Cache) -> None:
+    url = str(model_file(tmp_path))
+    await fetch(url, "", cache)
+    for file in (cache.root / "index").iterdir():
+        file.write_bytes(b"{")
+    assert (await fetch(url, "", cache)).digest == DIGEST
+    assert (await fetch("/gone", DIGEST, cache)).digest == DIGEST
+
+
+async def test_what_a_killed_download_left_is_written_over(tmp_path: Path, cache: Cache) -> None:
+    (cache.root / "parts").mkdir(parents=True)
+    (cache.root / "parts" / DIGEST).write_bytes(b"half a model" * 1_000_000)
+    fetched = await fetch(str(model_file(tmp_path)), DIGEST, cache)
+    assert fetched.path.read_bytes() == BODY
+    assert leftovers(cache) == []
+
+
+async def test_a_cancelled_download_leaves_nothing(origin: Origin, cache: Cache) -> None:
+    task = asyncio.create_task(fetch(f"{origin.url}/silent", "", cache))
+    while not leftovers(cache):  # the part file is what we wait for
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert leftovers(cache) == []
+
+
+async def test_many_tasks_download_one_model_once(origin: Origin, cache: Cache) -> None:
+    url = f"{origin.url}/model"
+    fetched = await asyncio.gather(*(fetch(url, DIGEST, cache) for _ in range(8)))
+    assert len(set(fetched)) == 1
+    assert len(origin.requests) == 1
+
+
+async def test_two_processes_download_one_model_once(origin: Origin, cache: Cache) -> None:
+    code = (
+        "import asyncio, pathlib, sys; from halimede.models import *;"
+        "print(asyncio.run(fetch(sys.argv[1], sys.argv[2], Cache(pathlib.Path(sys.argv[3])))).digest)"
+    )
+    command = [sys.executable, "-c", code, f"{origin.url}/model", DIGEST, str(cache.root)]
+    children = [await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE) for _ in range(2)]
+    outputs = [(await child.communicate())[0].decode().split()[-1] for child in children]
+    assert outputs == [DIGEST, DIGEST]
+    assert len(origin.requests) == 1
+
+
+async def test_a_lock_that_is_never_released_has_a_deadline(cache: Cache) -> None:
+    async with cache.lock(DIGEST, 1):
+        with pytest.raises(FetchError) as caught:
+            await fetch("/anything", DIGEST, cache, limits=replace(QUICK, total_s=0.2))
+    assert (caught.value.reason, caught.value.temporary) == (Reason.TIMEOUT, True)
+
+
+async def test_a_cache_that_cannot_be_written_is_temporary(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    with pytest.raises(FetchError) as caught:
+        await fetch(str(model_file(tmp_path)), "", Cache(tmp_path / "cache"))
+    assert (caught.value.reason, caught.value.temporary) == (Reason.CACHE_FAILED, True)
