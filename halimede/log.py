@@ -9,13 +9,14 @@ import sys
 import structlog
 
 
-def configure(**bound: str) -> None:
+def configure(level: str = "INFO", **bound: str) -> None:
     """Set up structlog on standard error. ``HALIMEDE_LOG`` is ``json`` or ``console``; ``HALIMEDE_LOG_LEVEL`` a level.
 
-    ``bound`` fields (node, service, worker) stand on every line.
+    ``level`` holds where the environment says nothing. ``bound`` fields (node, service, worker) stand on every line.
     """
     form = os.environ.get("HALIMEDE_LOG") or ("console" if sys.stderr.isatty() else "json")
-    level = logging.getLevelNamesMapping().get(os.environ.get("HALIMEDE_LOG_LEVEL", "INFO").upper(), logging.INFO)
+    wanted = os.environ.get("HALIMEDE_LOG_LEVEL", level).upper()
+    threshold = logging.getLevelNamesMapping().get(wanted, logging.INFO)
     renderer: structlog.types.Processor = (
         structlog.dev.ConsoleRenderer() if form == "console" else structlog.processors.JSONRenderer()
     )
@@ -28,7 +29,7 @@ def configure(**bound: str) -> None:
         processors.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*processors, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )

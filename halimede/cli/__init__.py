@@ -1,1 +1,16 @@
-""""""
+"""The command ``halimede``: everything a user does, over the bus and nothing else."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command; say what to install where its packages are missing."""
+    try:
+        from halimede.cli.app import start  # they may be missing
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "halimede":
+            raise
+        sys.exit(f"halimede: the package {error.name} is missing: pip install 'halimede[cli]'")
+    sys.exit(start())

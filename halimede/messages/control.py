@@ -33,7 +33,7 @@ class Histogram(Message, kw_only=True):
     buckets: Annotated[dict[str, Count], Meta(max_length=512)] = {}
 
 
-class TaskInfo(Message, kw_only=True):
+class TaskInfo(Message, kw_only=True, omit_defaults=False):
     """What a worker, a node or a service has done since its start. The first five fields are the seed's."""
 
     inference_number: Count = 0

@@ -10,7 +10,7 @@ from halimede.messages.base import Count, Label, Message, Name, ResourceBody, Sh
 from halimede.messages.control import TaskInfo
 
 
-class Condition(Message, kw_only=True):
+class Condition(Message, kw_only=True, omit_defaults=False):
     """One statement on a resource, in the form of the seeds and of Kubernetes. The current one is last."""
 
     type: Short
@@ -41,7 +41,7 @@ class NodeSummary(Message, kw_only=True):
     task_info: TaskInfo | None = None
 
 
-class Status(Message, kw_only=True):
+class Status(Message, kw_only=True, omit_defaults=False):
     """What GM knows of a resource. ``metrics`` hold the seed's counts as text."""
 
     phase: Short = "Pending"

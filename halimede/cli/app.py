@@ -1,0 +1,258 @@
+"""The commands on resources as a shell sees them. Each imports what it needs when it runs: help comes at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from halimede.cli import options as o
+from halimede.cli import streams
+from halimede.cli.run import INTERRUPTED, run
+
+app = typer.Typer(
+    name="halimede",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def start() -> int:
+    """Run the command line; return the exit code."""
+    try:
+        app()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+@app.callback()
+def root(ctx: typer.Context, broker: o.Broker = "") -> None:
+    """Edge-cloud collaborative inference on an MQTT v5 bus.
+
+    \b
+    Start a system on this machine with `make up`, then:
+      halimede apply -f examples/digits/
+      halimede get ji -w
+      halimede publish pictures/ --camera cam0
+      halimede results -f digits
+    """
+    if broker:
+        ctx.default_map = {name: {"broker": broker} for name in COMMANDS}
+
+
+@app.command()
+def apply(
+    files: o.Files = None,
+    more: o.MoreFiles = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="For resources that name none.", show_default=False)
+    ] = "",
+    broker: o.Broker = "",
+) -> None:
+    """Create or change what manifests describe.
+
+    Everything is checked before anything is sent. Models and Datasets go first. A relative url in a Model or Dataset
+    is relative to its manifest.
+
+    \b
+    Examples:
+      halimede apply -f examples/digits/
+      halimede apply -f model.yaml -f service.yaml -n factory
+      cat service.yaml | halimede apply -f -
+    """
+    paths = _paths(files, more)
+
+    async def command() -> int:
+        from halimede.cli import apply as room
+
+        return await room.apply(o.address(broker), paths, o.namespace_of(namespace) if namespace else "")
+
+    run(command)
+
+
+@app.command()
+def get(
+    kind: o.KindArgument,
+    name: o.NameArgument = "",
+    namespace: o.Namespace = "default",
+    everywhere: o.AllNamespaces = False,
+    output: o.OutputOption = o.Output.TABLE,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing changes until Ctrl-C.")] = False,
+    broker: o.Broker = "",
+) -> None:
+    """Show resources.
+
+    \b
+    Examples:
+      halimede get ji
+      halimede get models -A -o wide
+      halimede get ji digits -o yaml
+      halimede get ji -w
+    """
+    if not name and kind in {"nodes", "node", "no"}:
+        return nodes(output, broker)
+    if not name and kind in {"events", "event", "ev"}:
+        return events("", namespace, output, 100, watch, broker)
+
+    async def command() -> None:
+        from halimede.cli import get as room
+        from halimede.cli.output import Format
+
+        found, called = o.target(kind, name)
+        if called and everywhere:
+            raise typer.BadParameter("a name is looked up in one namespace: leave out -A")
+        where = o.namespace_of(namespace, everywhere=everywhere)
+        if not watch:
+            return await room.get(o.address(broker), found, called, where, Format(output))
+        from halimede.cli.watch import watch as watching
+
+        return await watching(o.address(broker), found, called, where, Format(output))
+
+    return run(command)
+
+
+@app.command()
+def describe(
+    kind: o.KindArgument, name: o.NameArgument = "", namespace: o.Namespace = "default", broker: o.Broker = ""
+) -> None:
+    """Show everything about one resource: spec, conditions, nodes, metrics, events.
+
+    \b
+    Examples:
+      halimede describe ji digits
+      halimede describe model/digits-small -n factory
+    """
+
+    async def command() -> None:
+        from halimede.cli import describe as room
+
+        found, called = o.target(kind, name)
+        if not called:
+            raise typer.BadParameter("say which one: KIND NAME")
+        await room.describe(o.address(broker), found, called, o.namespace_of(namespace))
+
+    run(command)
+
+
+@app.command()
+def delete(
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="As in get.", show_default=False)] = "",
+    name: o.NameArgument = "",
+    files: o.Files = None,
+    namespace: o.Namespace = "default",
+    wait: Annotated[bool, typer.Option(help="Wait until it is gone: its workers have stopped.")] = True,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait.")] = 60.0,
+    ignore_not_found: Annotated[
+        bool, typer.Option("--ignore-not-found", help="What is not there is no error.")
+    ] = False,
+    broker: o.Broker = "",
+) -> None:
+    """Delete a resource, or all that manifests describe.
+
+    \b
+    Examples:
+      halimede delete ji digits
+      halimede delete -f examples/digits/
+      halimede delete model/digits-small --no-wait
+    """
+    if bool(files) == bool(kind):
+        raise typer.BadParameter("give KIND NAME or -f FILE")
+
+    async def command() -> int:
+        from halimede.cli import apply as room
+        from halimede.names import Key
+
+        where = o.namespace_of(namespace)
+        if files:
+            keys = room.keys(files, where)
+        else:
+            found, called = o.target(kind, name)
+            if not called:
+                raise typer.BadParameter("say which one: KIND NAME")
+            keys = [Key(found.plural, where, called)]
+        return await room.delete(o.address(broker), keys, wait=wait, timeout_s=timeout, ignore_missing=ignore_not_found)
+
+    run(command)
+
+
+@app.command()
+def nodes(output: o.OutputOption = o.Output.TABLE, broker: o.Broker = "") -> None:
+    """Show the nodes.
+
+    \b
+    Examples:
+      halimede nodes
+      halimede nodes -o json
+    """
+
+    async def command() -> None:
+        from halimede.cli import get as room
+        from halimede.cli.output import Format
+
+        await room.nodes(o.address(broker), Format(output))
+
+    run(command)
+
+
+@app.command()
+def events(
+    about: Annotated[
+        str,
+        typer.Option(metavar="WHAT", help="Only about this: KIND/NAME or node/NODE.", show_default=False),
+    ] = "",
+    namespace: o.Namespace = "default",
+    output: o.OutputOption = o.Output.TABLE,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")] = False,
+    broker: o.Broker = "",
+) -> None:
+    """Show what happened.
+
+    \b
+    Examples:
+      halimede events
+      halimede events --about ji/digits
+      halimede events --about node/edge0 -f
+    """
+
+    async def command() -> None:
+        from halimede.cli import get as room
+        from halimede.cli.output import Format
+
+        what = o.about(about, o.namespace_of(namespace))
+        await room.events(o.address(broker), what, Format(output), limit, follow=follow)
+
+    run(command)
+
+
+@app.command()
+def version(broker: o.Broker = "") -> None:
+    """Show the version of this command and of the global manager.
+
+    \b
+    Examples:
+      halimede version
+      halimede version --broker 10.0.0.7:1883
+    """
+
+    async def command() -> int:
+        from halimede.cli import get as room
+
+        return await room.version(o.address(broker))
+
+    run(command)
+
+
+def _paths(files: list[str] | None, more: list[str] | None) -> list[str]:
+    if not files:
+        raise typer.BadParameter("give -f FILE, -f FOLDER or -f - for standard input")
+    return [*files, *(more or [])]
+
+
+streams.add_to(app)
+COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)

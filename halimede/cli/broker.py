@@ -1,0 +1,51 @@
+"""Where the broker is: the option, the environment, the run file of a local system, the usual port, in this order."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.bus.settings import MqttSettings
+from halimede.errors import InvalidFieldError
+
+DEFAULT_HOST = "localhost"
+RUN_FILE = "run.json"
+START_IT = "start a system here with `make up` (or `python -m services`), or name a broker with --broker host:port"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """How to reach the broker, and where that was found."""
+
+    settings: MqttSettings
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.settings.where} (from {self.source})"
+
+
+def home(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder below which a local system keeps everything."""
+    return Path(environment.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
+
+
+def find(option: str = "", environment: Mapping[str, str] = os.environ) -> Broker:
+    """Return the broker to speak to; raise InvalidFieldError when what names it cannot be read."""
+    if option:
+        return _read("--broker", option)
+    if from_environment := environment.get("HALIMEDE_BROKER"):
+        return _read("HALIMEDE_BROKER", from_environment)
+    file = home(environment) / RUN_FILE
+    try:
+        return _read(str(file), json.loads(file.read_bytes())["broker"])
+    except FileNotFoundError:
+        return Broker(MqttSettings(DEFAULT_HOST), "no --broker, HALIMEDE_BROKER or run file, so the usual place")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InvalidFieldError(str(file), str(error), "remove the file, or give --broker host:port") from error
+
+
+def _read(source: str, text: str) -> Broker:
+    return Broker(MqttSettings.from_url(text, variable=source), source)

@@ -1,0 +1,194 @@
+"""The standalone API as calls: what the commands, the demo and tests use to speak to GM over the bus."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from halimede import topics
+from halimede.bus.port import Bus
+from halimede.bus.requests import Requests
+from halimede.cli.broker import START_IT, Broker
+from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError
+from halimede.messages import ApiReply, ApiRequest, Event, LogsReply, LogsRequest, NodeInfo, ResourceBody
+
+#: seconds to reach the broker, to wait for one answer, and to wait for a GM that is just being restarted
+CONNECT_S = 5.0
+ANSWER_S = 10.0
+PATIENCE_S = 5.0
+POLL_S = 0.2
+#: what one answer may hold
+MOST = 1000
+
+
+Bodies = list[ResourceBody]
+Events = list[Event]
+Nodes = list[NodeInfo]
+
+
+class ApiRefusedError(HalimedeError):
+    """GM refused a request. ``reason`` is ApiError's; ``field`` is set where a field is to blame."""
+
+    def __init__(self, reason: str, message: str, field: str = "") -> None:
+        self.reason = reason
+        self.field = field
+        super().__init__(message)
+
+
+class UnreachableError(HalimedeError):
+    """The broker, GM or a node is not there."""
+
+
+class NoBrokerError(UnreachableError):
+    """Not even the broker is there."""
+
+
+class Client:
+    """A connection to GM: ``async with Client(bus) as client``. It owns the bus."""
+
+    def __init__(self, bus: Bus, broker: Broker | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        self.bus = bus
+        self.where = str(broker or "the bus")
+        self._broker = broker
+        self._patience = patience_s
+        self._name = bus.client_id
+        self._api: Requests[ApiReply] = Requests(bus, topics.API_REPLY.at(client=self._name))
+        self._logs: Requests[LogsReply] = Requests(bus, topics.LOGS_REPLY.at(client=self._name))
+
+    @classmethod
+    def to(cls, broker: Broker, *, patience_s: float = PATIENCE_S) -> Client:
+        """Return a client of the MQTT broker at this address."""
+        from halimede.bus.mqtt import MqttBus  # help texts need no MQTT client
+
+        bus = MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings)
+        return cls(bus, broker, patience_s=patience_s)
+
+    async def __aenter__(self) -> Self:
+        if self._broker:
+            await _probe(self._broker)
+        await self.bus.__aenter__()
+        try:
+            await self.bus.wait_connected(CONNECT_S)
+            await self._api.start()
+            await self._logs.start()
+        except BaseException as error:
+            await self.bus.__aexit__(None, None, None)
+            if isinstance(error, DisconnectedError):
+                raise no_broker(self.where, error) from error
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.bus.__aexit__(kind, error, trace)
+
+    async def apply(self, body: ResourceBody) -> tuple[str, ResourceBody]:
+        """Store a resource; return the outcome (created, configured, unchanged) and the stored object."""
+        reply = await self._ask(ApiRequest(op="apply", object=body))
+        return reply.outcome, reply.object or {}
+
+    async def get(self, plural: str, name: str, namespace: str = "default") -> ResourceBody:
+        """Return one resource with its status; raise ApiRefusedError (``NotFound``)."""
+        reply = await self._ask(ApiRequest(op="get", plural=plural, namespace=namespace, name=name))
+        return reply.object or {}
+
+    async def list(self, plural: str, namespace: str = "") -> tuple[Bodies, bool]:
+        """Return the resources of a kind (of all namespaces when none is given), and whether the list was cut."""
+        reply = await self._ask(ApiRequest(op="list", plural=plural, namespace=namespace, limit=MOST))
+        return reply.items, reply.truncated
+
+    async def delete(self, plural: str, name: str, namespace: str = "default") -> None:
+        """Ask for a resource to be deleted. It is gone when its workers have stopped: see ``wait_until``."""
+        await self._ask(ApiRequest(op="delete", plural=plural, namespace=namespace, name=name))
+
+    async def events(self, *, after: int = 0, about: str = "", limit: int = 500) -> Events:
+        """Return events with a sequence above ``after``: the newest ``limit`` of them, oldest first."""
+        return (await self._ask(ApiRequest(op="events", after=after, about=about, limit=limit))).events
+
+    async def nodes(self) -> Nodes:
+        """Return the nodes that GM knows."""
+        return (await self._ask(ApiRequest(op="nodes", limit=MOST))).nodes
+
+    async def version(self) -> Any:
+        """Return what GM says of its version."""
+        return (await self._ask(ApiRequest(op="version"))).value
+
+    async def logs(self, node: str, request: LogsRequest) -> LogsReply:
+        """Return a part of a worker's log; raise UnreachableError when the node does not answer."""
+        to = topics.LOGS_REQUEST.at(node=node, client=self._name)
+        try:
+            return (await self._logs.ask(to, request, timeout_s=ANSWER_S)).body
+        except (NoSubscriberError, TimeoutError) as error:
+            raise UnreachableError(f"node {node} does not answer: see `halimede nodes`") from error
+
+    async def wait_until(
+        self,
+        done: Callable[[ResourceBody | None], bool],
+        plural: str,
+        name: str,
+        namespace: str = "default",
+        *,
+        timeout_s: float,
+    ) -> ResourceBody | None:
+        """Wait until ``done`` holds for a resource (None: it is gone) and return it; raise TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    body = await self.get(plural, name, namespace)
+                except ApiRefusedError as error:
+                    if error.reason != "NotFound":
+                        raise
+                    body = None
+                if done(body):
+                    return body
+                await asyncio.sleep(POLL_S)
+
+    async def _ask(self, request: ApiRequest) -> ApiReply:
+        """Ask GM; while nobody listens (it is being restarted) try again for a short time."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._patience
+        address = topics.API_REQUEST.at(client=self._name)
+        while True:
+            try:
+                reply = (await self._api.ask(address, request, timeout_s=ANSWER_S)).body
+                break
+            except NoSubscriberError as error:
+                reason = UnreachableError(
+                    f"no global manager listens on the broker at {self.where}. What to do: {START_IT}"
+                )
+                reason.__cause__ = error
+            except DisconnectedError as error:
+                reason = UnreachableError(f"the broker at {self.where} went away ({error})")
+                reason.__cause__ = error
+            except TimeoutError as error:
+                raise UnreachableError(
+                    f"the global manager did not answer within {ANSWER_S:g} s: see its log, then try again"
+                ) from error
+            if loop.time() >= give_up:
+                raise reason
+            await asyncio.sleep(POLL_S)
+        if reply.error:
+            raise ApiRefusedError(reply.error.reason, reply.error.message, reply.error.field)
+        return reply
+
+
+def no_broker(where: str, cause: Exception) -> NoBrokerError:
+    """Return the error for a broker that cannot be reached."""
+    return NoBrokerError(f"no MQTT broker answers at {where}: {cause}. What to do: {START_IT}")
+
+
+async def _probe(broker: Broker) -> None:
+    """Find out at once that nothing listens there: the bus would go on trying, as a service should."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(broker.settings.host, broker.settings.port)
+    except TimeoutError as error:
+        raise no_broker(str(broker), TimeoutError(f"no answer within {CONNECT_S:g} s")) from error
+    except OSError as error:
+        cause = OSError("the connection is refused") if isinstance(error, ConnectionRefusedError) else error
+        raise no_broker(str(broker), cause) from error
+    writer.close()

@@ -1,0 +1,126 @@
+"""``halimede describe``: one resource as a person wants to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from halimede.api import Kind
+from halimede.cli import tables
+from halimede.cli.broker import Broker
+from halimede.cli.client import Client
+from halimede.cli.output import age, clean, console, table, to_yaml
+from halimede.cli.tables import dig, text
+from halimede.messages import Event
+from halimede.names import Key
+
+EVENTS_SHOWN = 15
+
+
+async def describe(broker: Broker, kind: Kind, name: str, namespace: str) -> None:
+    """Show everything about one resource."""
+    async with Client.to(broker) as client:
+        body = await client.get(kind.plural, name, namespace)
+        events = await client.events(about=str(Key(kind.plural, namespace, name)))
+    render(console(), kind, body, events[-EVENTS_SHOWN:])
+
+
+def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[Event]) -> None:
+    """Print a resource, part by part; parts that are empty are left out."""
+    metadata, status = body.get("metadata") or {}, body.get("status") or {}
+    observed = status.get("observedGeneration", 0)
+    why = tables.condition(body)
+    facts = [
+        ("Name", text(metadata.get("name"))),
+        ("Namespace", text(metadata.get("namespace"))),
+        ("Kind", f"{body.get('kind', kind.kind)} ({body.get('apiVersion', kind.api_version)})"),
+        ("UID", text(metadata.get("uid"))),
+        ("Generation", f"{text(metadata.get('generation'))} (observed: {observed})"),
+        ("Created", f"{text(metadata.get('creationTimestamp'))} ({age(metadata.get('creationTimestamp'))} ago)"),
+        ("Labels", _pairs(metadata.get("labels"))),
+        ("Annotations", _pairs(metadata.get("annotations"))),
+        ("Status", tables.phase(body) + (f" ({why})" if why != "-" else "")),
+    ]
+    _facts(out, [(key, value) for key, value in facts if value])
+    _part(out, "Spec", Text(clean("\n".join(_spec(body)).rstrip())))
+    conditions = status.get("conditions") or []
+    rows = [
+        [text(c.get("type")), text(c.get("status", "True")), age(c.get("lastTransitionTime")), text(c.get("reason")),
+         text(c.get("message"))]
+        for c in conditions
+    ]  # fmt: skip
+    _rows(out, "Conditions", ["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)
+    rows = [
+        [text(n.get("node")), "online" if n.get("online") else "offline", text(n.get("phase")),
+         str(n.get("workers", 0)), str(dig(n, "taskInfo", "inferenceNumber") or 0), text(n.get("message"))]
+        for n in status.get("nodes") or []
+    ]  # fmt: skip
+    _rows(out, "Nodes", ["NODE", "PRESENCE", "PHASE", "WORKERS", "SAMPLES", "MESSAGE"], rows)
+    _rows(out, "Metrics", ["METRIC", "VALUE"], [[k, v] for k, v in tables.metrics(body).items()])
+    if events:
+        _part(out, "Events", tables.events(events))
+
+
+def _spec(body: Mapping[str, Any]) -> Iterator[str]:
+    """Say a joint inference service in words; show any other spec as it is."""
+    spec = body.get("spec") or {}
+    edge, cloud = dig(spec, "edgeWorker"), dig(spec, "cloudWorker")
+    if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
+        yield to_yaml(spec)
+        return
+    yield f"edge    model {text(dig(edge, 'model', 'name'))}, on {_where(edge)}"
+    yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
+    yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
+    yield f"cloud   model {text(dig(cloud, 'model', 'name'))}, on {_where(cloud)}"
+    if dataset := dig(spec, "dataset", "name"):
+        yield f"dataset {dataset}"
+
+
+def _where(worker: Mapping[str, Any]) -> str:
+    pod = dig(worker, "template", "spec") or {}
+    name = worker.get("nodeName") or pod.get("nodeName")
+    if name:
+        return f"node {name}"
+    selector = _pairs(pod.get("nodeSelector"))
+    return f"nodes with {selector}" if selector else "no node: give nodeName or nodeSelector"
+
+
+def _mining(edge: Mapping[str, Any]) -> str:
+    chosen = edge.get("hardExampleMining") or edge.get("hardExampleAlgorithm") or {}
+    parameters = ", ".join(f"{p.get('key')}={p.get('value')}" for p in chosen.get("parameters") or [])
+    return f"{text(chosen.get('name'))}({parameters})" if parameters else text(chosen.get("name"))
+
+
+def _source(edge: Mapping[str, Any], service: str) -> str:
+    source = edge.get("source") or {}
+    if source.get("path") or source.get("url"):
+        return str(source.get("path") or source.get("url"))
+    cameras = source.get("cameras") or [service]
+    return ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
+
+
+def _pairs(values: Any) -> str:
+    if not isinstance(values, Mapping):
+        return ""
+    return ", ".join(f"{key}={value}" if value != "" else str(key) for key, value in values.items())
+
+
+def _facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
+    width = max(len(key) for key, _ in facts) + 2
+    for key, value in facts:
+        line = Text(f"{key}:".ljust(width + 1), style="bold")
+        out.print(line.append(clean(value), style="not bold"))
+
+
+def _rows(out: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        _part(out, title, table(columns, rows))
+
+
+def _part(out: Console, title: str, content: RenderableType) -> None:
+    out.print(Text(f"\n{title}", style="bold"))
+    out.print(Padding(content, (0, 0, 0, 2), expand=False))

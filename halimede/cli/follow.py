@@ -1,0 +1,59 @@
+"""Following a topic for as long as somebody watches: at most once, which is right for a person's eyes (ADR 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import aiomqtt
+
+from halimede import codec
+from halimede.cli.broker import Broker
+from halimede.cli.client import no_broker
+from halimede.cli.output import warn
+from halimede.errors import DecodeError
+from halimede.topics import Filter
+
+M = TypeVar("M")
+RETRY_S = 1.0
+
+
+async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict[str, str], M | None]]:
+    """Yield the names in the topic and the body of each message; None for a retained one that was cleared.
+
+    A broker that is not there at first is an error; one that goes away later is waited for.
+    """
+    topic, settings, once = filter_.topic, broker.settings, False
+    while True:
+        try:
+            client = aiomqtt.Client(
+                settings.host,
+                settings.port,
+                username=settings.username,
+                password=settings.password,
+                tls_context=settings.tls,
+                identifier=f"cli-{secrets.token_hex(8)}",
+                protocol=aiomqtt.ProtocolVersion.V5,
+                timeout=5,
+            )
+            async with client:
+                await client.subscribe(settings.prefix + filter_.text, qos=0)
+                once = True
+                async for message in client.messages:
+                    names = topic.parse(str(message.topic).removeprefix(settings.prefix))
+                    payload = message.payload
+                    if names is None or not isinstance(payload, bytes | bytearray):
+                        continue
+                    try:
+                        body = codec.decode(topic, bytes(payload)) if payload else None
+                    except DecodeError as error:
+                        warn(f"skipped a message on {message.topic} that breaks the contract: {error}")
+                        continue
+                    yield names, body
+        except aiomqtt.MqttError as error:
+            if not once:
+                raise no_broker(str(broker), error) from error
+            warn(f"lost the broker at {broker} ({error}); trying again")
+            await asyncio.sleep(RETRY_S)

@@ -1,0 +1,87 @@
+"""Pictures on disk as camera messages: found, checked before the first one leaves, and read one at a time.
+
+Magic bytes decide, not the file's name. The frames package knows the same two, but it needs numpy, which a client
+that only sends files does not.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from halimede import codec, topics
+from halimede.errors import HalimedeError, TooLargeError
+from halimede.messages import Frame
+
+MAGIC: dict[Literal["jpeg", "png"], bytes] = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+MAGIC_BYTES = 8
+#: what topic and properties add to a message, and what our frame adds to a picture
+TOPIC_BYTES, FRAME_BYTES = 512, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A file that is a picture."""
+
+    path: Path
+    encoding: Literal["jpeg", "png"]
+
+
+def find(paths: Sequence[str], limit: int) -> tuple[list[Picture], int]:
+    """Return the pictures of files and folders (recursively, by name), and how many other files folders hold.
+
+    Raises HalimedeError for a path that is no picture or is missing, and TooLargeError over ``limit`` bytes.
+    """
+    found: list[Picture] = []
+    others = 0
+    for path in map(Path, paths):
+        if path.is_dir():
+            for file in sorted(p for p in path.rglob("*") if p.is_file()):
+                picture = _look(file, limit)
+                others += picture is None
+                found += [picture] if picture else []
+            continue
+        if not path.exists():
+            raise HalimedeError(f"{path}: there is no such file or folder")
+        picture = _look(path, limit)
+        if picture is None:
+            raise HalimedeError(f"{path}: it is neither a JPEG nor a PNG: convert it first")
+        found.append(picture)
+    if not found:
+        raise HalimedeError(f"{', '.join(paths)}: there is no JPEG or PNG in it")
+    return found, others
+
+
+def limit(max_packet: int, *, bare: bool) -> int:
+    """Return how large a picture may be on a bus that takes packets of ``max_packet`` bytes."""
+    room = min(codec.MAX_BYTES, max_packet - TOPIC_BYTES)
+    return room if bare else room - FRAME_BYTES
+
+
+def payload(picture: Picture, camera: str, sequence: int, *, bare: bool) -> bytes:
+    """Read a picture as what its camera publishes: a frame with a new id, or the file as it is."""
+    data = picture.path.read_bytes()
+    if bare:
+        return data
+    frame = Frame(
+        id=secrets.token_bytes(16), camera=camera, sequence=sequence, encoding=picture.encoding, data=memoryview(data)
+    )
+    return codec.encode(topics.REQUEST, frame)
+
+
+def _look(path: Path, most: int) -> Picture | None:
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(MAGIC_BYTES)
+    except OSError as error:
+        raise HalimedeError(f"{path}: cannot be read: {error.strerror}") from error
+    encoding = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
+    if encoding is None:
+        return None
+    if size > most:
+        raise TooLargeError(f"{path}: {size} bytes are more than the {most} that a message may hold: make it smaller")
+    return Picture(path, encoding)

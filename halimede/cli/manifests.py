@@ -1,0 +1,215 @@
+"""Manifests: YAML files, folders and standard input become checked resources, or one line that says what is wrong.
+
+YAML is read as 1.2, as the API server reads it. Everything is checked before anything is sent.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+
+from halimede import api
+from halimede.codec import MAX_JSON
+from halimede.errors import HalimedeError, InvalidFieldError
+
+SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+STDIN = "-"
+#: kinds that others refer to go first
+ORDER = {"models": 0, "datasets": 1}
+#: kinds whose spec.url may be relative to the manifest
+WITH_URL = frozenset({"Model", "Dataset"})
+MAX_DOCUMENTS = 10_000
+
+_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class ManifestError(HalimedeError):
+    """A manifest that cannot be used; the text names the file, the document and, where possible, the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One checked resource and where it was written. ``missing``: a local file that it names and that is not there."""
+
+    resource: api.Resource[Any]
+    source: str
+    document: int
+    missing: Path | None = None
+
+
+def load(paths: Sequence[str], namespace: str = "") -> list[Manifest]:
+    """Read and check everything, in the order in which it is to be applied. Raises ManifestError.
+
+    ``namespace`` is for resources that name none.
+    """
+    found = [manifest for path in paths for source in sources(path) for manifest in _read(source, namespace)]
+    seen: dict[str, Manifest] = {}
+    for manifest in found:
+        first = seen.setdefault(str(manifest.resource.key), manifest)
+        if first is not manifest:
+            raise ManifestError(
+                f"{manifest.source}, document {manifest.document}: {manifest.resource.key} is already in "
+                f"{first.source}, document {first.document}: keep one of them"
+            )
+    return sorted(found, key=lambda m: ORDER.get(m.resource.kind.plural, len(ORDER)))
+
+
+def sources(path: str) -> list[str]:
+    """Return the files that a path stands for: itself, or all manifests below a folder."""
+    if path == STDIN:
+        return [path]
+    here = Path(path)
+    if here.is_dir():
+        files = sorted(str(file) for file in here.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        if not files:
+            raise ManifestError(f"{path}: there is no .yaml, .yml or .json file in this folder")
+        return files
+    if not here.exists():
+        raise ManifestError(f"{path}: there is no such file or folder")
+    return [path]
+
+
+def _read(source: str, namespace: str) -> Iterator[Manifest]:
+    text = _text(source)
+    folder = Path.cwd() if source == STDIN else Path(source).resolve().parent
+    shown = "standard input" if source == STDIN else source
+    count = 0
+    for number, body in _documents(shown, text):
+        try:
+            for item in _items(body):
+                count += 1
+                yield _check(item, shown, number, folder, namespace)
+        except InvalidFieldError as error:
+            line = _line(text, number, error.field)
+            where = f"{shown}:{line}" if line else shown
+            raise ManifestError(f"{where}: document {number}: {error}") from error
+    if not count:
+        raise ManifestError(f"{shown}: there is no resource in it")
+
+
+def _check(body: Any, source: str, number: int, folder: Path, namespace: str) -> Manifest:
+    missing = _resolve(body, folder)
+    if namespace and isinstance(body, dict) and isinstance(body.get("metadata"), dict):
+        body["metadata"].setdefault("namespace", namespace)
+    api.parse(body)
+    try:
+        # what JSON cannot say (dates, sets) becomes text; what it cannot hold at all is refused here, not while sending
+        plain = msgspec.json.decode(msgspec.json.encode(body))
+    except (TypeError, ValueError, RecursionError) as error:
+        fix = "use only text, numbers, lists and maps with text keys"
+        raise InvalidFieldError("resource", str(error), fix) from error
+    return Manifest(api.parse(plain), source, number, missing)
+
+
+def _text(source: str) -> str:
+    """Read at most the size that GM takes, as UTF-8."""
+    try:
+        if source == STDIN:
+            data = sys.stdin.buffer.read(MAX_JSON + 1)
+        else:
+            with Path(source).open("rb") as file:
+                data = file.read(MAX_JSON + 1)
+        if len(data) > MAX_JSON:
+            raise ManifestError(f"{source}: it is larger than {MAX_JSON >> 20} MiB: split it")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{source}: byte {error.start} is not UTF-8: is this a manifest?") from error
+    except OSError as error:
+        raise ManifestError(f"{source}: cannot be read: {error.strerror}") from error
+
+
+def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
+    """Yield number (from 1) and content of each document that is not empty."""
+    number = 0
+    try:
+        for number, body in enumerate(_yaml().load_all(text), start=1):
+            if number > MAX_DOCUMENTS:
+                raise ManifestError(f"{source}: it has more than {MAX_DOCUMENTS} documents: split it")
+            if body is not None:
+                yield number, body
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{source}:{mark.line + 1}" if mark else source
+        problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
+        raise ManifestError(f"{where}: document {number + 1}: not valid YAML: {problem}") from error
+    except (YAMLError, ValueError, TypeError) as error:
+        raise ManifestError(f"{source}: document {number + 1}: not valid YAML: {_first_line(error)}") from error
+    except RecursionError as error:
+        raise ManifestError(f"{source}: document {number + 1}: it is nested too deeply") from error
+
+
+def _items(body: Any) -> Iterable[Any]:
+    """Return the resources of a document: itself, or those of a List as ``get -o yaml`` writes it."""
+    if isinstance(body, dict) and body.get("kind") == "List" and isinstance(body.get("items"), list):
+        return list(body["items"])
+    return [body]
+
+
+def _resolve(body: Any, folder: Path) -> Path | None:
+    """Make relative paths absolute, in place; return the first that is not here.
+
+    These are ``spec.url`` of a Model or Dataset and ``scriptDir`` of a neptune.io service.
+    """
+    spec = body.get("spec") if isinstance(body, dict) else None
+    if not isinstance(spec, dict):
+        return None
+    if body.get("kind") in WITH_URL:
+        return _absolute(spec, "url", folder, lambda path: path.as_uri())
+    workers = (spec.get("edgeWorker"), spec.get("cloudWorker"))
+    scripts = [w["workerSpec"] for w in workers if isinstance(w, dict) and isinstance(w.get("workerSpec"), dict)]
+    absent = [_absolute(script, "scriptDir", folder, str) for script in scripts]
+    return next(filter(None, absent), None)
+
+
+def _absolute(part: dict[str, Any], field: str, folder: Path, write: Callable[[Path], str]) -> Path | None:
+    """Make one field absolute if it is a relative path; return the path when there is no such file or folder."""
+    value = part.get(field)
+    if not isinstance(value, str) or not value or "\0" in value:
+        return None
+    relative = value.removeprefix("file:")
+    if relative.startswith("/") or _scheme.match(relative):
+        return None
+    path = (folder / relative).resolve()
+    part[field] = write(path)
+    return None if path.exists() else path
+
+
+def _line(text: str, number: int, field: str) -> int | None:
+    """Return the line of a field (or of the nearest part above it) in a document, from 1."""
+    try:
+        documents = _yaml().compose_all(text)
+        node: Node | None = next((node for i, node in enumerate(documents, start=1) if i == number), None)
+    except (YAMLError, RecursionError, ValueError):
+        return None
+    if node is None:
+        return None
+    line: int = node.start_mark.line + 1
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
+        if isinstance(node, MappingNode):
+            pair = next(((key, value) for key, value in node.value if key.value == name), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, SequenceNode) and index and int(index) < len(node.value):
+            node = node.value[int(index)]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _yaml() -> YAML:
+    return YAML(typ="safe", pure=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,110 @@
+"""What a user sees: resources as JSON, YAML or names, tables for people, and one red line for an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+COLOURS = {
+    "Running": "green", "Ready": "green", "online": "green", "True": "green",
+    "Pending": "yellow", "Degraded": "yellow", "Warning": "yellow", "Terminating": "yellow", "Unknown": "yellow",
+    "Failed": "red", "offline": "red", "False": "red",
+}  # fmt: skip
+#: wide enough that no line is cut or folded: a terminal wraps it, a pipe takes it whole
+ENDLESS = 10_000
+
+
+class Format(StrEnum):
+    """How resources are shown."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+def console() -> Console:
+    """Return a console on standard output that never folds a line."""
+    return Console(width=ENDLESS, highlight=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Show one yellow line on standard error."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(clean(text), style="yellow"))
+
+
+def fail(text: str) -> None:
+    """Show one red line on standard error."""
+    line = clean(f"Error: {' '.join(text.split())}")
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(line, style="red"))
+
+
+def plain(value: Any) -> Any:
+    """Return messages as plain data, named as they are on the wire."""
+    return msgspec.to_builtins(value)
+
+
+def dump(value: Any, form: Format) -> None:
+    """Print data as JSON or YAML."""
+    if form is Format.JSON:
+        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(to_yaml(value))
+
+
+def to_yaml(value: Any) -> str:
+    """Return data as YAML, in the order of its fields."""
+    from ruamel.yaml import YAML  # only YAML output pays for it
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's own switch, typed as None
+    yaml.width = ENDLESS
+    out = io.StringIO()
+    yaml.dump(value, out)
+    return out.getvalue()
+
+
+def listing(items: Sequence[Any]) -> dict[str, Any]:
+    """Return several objects as one, as kubectl writes them."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table without lines, as command-line users know it; phases are coloured."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(clean(cell), style=COLOURS.get(cell, "")) for cell in row))
+    return made
+
+
+def clean(text: str) -> str:
+    """Make text of others safe to show: no escape sequence reaches the terminal."""
+    return "".join(c if c.isprintable() or c in "\t\n" else "\ufffd" for c in text)
+
+
+def age(stamp: Any, now: datetime | None = None) -> str:
+    """Return how long ago an ISO time was, in its largest unit: ``12s``, ``5m``, ``3h``, ``2d``."""
+    try:
+        then = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return "-"
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    seconds = max(0, int(((now or datetime.now(UTC)) - then).total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or (unit == "d" and seconds >= size):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

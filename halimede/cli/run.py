@@ -1,0 +1,55 @@
+"""Around every command: the event loop, and what an error, Ctrl-C or a closed pipe means to the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import typer
+
+from halimede.errors import HalimedeError
+
+FAILED, INTERRUPTED = 1, 130
+
+
+def run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> None:
+    """Run a command to its end; its return value is the exit code. Raises typer.Exit alone."""
+    code = _run(command)
+    if code:
+        raise typer.Exit(code)
+
+
+def _run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
+    from halimede.cli.output import fail  # help texts need no tables
+
+    _quiet()
+    try:
+        code = asyncio.run(command()) or 0
+        sys.stdout.flush()
+    except typer.BadParameter:
+        raise
+    except HalimedeError as error:
+        fail(str(error))
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader (such as `head`) has had enough; keep the interpreter from flushing into the closed pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("HALIMEDE_DEBUG"):
+            raise
+        fail(f"this is a mistake in halimede, not yours: {type(error).__name__}: {error} (HALIMEDE_DEBUG=1 shows more)")
+        return FAILED
+    return code
+
+
+def _quiet() -> None:
+    """Keep the library's log lines out of a command's output; HALIMEDE_LOG_LEVEL brings them back."""
+    from halimede import log
+
+    log.configure("CRITICAL")

@@ -1,0 +1,161 @@
+"""Which columns each kind of resource has, and how a row is read from a resource. Nothing here talks to anyone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from halimede.cli.output import age, table
+from halimede.messages import Event, NodeInfo, Status
+
+ROLE_PREFIX = "node-role.kubernetes.io/"
+Cell = Callable[[Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a kind: its title, how it is read, and whether only the wide table has it."""
+
+    title: str
+    cell: Cell
+    wide: bool = False
+
+
+def _at(*path: str) -> Cell:
+    def read(body: Mapping[str, Any]) -> str:
+        return text(dig(body, *path))
+
+    return read
+
+
+def _metric(key: str) -> Cell:
+    def read(body: Mapping[str, Any]) -> str:
+        return metrics(body).get(key, "0")
+
+    return read
+
+
+def dig(body: Any, *path: str) -> Any:
+    """Return what lies at a path of plain data, or None."""
+    for step in path:
+        body = body.get(step) if isinstance(body, Mapping) else None
+    return body
+
+
+def text(value: Any) -> str:
+    """Return a value as a cell; ``-`` for nothing."""
+    return "-" if value is None or value == "" else str(value)
+
+
+def metrics(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return a resource's metrics by key."""
+    return {str(m.get("key")): str(m.get("value")) for m in dig(body, "status", "metrics") or []}
+
+
+def phase(body: Mapping[str, Any]) -> str:
+    """Return the phase as people want to read it: one that is being deleted says so."""
+    if dig(body, "metadata", "deletionTimestamp"):
+        return "Terminating"
+    status = body.get("status")
+    # what has its default is left out of a message
+    return text(status.get("phase", Status().phase)) if isinstance(status, Mapping) else "-"
+
+
+def condition(body: Mapping[str, Any]) -> str:
+    """Return why a resource is in its phase: reason and message of the current condition."""
+    conditions = dig(body, "status", "conditions") or []
+    if not conditions:
+        return "-"
+    last = conditions[-1]
+    return ": ".join(filter(None, (str(last.get("reason") or ""), str(last.get("message") or "")))) or "-"
+
+
+def _nodes(body: Mapping[str, Any]) -> str:
+    nodes = dig(body, "status", "nodes") or []
+    return ",".join(str(n.get("node")) + ("" if n.get("online") else " (offline)") for n in nodes) or "-"
+
+
+NAME = Column("NAME", _at("metadata", "name"))
+STATUS = Column("STATUS", phase)
+AGE = Column("AGE", lambda body: age(dig(body, "metadata", "creationTimestamp")))
+WHY = Column("MESSAGE", condition, wide=True)
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "jointinferenceservices": (
+        NAME,
+        STATUS,
+        Column("ACTIVE", lambda body: str(dig(body, "status", "active") or 0)),
+        Column("FAILED", lambda body: str(dig(body, "status", "failed") or 0)),
+        Column("SAMPLES", _metric("inferenceNumber")),
+        Column("EDGE", _metric("edgeInferenceNumber"), wide=True),
+        Column("CLOUD", _metric("cloudInferenceNumber"), wide=True),
+        Column("UPLOAD", _metric("uploadCloudRatio")),
+        Column("DEGRADED", _metric("degraded"), wide=True),
+        Column("LOST", _metric("lost"), wide=True),
+        AGE,
+        Column("NODES", _nodes, wide=True),
+        WHY,
+    ),
+    "models": (
+        NAME,
+        STATUS,
+        Column("FORMAT", _at("spec", "format")),
+        AGE,
+        Column("NODES", _nodes, wide=True),
+        Column("URL", _at("spec", "url"), wide=True),
+        WHY,
+    ),
+    "datasets": (
+        NAME,
+        STATUS,
+        Column("FORMAT", _at("spec", "format")),
+        Column("NODE", _at("spec", "nodeName")),
+        AGE,
+        Column("URL", _at("spec", "url"), wide=True),
+        WHY,
+    ),
+}
+#: for kinds without columns of their own
+PLAIN = (NAME, STATUS, AGE, WHY)
+
+
+def resources(plural: str, bodies: Iterable[Mapping[str, Any]], *, wide: bool, all_namespaces: bool) -> Table:
+    """Return the table of a kind."""
+    columns = columns_of(plural, wide=wide, all_namespaces=all_namespaces)
+    return table([c.title for c in columns], ([c.cell(body) for c in columns] for body in bodies))
+
+
+def columns_of(plural: str, *, wide: bool, all_namespaces: bool) -> list[Column]:
+    """Return the columns to show for a kind."""
+    chosen = [column for column in COLUMNS.get(plural, PLAIN) if wide or not column.wide]
+    return [Column("NAMESPACE", _at("metadata", "namespace")), *chosen] if all_namespaces else chosen
+
+
+def nodes(found: Iterable[NodeInfo]) -> Table:
+    """Return the table of nodes."""
+    rows = (
+        [
+            node.name,
+            "online" if node.online else "offline",
+            ",".join(sorted(k.removeprefix(ROLE_PREFIX) for k in node.labels if k.startswith(ROLE_PREFIX))) or "-",
+            str(node.resources),
+            str(node.cpus),
+            f"{node.memory_bytes / 2**30:.1f}Gi" if node.memory_bytes else "-",
+            text(node.version),
+        ]
+        for node in found
+    )
+    return table(["NAME", "STATUS", "ROLES", "RESOURCES", "CPUS", "MEMORY", "VERSION"], rows)
+
+
+def events(found: Iterable[Event], *, header: bool = True) -> Table:
+    """Return the table of events."""
+    rows = (
+        [age(e.time), e.type, e.reason, e.about, e.message + (f" (x{e.count})" if e.count > 1 else "")] for e in found
+    )
+    made = table(["AGE", "TYPE", "REASON", "ABOUT", "MESSAGE"], rows)
+    made.show_header = header
+    return made

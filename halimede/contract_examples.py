@@ -1,0 +1,199 @@
+"""One real body for every topic of the contract, as typed objects: shown in topics.md, checked like any message.
+
+They tell one story: the service ``digits`` runs on ``edge0`` and ``cloud0``, and camera ``cam0`` sends a frame whose
+two best classes are close, so the edge asks the cloud.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halimede import messages as m
+from halimede import topics as t
+
+#: what fills the names in a template
+NAMES = {
+    "node": "edge0",
+    "ns": "default",
+    "plural": "jointinferenceservices",
+    "name": "digits",
+    "worker": "digits-edge-edge0",
+    "camera": "cam0",
+    "service": "digits",
+    "client": "cli-4f1d2a",
+}
+#: topics on which the worker is the one in the cloud
+CLOUD_TOPICS = frozenset({t.REQUEST_TO.id, t.LOAD.id})
+
+UID = "9b2c6a52-6f0e-4f5e-9d0a-0c8f7f3c1a11"
+CLOUD = "digits-cloud-cloud0"
+EDGE = "digits-edge-edge0"
+NOON = "2026-11-21T12:00:00Z"
+FRAME_ID = bytes.fromhex("7d3c9a4be0f14c1f8a52c6f0d1e2b3a4")
+
+#: a white 1 x 1 PNG, complete with its checksums
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
+    "0000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
+)
+
+SERVICE: m.ResourceBody = {
+    "apiVersion": "sedna.io/v1alpha1",
+    "kind": "JointInferenceService",
+    "metadata": {"name": "digits", "namespace": "default", "uid": UID, "generation": 1, "resourceVersion": "7"},
+    "spec": {
+        "edgeWorker": {
+            "model": {"name": "digits-small"},
+            "hardExampleMining": {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.19"}]},
+            "source": {"cameras": ["cam0"]},
+            "deadlineMs": 2000,
+            "template": {"spec": {"nodeName": "edge0", "containers": [{"name": "edge", "image": "halimede/worker"}]}},
+        },
+        "cloudWorker": {
+            "model": {"name": "digits-big"},
+            "template": {"spec": {"nodeName": "cloud0", "containers": [{"name": "cloud", "image": "halimede/worker"}]}},
+        },
+    },
+}
+
+COUNTS = m.TaskInfo(
+    inference_number=899,
+    hard_example_number=171,
+    upload_cloud_ratio=0.19,
+    edge_inference_number=728,
+    cloud_inference_number=171,
+    start_time=NOON,
+    current_time=NOON,
+    update_time=NOON,
+    edge_latency=m.Histogram(buckets={"-9": 640, "-4": 259}),
+    offload_latency=m.Histogram(buckets={"33": 171}),
+)
+PROBABILITIES = [0.02, 0.01, 0.02, 0.48, 0.0, 0.41, 0.0, 0.02, 0.03, 0.01]
+EDGE_SAYS = m.Prediction(label="3", score=0.48, probabilities=PROBABILITIES)
+CLOUD_SAYS = m.Prediction(label="5", score=0.97)
+FRAME = m.Frame(
+    id=FRAME_ID,
+    service="digits",
+    worker=EDGE,
+    camera="cam0",
+    sequence=41,
+    deadline_ms=1987.5,
+    encoding="png",
+    edge=m.Prediction(label="3", score=0.48),
+    data=memoryview(PNG),
+)
+NODE = m.NodeInfo(
+    name="edge0",
+    online=True,
+    epoch=3,
+    version="0.1.0",
+    cpus=4,
+    memory_bytes=8_589_934_592,
+    labels={"node-role.kubernetes.io/edge": ""},
+    resources=2,
+)
+
+EXAMPLES: dict[str, Any] = {
+    t.INSERT.id: SERVICE,
+    t.DELETE.id: m.Delete(uid=UID, generation=1),
+    t.SYNCED.id: m.Synced(epoch=12, count=2),
+    t.NODE_STATUS.id: m.NodeStatus(
+        phase="Running",
+        status="running",
+        output=m.Output(models=[m.ModelOutput(format="onnx", url="file:///models/small.onnx")], task_info=COUNTS),
+        uid=UID,
+        observed_generation=1,
+        workers=[m.WorkerReport(name=EDGE, role="edge", phase="Running", restarts=0)],
+    ),
+    t.SYNC.id: m.Sync(
+        epoch=3,
+        holds=[m.Held(plural="jointinferenceservices", namespace="default", name="digits", uid=UID, generation=1)],
+    ),
+    t.PRESENCE.id: m.Presence(
+        node="edge0",
+        epoch=3,
+        online=True,
+        version="0.1.0",
+        cpus=4,
+        memory_bytes=8_589_934_592,
+        labels={"node-role.kubernetes.io/edge": ""},
+    ),
+    t.WORKER_INFO.id: m.WorkerInfo(
+        name=EDGE, namespace="default", owner_name="digits", status="running", task_info=COUNTS
+    ),
+    t.CAMERA_FRAME.id: PNG,
+    t.REQUEST.id: FRAME,
+    t.REQUEST_TO.id: FRAME,
+    t.REPLY.id: m.Reply(id=FRAME_ID, worker=CLOUD, prediction=CLOUD_SAYS, queue_ms=0.8, compute_ms=2.4, batch=3),
+    t.LOAD.id: m.Load(credits=61, service_ms=0.8),
+    t.RESULT.id: m.Result(
+        id=FRAME_ID.hex(),
+        service="digits",
+        camera="cam0",
+        sequence=41,
+        by="cloud",
+        hard=True,
+        label="5",
+        score=0.97,
+        prediction=CLOUD_SAYS,
+        edge=EDGE_SAYS,
+        worker=EDGE,
+        node="edge0",
+        total_ms=6.1,
+        edge_ms=0.4,
+        offload_ms=5.2,
+    ),
+    t.STATUS.id: m.StatusDocument(
+        api_version="sedna.io/v1alpha1",
+        kind="JointInferenceService",
+        namespace="default",
+        name="digits",
+        uid=UID,
+        generation=1,
+        status=m.Status(
+            phase="Running",
+            observed_generation=1,
+            conditions=[
+                m.Condition(
+                    type="Running",
+                    observed_generation=1,
+                    last_heartbeat_time=NOON,
+                    last_transition_time=NOON,
+                    reason="AllWorkersRunning",
+                    message="2 of 2 workers run",
+                )
+            ],
+            start_time=NOON,
+            active=2,
+            metrics=[
+                m.Metric(key="inferenceNumber", value="899"),
+                m.Metric(key="hardExampleNumber", value="171"),
+                m.Metric(key="uploadCloudRatio", value="0.19"),
+            ],
+            nodes=[
+                m.NodeSummary(node="edge0", online=True, phase="Running", workers=1),
+                m.NodeSummary(node="cloud0", online=True, phase="Running", workers=1),
+            ],
+        ),
+    ),
+    t.GM_PRESENCE.id: m.GmPresence(epoch=12, online=True, version="0.1.0"),
+    t.API_REQUEST.id: m.ApiRequest(op="apply", object=SERVICE),
+    t.API_REPLY.id: m.ApiReply(outcome="created", object=SERVICE),
+    t.LOGS_REQUEST.id: m.LogsRequest(namespace="default", worker=EDGE, offset=-4096),
+    t.LOGS_REPLY.id: m.LogsReply(text='{"event": "started", "level": "info"}\n', offset=38),
+    t.DEAD_LETTER.id: m.DeadLetter(
+        client=CLOUD,
+        topic=f"default/sedna/inference/digits/request/{CLOUD}",
+        reason="Input data was truncated",
+        size=7,
+        head="8da17601a26964",
+    ),
+}
+
+
+def address(topic: t.Topic[Any]) -> t.Address[Any]:
+    """Return the topic with example names filled in."""
+    names = {field: NAMES[field] for field in topic.fields}
+    if topic.id in CLOUD_TOPICS:
+        names["worker"] = CLOUD
+    return topic.at(**names)

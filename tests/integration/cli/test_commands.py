@@ -1,0 +1,251 @@
+"""The commands against a real broker and global manager: what they print, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from halimede.api import kind_of
+from halimede.cli import apply, describe, get, logs, watch
+from halimede.cli.broker import Broker as Address
+from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.output import Format
+from halimede.errors import HalimedeError
+from halimede.names import Key
+
+DIGITS = str(Path(__file__).parents[3] / "examples" / "digits")
+JI = kind_of("ji")
+Output = pytest.CaptureFixture[str]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def running(client: Client) -> dict[str, Any]:
+    def is_running(body: dict[str, Any] | None) -> bool:
+        return bool(body) and (body or {}).get("status", {}).get("phase") == "Running"
+
+    found = await client.wait_until(is_running, JI.plural, "digits", timeout_s=10)
+    assert found
+    return found
+
+
+async def test_a_folder_is_applied_in_order_and_again_changes_nothing(
+    broker: Address, client: Client, capsys: Output
+) -> None:
+    assert await apply.apply(broker, [DIGITS], "") == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["model/digits-small", "created"],
+        ["model/digits-big", "created"],
+        ["jointinferenceservice/digits", "created"],
+    ]
+    assert await apply.apply(broker, [DIGITS], "") == 0
+    assert capsys.readouterr().out.count(" unchanged") == 3
+    url = (await client.get("models", "digits-small"))["spec"]["url"]
+    assert url == Path(DIGITS, "models", "small.onnx").as_uri()
+
+
+async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(
+    broker: Address, client: Client, capsys: Output, tmp_path: Path
+) -> None:
+    stale = "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: a, resourceVersion: '99'}\n"
+    fresh = "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: b}\n"
+    spec = "spec: {url: /absent, format: onnx}\n"
+    file = tmp_path / "m.yaml"
+    file.write_text(f"{stale}{spec}---\n{fresh}{spec}")
+    assert await apply.apply(broker, [str(file)], "") == 1
+    said = capsys.readouterr()
+    assert "model/b created" in said.out
+    assert "m.yaml: model/a:" in said.err
+
+
+async def test_get_shows_a_table_with_counts_and_the_same_as_json_yaml_and_names(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    capsys.readouterr()
+
+    await get.get(broker, JI, "", "", Format.WIDE)
+    header, row = capsys.readouterr().out.splitlines()
+    cells = dict(zip(header.split(), row.split(), strict=False))
+    assert cells["NAMESPACE"] == "default"
+    assert (cells["NAME"], cells["STATUS"], cells["SAMPLES"]) == ("digits", "Running", "10")
+    assert (cells["EDGE"], cells["CLOUD"]) == ("8", "2")
+
+    await get.get(broker, JI, "digits", "default", Format.JSON)
+    body = json.loads(capsys.readouterr().out)
+    await get.get(broker, JI, "digits", "default", Format.YAML)
+    assert YAML(typ="safe").load(capsys.readouterr().out)["spec"] == body["spec"]
+    await get.get(broker, kind_of("models"), "", "default", Format.JSON)
+    assert [b["kind"] for b in json.loads(capsys.readouterr().out)["items"]] == ["Model", "Model"]
+    await get.get(broker, kind_of("models"), "", "default", Format.NAME)
+    assert capsys.readouterr().out.split() == ["model/digits-big", "model/digits-small"]
+
+
+async def test_get_says_so_when_there_is_nothing(broker: Address, gm: None, capsys: Output) -> None:
+    await get.get(broker, JI, "", "default", Format.TABLE)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no jointinferenceservices in namespace default" in said.err
+    with pytest.raises(ApiRefusedError, match="there is no default/jointinferenceservices/absent"):
+        await get.get(broker, JI, "absent", "default", Format.TABLE)
+
+
+async def test_describe_says_spec_conditions_nodes_metrics_and_events(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    capsys.readouterr()
+    await describe.describe(broker, JI, "digits", "default")
+    text = capsys.readouterr().out
+    for part in (
+        "Status:      Running",
+        "Margin(threshold_margin=0.19)",
+        "cameras cam0, cam1",
+        "nodes with node-role.kubernetes.io/cloud",
+        "Conditions\n",
+        "Nodes\n",
+        "Metrics\n",
+        "inferenceNumber",
+        "Events\n",
+        "Created",
+    ):
+        assert part in text
+    await describe.describe(broker, kind_of("model"), "digits-big", "default")
+    assert "format: onnx" in capsys.readouterr().out
+
+
+async def test_nodes_and_events_are_tables_and_json(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await client.wait_until(lambda body: body is None, JI.plural, "digits", timeout_s=5)
+    await get.nodes(broker, Format.TABLE)
+    table = capsys.readouterr().out
+    assert ["edge0", "online", "edge"] in [line.split()[:3] for line in table.splitlines()]
+    await get.nodes(broker, Format.JSON)
+    assert {node["name"] for node in json.loads(capsys.readouterr().out)} == {"edge0", "cloud0"}
+    await apply.apply(broker, [DIGITS], "")
+    capsys.readouterr()
+    await get.events(broker, "default/models/digits-big", Format.TABLE, 10, follow=False)
+    assert "Created" in capsys.readouterr().out
+    await get.events(broker, "", Format.JSON, 2, follow=False)
+    assert len(json.loads(capsys.readouterr().out)) == 2
+
+
+async def test_delete_waits_until_the_nodes_have_let_go(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    keys = apply.keys([DIGITS], "default")
+    assert [key.name for key in keys] == ["digits", "digits-big", "digits-small"]
+    assert await apply.delete(broker, keys, wait=True, timeout_s=10, ignore_missing=False) == 0
+    assert capsys.readouterr().out.count(" deleted") == 3
+    assert (await client.list(JI.plural))[0] == []
+
+
+async def test_delete_that_does_not_end_says_what_may_hold_it(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    nodes["edge0"].obedient = False
+    key = Key(JI.plural, "default", "digits")
+    with pytest.raises(HalimedeError, match=r"still being deleted after 0\.5 s"):
+        await apply.delete(broker, [key], wait=True, timeout_s=0.5, ignore_missing=False)
+    capsys.readouterr()
+    await get.get(broker, JI, "", "default", Format.TABLE)
+    assert "Terminating" in capsys.readouterr().out
+
+
+async def test_deleting_what_is_not_there_fails_unless_that_is_fine(broker: Address, gm: None, capsys: Output) -> None:
+    key = Key("models", "default", "absent")
+    assert await apply.delete(broker, [key], wait=True, timeout_s=5, ignore_missing=False) == 1
+    assert "there is no default/models/absent" in capsys.readouterr().err
+    assert await apply.delete(broker, [key], wait=True, timeout_s=5, ignore_missing=True) == 0
+
+
+async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    seen: list[str] = []
+
+    def read() -> str:
+        seen.append(capsys.readouterr().out)
+        return "".join(seen)
+
+    watching = asyncio.create_task(watch.watch(broker, JI, "", "default", Format.TABLE))
+    await until(lambda: "NAME" in read())
+    await apply.apply(broker, [DIGITS], "")
+    await until(lambda: "Running" in read())
+    key = Key(JI.plural, "default", "digits")
+    await apply.delete(broker, [key], wait=True, timeout_s=10, ignore_missing=False)
+    await until(lambda: "Deleted" in read())
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+
+
+async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_its_own(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    nodes["edge0"].logs["digits-edge-edge0"] = "one\ntwo\nthree\n"
+    nodes["cloud0"].logs["digits-cloud-cloud0"] = "four\n"
+    capsys.readouterr()
+    assert await logs.logs(broker, "digits", "default", "", follow=False, tail=-1) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"digits-edge-edge0  {line}" for line in ("one", "two", "three")),
+        "digits-cloud-cloud0  four",
+    ]
+    assert await logs.logs(broker, "digits-edge-edge0", "default", "", follow=False, tail=2) == 0
+    assert capsys.readouterr().out.splitlines() == ["two", "three"]
+    assert await logs.logs(broker, "digits-edge-edge0", "default", "edge0", follow=False, tail=1) == 0
+    assert capsys.readouterr().out.splitlines() == ["three"]
+
+
+async def test_logs_follow_new_lines(broker: Address, client: Client, nodes: Any, capsys: Output) -> None:
+    written = nodes["edge0"].logs
+    written["w"] = "old\n" * 3 + "last\n"
+    following = asyncio.create_task(logs.logs(broker, "w", "default", "edge0", follow=True, tail=1))
+    seen: list[str] = []
+
+    def read() -> list[str]:
+        seen.extend(capsys.readouterr().out.splitlines())
+        return seen
+
+    await until(lambda: read() == ["last"])
+    written["w"] += "half"
+    await asyncio.sleep(0.6)
+    written["w"] += " and half\n"
+    await until(lambda: read() == ["last", "half and half"])
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+
+
+async def test_logs_of_what_is_not_there_say_what_there_is(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    with pytest.raises(HalimedeError, match="worker of namespace default: digits, digits-cloud-cloud0"):
+        await logs.logs(broker, "digit", "default", "", follow=False, tail=1)
+    assert await logs.logs(broker, "digits-edge-edge0", "default", "", follow=False, tail=1) == 1
+    assert "there is no worker digits-edge-edge0 on this node" in capsys.readouterr().err
+
+
+async def test_version_shows_both_sides(broker: Address, gm: None, capsys: Output) -> None:
+    assert await get.version(broker) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["client", "gm"]

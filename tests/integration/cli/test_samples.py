@@ -1,0 +1,188 @@
+"""publish is a camera and results is a reader: real frames and results on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from halimede import codec, topics
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.port import Delivery
+from halimede.cli import publish, results
+from halimede.cli.broker import Broker as Address
+from halimede.cli.output import Format
+from halimede.cli.publish import Plan
+from halimede.contract_examples import EXAMPLES, PNG
+from halimede.errors import HalimedeError, TooLargeError
+from halimede.messages import Frame, Result
+from services.broker import Broker
+
+Output = pytest.CaptureFixture[str]
+
+
+class Reader:
+    """An edge worker's ear."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    async def __call__(self, delivery: Delivery[bytes]) -> None:
+        self.payloads.append(bytes(delivery.body))
+
+    async def frames(self, count: int) -> list[Frame]:
+        async with asyncio.timeout(5):
+            while len(self.payloads) < count:
+                await asyncio.sleep(0.01)
+        return [codec.decode(topics.REQUEST, payload) for payload in self.payloads]
+
+
+@pytest.fixture
+async def bus(mosquitto: Broker) -> AsyncIterator[MqttBus]:
+    async with MqttBus("reader", mosquitto.url) as bus:
+        await bus.wait_connected(5)
+        yield bus
+
+
+@pytest.fixture
+async def reader(bus: MqttBus) -> Reader:
+    reader = Reader()
+    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), reader)
+    return reader
+
+
+def folder(path: Path, count: int) -> str:
+    for i in range(count):
+        (path / f"{i:03}.png").write_bytes(PNG)
+    return str(path)
+
+
+def plan(*paths: str, fps: float = 0, rounds: int = 1, qos: int = 1, bare: bool = False, camera: str = "cam0") -> Plan:
+    return Plan(paths, camera, "default", fps, rounds, qos, bare)
+
+
+async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
+    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+) -> None:
+    await publish.publish(broker, plan(folder(tmp_path, 30), rounds=2))
+    frames = await reader.frames(60)
+    assert [frame.sequence for frame in frames] == list(range(60))
+    assert len({bytes(frame.id) for frame in frames}) == 60
+    assert {(f.camera, f.encoding, bytes(f.data)) for f in frames} == {("cam0", "png", PNG)}
+    assert "60 frames sent to default/sedna/frames/cam0" in capsys.readouterr().out
+
+
+async def test_bare_pictures_leave_as_they_are(broker: Address, reader: Reader, tmp_path: Path) -> None:
+    await publish.publish(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
+    async with asyncio.timeout(5):
+        while not reader.payloads:
+            await asyncio.sleep(0.01)
+    assert reader.payloads == [PNG]
+
+
+async def test_frames_are_paced(broker: Address, reader: Reader, tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await publish.publish(broker, plan(folder(tmp_path, 6), fps=20))
+    assert 0.25 <= loop.time() - started < 2
+
+
+async def test_frames_that_nobody_takes_are_told(broker: Address, bus: MqttBus, tmp_path: Path, capsys: Output) -> None:
+    await publish.publish(broker, plan(folder(tmp_path, 3), camera="cam7"))
+    assert "3 of them reached nobody: no edge worker takes camera cam7" in capsys.readouterr().err
+
+
+async def test_an_endless_loop_says_how_many_it_sent_when_it_is_ended(
+    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+) -> None:
+    sending = asyncio.create_task(publish.publish(broker, plan(folder(tmp_path, 2), rounds=0, fps=50)))
+    await reader.frames(5)
+    sending.cancel()
+    await asyncio.wait([sending])
+    assert "frames sent to" in capsys.readouterr().out
+
+
+async def test_a_picture_over_the_limit_is_refused_before_the_first_is_sent(
+    broker: Address, reader: Reader, tmp_path: Path
+) -> None:
+    folder(tmp_path, 2)
+    (tmp_path / "z.png").write_bytes(PNG + bytes(17 << 20))
+    with pytest.raises(TooLargeError, match=r"z\.png: \d+ bytes are more than"):
+        await publish.publish(broker, plan(str(tmp_path)))
+    assert reader.payloads == []
+
+
+async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
+    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+) -> None:
+    tmp_path = tmp_path / "pictures"
+    tmp_path.mkdir()
+    (tmp_path / "notes.png").write_text("no picture")
+    with pytest.raises(HalimedeError, match=r"notes\.png: it is neither a JPEG nor a PNG"):
+        await publish.publish(broker, plan(str(tmp_path / "notes.png")))
+    with pytest.raises(HalimedeError, match="there is no JPEG or PNG"):
+        await publish.publish(broker, plan(str(tmp_path)))
+    with pytest.raises(HalimedeError, match="no such file"):
+        await publish.publish(broker, plan(str(tmp_path / "absent")))
+    folder(tmp_path, 1)
+    await publish.publish(broker, plan(str(tmp_path)))
+    assert "neither JPEG nor PNG, left out: 1" in capsys.readouterr().err
+    assert len(await reader.frames(1)) == 1
+
+
+@pytest.mark.parametrize("camera", ["Cam0", "a/b", "+", "#", "", "a" * 64])
+async def test_a_hostile_camera_name_is_refused(broker: Address, tmp_path: Path, camera: str) -> None:
+    with pytest.raises(HalimedeError, match="--camera"):
+        await publish.publish(broker, plan(folder(tmp_path, 1), camera=camera))
+
+
+def result(id_: str, **changes: object) -> Result:
+    return msgspec.structs.replace(EXAMPLES[topics.RESULT.id], id=id_, **changes)
+
+
+async def send_until(bus: MqttBus, found: asyncio.Task[None], ids: list[str]) -> None:
+    """Send results, again and again, as a reader that has just come sees only what comes now."""
+    async with asyncio.timeout(10):
+        while not found.done():
+            for id_ in ids:
+                await bus.publish(topics.RESULT.at(ns="default", service="digits"), result(id_))
+            await asyncio.sleep(0.05)
+    found.result()
+
+
+async def test_results_are_shown_once_each_however_often_they_come(
+    broker: Address, gm: None, bus: MqttBus, capsys: Output
+) -> None:
+    ids = [f"{i:032x}" for i in range(3)]
+    found = asyncio.create_task(results.results(broker, "digits", "default", 3, Format.JSON))
+    await send_until(bus, found, ids)
+    said = capsys.readouterr()
+    assert sorted(json.loads(line)["id"] for line in said.out.splitlines()) == ids
+    assert "there is no service digits in namespace default yet" in said.err
+
+
+async def test_results_are_a_table_for_people_even_without_a_manager(
+    broker: Address, bus: MqttBus, capsys: Output
+) -> None:
+    found = asyncio.create_task(results.results(broker, "digits", "default", 1, Format.TABLE))
+    await send_until(bus, found, ["0" * 32])
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["CAMERA", "SEQ", "LABEL", "SCORE", "BY", "MS", "NOTE"]
+    assert row.split()[:6] == ["cam0", "41", "5", "0.970", "cloud", "6.10"]
+    assert row.endswith("hard, the edge said 3")
+
+
+def test_a_result_shows_why_it_is_degraded_and_no_escape_sequence() -> None:
+    degraded = result("0" * 32, by="edge", degraded=True, reason="no-cloud", label="\x1b[31mred")
+    text = results.line(degraded).plain
+    assert "degraded: no-cloud" in text
+    assert "\x1b" not in text
+
+
+def test_remembered_ids_are_bounded() -> None:
+    once = results.Once(size=2)
+    assert [once.new(i) for i in ("a", "a", "b", "c", "a")] == [True, False, True, True, True]

@@ -1,0 +1,55 @@
+"""The broker is found by option, environment, run file and default, in this order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from halimede.cli.broker import find
+from halimede.errors import InvalidFieldError
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    return {"HALIMEDE_HOME": str(home), **more}
+
+
+def run_file(home: Path, content: str) -> None:
+    (home / "run.json").write_text(content)
+
+
+def where(found: object) -> str:
+    return str(found).split(" ", maxsplit=1)[0]
+
+
+def test_the_option_comes_before_everything(tmp_path: Path) -> None:
+    run_file(tmp_path, '{"broker": "mqtt://127.0.0.1:1000"}')
+    assert where(find("there:2000", environment(tmp_path, HALIMEDE_BROKER="here:3000"))) == "there:2000"
+
+
+def test_the_environment_comes_before_the_run_file(tmp_path: Path) -> None:
+    run_file(tmp_path, '{"broker": "mqtt://127.0.0.1:1000"}')
+    assert where(find("", environment(tmp_path, HALIMEDE_BROKER="mqtt://here:3000"))) == "here:3000"
+
+
+def test_the_run_file_comes_before_the_usual_port(tmp_path: Path) -> None:
+    run_file(tmp_path, json.dumps({"broker": "mqtt://127.0.0.1:1000", "pid": 1}))
+    assert where(find("", environment(tmp_path))) == "127.0.0.1:1000"
+
+
+def test_without_any_of_them_it_is_the_usual_port_here(tmp_path: Path) -> None:
+    assert where(find("", environment(tmp_path))) == "localhost:1883"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"broker": 5}', '{"broker": "http://x"}', "\x00"])
+def test_a_broken_run_file_is_named(tmp_path: Path, content: str) -> None:
+    run_file(tmp_path, content)
+    with pytest.raises(InvalidFieldError, match=r"run\.json"):
+        find("", environment(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["host:port", "http://host", "a b", "host:99999", "host:0", "mqtt://"])
+def test_an_address_that_is_none_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(InvalidFieldError, match="--broker"):
+        find(text, {})

@@ -1,0 +1,150 @@
+"""The command as a shell sees it: help with examples, exit codes, one line an error, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from halimede.cli.app import COMMANDS, app
+from halimede.cli.run import run
+from halimede.errors import HalimedeError, InvalidFieldError
+
+NOWHERE = ["--broker", "127.0.0.1:9"]
+
+
+def halimede(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from halimede.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "200", **environment},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_examples(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert "Examples:" in shown.output
+    assert f"halimede {command}" in shown.output
+
+
+def test_without_arguments_it_lists_the_commands() -> None:
+    shown = CliRunner().invoke(app, [])
+    for command in COMMANDS:
+        assert command in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["get"], "Missing argument 'KIND'"),
+        (["gte"], "No such command 'gte'"),
+        (["apply"], "give -f FILE"),
+        (["delete"], "give KIND NAME or -f FILE"),
+        (["delete", "ji", *NOWHERE], "say which one"),
+        (["describe", "ji", *NOWHERE], "say which one"),
+        (["get", "ji/a", "b", *NOWHERE], "give the name once"),
+        (["get", "ji", "a", "-A", *NOWHERE], "leave out -A"),
+        (["get", "ji", "-o", "xml"], "xml"),
+        (["publish", "x.png"], "--camera"),
+        (["publish", "x.png", "--camera", "c", "--loop", "--repeat", "2"], "exclude one another"),
+        (["publish", "x.png", "--camera", "c", "--qos", "2"], "--qos"),
+    ],
+)
+def test_wrong_usage_is_explained_with_exit_code_2(arguments: list[str], part: str) -> None:
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 2
+    assert part in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["get", "nonsense"], "kind: 'nonsense' is not accepted: use one of"),
+        (["get", "ji", "A/b"], "NAME: 'A/b' is not accepted"),
+        (["get", "ji", "-n", "a/b"], "--namespace: 'a/b' is not accepted"),
+        (["get", "ji", "--broker", "x:y"], "--broker: 'x:y' is not accepted"),
+        (["get", "ji", *NOWHERE], "no MQTT broker answers at 127.0.0.1:9 (from --broker): the connection is refused"),
+        ([*NOWHERE, "get", "ji"], "no MQTT broker answers at 127.0.0.1:9"),
+        (["nodes", *NOWHERE], "make up"),
+        (["results", "-f", "digits", *NOWHERE], "no MQTT broker answers"),
+        (["results", "../x", *NOWHERE], "'../x' is not accepted"),
+        (["logs", "#", *NOWHERE], "NAME: '#' is not accepted"),
+        (["events", "--about", "ji/A", *NOWHERE], "NAME: 'A' is not accepted"),
+        (["apply", "-f", "/nonexistent", *NOWHERE], "there is no such file or folder"),
+        (["publish", "/nonexistent", "--camera", "a+b", *NOWHERE], "'a+b' is not accepted"),
+    ],
+)
+def test_a_mistake_is_one_line_on_standard_error_with_exit_code_1(arguments: list[str], part: str) -> None:
+    ended = halimede(*arguments)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("Error: ")
+    assert len(ended.stderr.splitlines()) == 1
+    assert part in ended.stderr
+
+
+def test_the_run_file_is_read_from_halimede_home(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"broker": "mqtt://127.0.0.1:9"}')
+    ended = halimede("nodes", HALIMEDE_HOME=str(tmp_path), HALIMEDE_BROKER="")
+    assert f"127.0.0.1:9 (from {tmp_path}/run.json)" in ended.stderr
+
+
+def test_a_command_imports_nothing_heavy_that_it_does_not_need() -> None:
+    script = (
+        "import sys\nfrom halimede.cli.app import start\n"
+        "sys.argv = ['halimede', 'version', '--broker', '127.0.0.1:9']\nstart()\n"
+        "print({'numpy', 'PIL', 'onnxruntime', 'ruamel.yaml', 'aiomqtt'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout.splitlines()[-1] == "set()"
+
+
+def test_without_its_packages_it_says_what_to_install() -> None:
+    script = "import sys\nsys.modules['typer'] = None\nfrom halimede.cli import main\nmain()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == "halimede: the package typer is missing: pip install 'halimede[cli]'"
+
+
+def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection and never answers
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from halimede.cli import main; main()", "nodes", "--broker",
+             f"127.0.0.1:{server.getsockname()[1]}"],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        server.accept()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=10)
+    assert (process.returncode, out, error) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("error", [InvalidFieldError("f", "v", "fix it"), HalimedeError("a\nb"), RuntimeError("bug")])
+def test_no_error_becomes_a_traceback(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    import typer
+
+    async def fails() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        run(fails)
+    assert ended.value.exit_code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ")
+    assert said.count("\n") == 1

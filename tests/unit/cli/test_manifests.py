@@ -1,0 +1,209 @@
+"""Manifests are read as YAML 1.2, checked before anything is sent, and refused with file, document and line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede.cli.manifests import ManifestError, load
+from halimede.cli.output import to_yaml
+from halimede.errors import HalimedeError
+
+MODEL = """\
+apiVersion: sedna.io/v1alpha1
+kind: Model
+metadata: {{name: {name}}}
+spec:
+  url: {url}
+  format: onnx
+"""
+
+
+def model(name: str = "small", url: str = "/models/small.onnx") -> str:
+    return MODEL.format(name=name, url=url)
+
+
+SERVICE = """\
+apiVersion: sedna.io/v1alpha1
+kind: JointInferenceService
+metadata: {name: helmet}
+spec:
+  edgeWorker:
+    model: {name: small}
+    hardExampleMining: {name: IBT}
+    template: {spec: {nodeName: edge0, containers: [{image: x}]}}
+  cloudWorker:
+    model: {name: big}
+    template: {spec: {nodeName: cloud0, containers: [{image: x}]}}
+"""
+
+
+def write(folder: Path, text: str, name: str = "m.yaml") -> str:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return str(file)
+
+
+def error_of(path: str) -> str:
+    with pytest.raises(ManifestError) as caught:
+        load([path])
+    return str(caught.value)
+
+
+def names(paths: list[str]) -> list[str]:
+    return [f"{m.resource.kind.kind}/{m.resource.metadata.name}" for m in load(paths)]
+
+
+def test_models_and_datasets_go_before_the_services_that_name_them(tmp_path: Path) -> None:
+    dataset = model("data").replace("kind: Model", "kind: Dataset").replace("onnx", "txt")
+    text = "---\n".join([SERVICE, dataset, model("small"), model("big")])
+    assert names([write(tmp_path, text)]) == [
+        "Model/small",
+        "Model/big",
+        "Dataset/data",
+        "JointInferenceService/helmet",
+    ]
+
+
+def test_a_folder_is_read_with_its_subfolders_in_order_of_names(tmp_path: Path) -> None:
+    write(tmp_path, model("b"), "2.yaml")
+    write(tmp_path, model("a"), "1.yml")
+    write(tmp_path, model("c"), "sub/3.yaml")
+    write(tmp_path, "not: a manifest", "readme.txt")
+    assert names([str(tmp_path)]) == ["Model/a", "Model/b", "Model/c"]
+
+
+def test_the_digits_example_is_accepted_as_it_stands() -> None:
+    folder = Path(__file__).parents[3] / "examples" / "digits"
+    assert names([str(folder)]) == ["Model/digits-small", "Model/digits-big", "JointInferenceService/digits"]
+
+
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(model().encode())))
+    assert names(["-"]) == ["Model/small"]
+
+
+def test_what_get_prints_as_yaml_can_be_applied_again(tmp_path: Path) -> None:
+    bodies = [m.resource.body for m in load([write(tmp_path, f"{model()}---\n{SERVICE}")])]
+    again = write(tmp_path, to_yaml({"apiVersion": "v1", "kind": "List", "items": bodies}), "list.yaml")
+    assert [m.resource.body for m in load([again])] == bodies
+
+
+@pytest.mark.parametrize(
+    "url", ["./models/x y.onnx", "models/x y.onnx", "file:./models/x y.onnx", "../f/models/x y.onnx"]
+)
+def test_a_relative_url_is_relative_to_its_manifest(tmp_path: Path, url: str) -> None:
+    path = write(tmp_path, model(url=url), "f/m.yaml")
+    found = load([path])[0]
+    assert found.resource.spec.url == (tmp_path / "f" / "models" / "x y.onnx").as_uri()
+    assert found.resource.body["spec"]["url"].endswith("/f/models/x%20y.onnx")
+    assert found.missing == tmp_path / "f" / "models" / "x y.onnx"
+
+
+@pytest.mark.parametrize("url", ["/a/b.onnx", "file:///a/b.onnx", "https://example.org/b.onnx", "s3://bucket/b.onnx"])
+def test_an_absolute_url_stays_as_it_is(tmp_path: Path, url: str) -> None:
+    assert load([write(tmp_path, model(url=url))])[0].resource.spec.url == url
+
+
+def test_a_namespace_is_for_those_that_name_none(tmp_path: Path) -> None:
+    other = model("b").replace("{name: b}", "{name: b, namespace: mine}")
+    path = write(tmp_path, f"{model('a')}---\n{other}")
+    assert [m.resource.metadata.namespace for m in load([path], "factory")] == ["factory", "mine"]
+
+
+def test_yaml_is_read_as_1_2(tmp_path: Path) -> None:
+    text = SERVICE.replace("{name: IBT}", "{name: no, parameters: [{key: k, value: 24:00}]}")
+    mining = load([write(tmp_path, text)])[0].resource.spec.edge_worker.hard_example_mining
+    assert (mining.name, mining.parameters[0].value) == ("no", "24:00")
+
+
+def test_a_wrong_field_is_named_with_file_line_and_document(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{model()}---\n{SERVICE.replace('{name: big}', '{nam: big}')}")
+    assert error_of(path).startswith(
+        f"{path}:17: document 2: spec.cloudWorker.model.nam: 'big' is not accepted: did you"
+    )
+
+
+def test_a_wrong_type_in_a_list_is_named_with_its_line(tmp_path: Path) -> None:
+    text = model() + "  preprocess:\n    - {op: grayscale}\n    - {op: resize, width: no, height: 8}\n"
+    message = error_of(write(tmp_path, text))
+    assert ":9: document 1: spec.preprocess[1].width: 'no'" in message
+
+
+def test_broken_yaml_is_named_with_file_and_line(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{model()}---\na: [1\nb: 2\n")
+    message = error_of(path)
+    assert message.startswith(f"{path}:")
+    assert "document 2: not valid YAML" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "there is no resource in it"),
+        ("---\n---\n", "there is no resource in it"),
+        ("a: 1\na: 2\n", 'found duplicate key "a"'),
+        ("just text", "write a mapping"),
+        ("[1, 2]", "write a mapping"),
+        ("x: !python/object:os.system {}", "not valid YAML"),
+        ("[" * 3000, "nested too deeply"),
+        ("a: &a [*a]", "nest at most 100"),
+        ("x: 0x_", "not valid YAML"),
+        (model("Böse"), "metadata.name: 'Böse' is not accepted"),
+        (model("../../etc"), "metadata.name"),
+        (model().replace("sedna.io/v1alpha1", "sedna.io/v1"), "apiVersion: 'sedna.io/v1' is not accepted: use"),
+        (model().replace("kind: Model", "kind: Modle"), "kind: 'Modle' is not accepted: use one of"),
+        (model().replace("onnx\n", "5\n"), "put it in quotes"),
+        (model() + "stauts: {}\n", "stauts"),
+        (model(url='"a\\0b"'), "spec.url"),
+        (SERVICE.replace("nodeName: edge0", "nodeName: 'a/b'"), "nodeName"),
+        (SERVICE.replace("spec: {nodeName: edge0", "? [a, b] : c, spec: {nodeName: edge0"), "document 1"),
+    ],
+)  # fmt: skip
+def test_whatever_is_wrong_is_one_clear_line(tmp_path: Path, text: str, part: str) -> None:
+    message = error_of(write(tmp_path, text))
+    assert part in message
+    assert "m.yaml" in message
+    assert "\n" not in message
+
+
+def test_anchors_that_multiply_are_refused(tmp_path: Path) -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 10)}]\n" for i in range(8)
+    )
+    assert "values" in error_of(write(tmp_path, bomb)) or "levels" in error_of(write(tmp_path, bomb))
+
+
+def test_files_that_are_no_text_missing_or_too_large_are_named(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "l.yaml").write_bytes(b"# " + b"x" * (4 << 20))
+    (tmp_path / "empty").mkdir()
+    assert "not UTF-8" in error_of(str(tmp_path / "b.yaml"))
+    assert "larger than 4 MiB" in error_of(str(tmp_path / "l.yaml"))
+    assert "there is no such file" in error_of(str(tmp_path / "absent.yaml"))
+    assert "no .yaml" in error_of(str(tmp_path / "empty"))
+
+
+def test_one_resource_in_two_places_is_refused(tmp_path: Path) -> None:
+    one, two = write(tmp_path, model(), "1.yaml"), write(tmp_path, model(), "2.yaml")
+    message = error_of(str(tmp_path))
+    assert one in message
+    assert two in message
+
+
+def test_an_error_anywhere_means_that_nothing_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, model(), "1.yaml")
+    write(tmp_path, "kind: Nonsense", "2.yaml")
+    with pytest.raises(HalimedeError):
+        load([str(tmp_path)])
+
+
+def test_dates_become_the_text_that_was_written(tmp_path: Path) -> None:
+    text = SERVICE.replace("containers: [{image: x}]", "containers: [{image: x}], hint: 2026-01-01", 1)
+    template: Any = load([write(tmp_path, text)])[0].resource.spec.edge_worker.template
+    assert template["spec"]["hint"] == "2026-01-01"
