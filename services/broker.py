@@ -176,6 +176,8 @@ class Broker:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **MALLOC},
+                # a terminal's Ctrl-C is its parent's to act on: others may still have something to say
+                start_new_session=True,
                 preexec_fn=end_with_parent,  # noqa: PLW1509 - two system calls, both safe after a fork
             )
 

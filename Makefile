@@ -1,0 +1,58 @@
+# Every target sets itself up: a fresh Debian machine with Python 3.11 needs nothing else. `make` shows what there is.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+MODELS := examples/digits/models/small.onnx examples/digits/models/big.onnx
+#: ARGS="--nodes edge0,cloud0" for up, ARGS="-k contract" for test
+ARGS ?=
+
+.PHONY: help setup up demo test check contract models clean
+
+help: ## Show this list
+	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
+	  while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@printf '\nEach does its own set-up (.venv, pinned packages, Mosquitto).\n'
+
+setup: ## Set up this machine: .venv with the pinned packages, and Mosquitto
+	@scripts/setup.sh
+
+up: setup $(MODELS) ## Run the whole system here until Ctrl-C (ARGS="--nodes edge0,cloud0")
+	@exec $(BIN)/python -m services $(ARGS)
+
+demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one cloud node; ends with a report
+	@exec $(BIN)/python -m examples.digits.demo $(ARGS)
+
+test: setup $(MODELS) ## Run all tests, with real Mosquitto (ARGS="-k name")
+	@echo '==> pytest'
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+check: setup ## Check style, types, layers and the generated contract
+	@echo '==> ruff check'
+	@$(BIN)/ruff check --quiet .
+	@echo '==> ruff format --check'
+	@$(BIN)/ruff format --quiet --check . || { echo 'Error: not formatted: run $(BIN)/ruff format' >&2; exit 1; }
+	@echo '==> mypy (strict)'
+	@$(BIN)/mypy --no-error-summary
+	@echo '==> import-linter'
+	@mkdir -p build
+	@$(BIN)/lint-imports --no-cache > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
+	@echo '==> topics.md is what the code says'
+	@$(BIN)/python -m halimede.contract --check
+	@echo 'All checks passed.'
+
+contract: setup ## Write topics.md anew from halimede/topics.py
+	@$(BIN)/python -m halimede.contract --write
+	@echo 'topics.md is written.'
+
+models: setup $(MODELS) ## Train the models of the digits example
+
+# both come from one run
+$(MODELS) &: examples/digits/train.py examples/digits/data.py | setup
+	@echo '==> training the models of the digits example'
+	@$(BIN)/python -m examples.digits.train
+	@touch $(MODELS)
+
+clean: ## Remove what was built and cached (not .venv, not HALIMEDE_HOME)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

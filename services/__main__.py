@@ -1,0 +1,71 @@
+"""The whole system on one machine, until Ctrl-C: ``python -m services``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from halimede import log
+from halimede.errors import HalimedeError, InvalidFieldError
+from services.broker import find_mosquitto
+from services.system import DEFAULT_NODES, Layout, parse_nodes, run
+
+FAILED, USER_ERROR = 1, 2
+DEFAULT_HOME = "~/.local/state/halimede"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGINT or SIGTERM; return the exit code: 2 for what the user has to change."""
+    try:
+        layout = _layout(arguments)
+        find_mosquitto()
+    except HalimedeError as error:
+        return _fail(error, USER_ERROR)
+    log.configure("WARNING")  # the services' own log lines are in their files
+    try:
+        asyncio.run(run(layout, _say))
+    except HalimedeError as error:
+        return _fail(error, USER_ERROR if isinstance(error, InvalidFieldError) else FAILED)
+    return 0
+
+
+def _layout(arguments: Sequence[str] | None) -> Layout:
+    parser = argparse.ArgumentParser(
+        prog="python -m services",
+        description="Run a broker, the global manager and one local controller for each node, until Ctrl-C.",
+        epilog="example: python -m services --nodes edge0,edge1,cloud0",
+    )
+    parser.add_argument(
+        "--nodes",
+        default=",".join(DEFAULT_NODES),
+        metavar="NAMES",
+        help="names of the nodes, with commas; edge* and cloud* get that role's label (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--home",
+        default=os.environ.get("HALIMEDE_HOME") or DEFAULT_HOME,
+        metavar="FOLDER",
+        help="where everything is kept (default: HALIMEDE_HOME, else %(default)s)",
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="the broker's port (default: a free one from 1883 on)")
+    options = parser.parse_args(arguments)
+    if options.port is not None and not 0 < options.port < 65536:
+        raise InvalidFieldError("--port", options.port, "use a port between 1 and 65535")
+    return Layout(Path(options.home).expanduser().absolute(), parse_nodes(options.nodes), options.port)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _fail(error: HalimedeError, code: int) -> int:
+    print(f"Error: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

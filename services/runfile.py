@@ -1,0 +1,62 @@
+"""One system per folder: a lock that dies with its holder, and run.json, by which the CLI finds the broker."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from halimede.errors import HalimedeError
+
+
+class RunFile:
+    """``run.json`` in ``home`` and the lock beside it, held from ``async with`` to its end."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "run.json"
+        self._home = home
+        self._lock = home / "lock"
+        self._handle: int | None = None
+
+    def __enter__(self) -> Self:
+        """Take the folder; raise HalimedeError when another process holds it."""
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HalimedeError(
+                f"{self._home} cannot be used ({error.strerror}): set HALIMEDE_HOME or --home to a folder of yours"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(handle, 32).decode(errors="replace").strip() or "?"
+            os.close(handle)
+            raise HalimedeError(
+                f"a system already runs in {self._home} (pid {holder}): stop it first, or choose another --home"
+            ) from error
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        self._handle = handle
+        self.path.unlink(missing_ok=True)  # of one that was killed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the file, then let the folder go. The lock file stays: removing it would let two in."""
+        self.path.unlink(missing_ok=True)
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def write(self, broker: str, nodes: list[str]) -> None:
+        """Say where the broker is; a reader sees all of it or nothing."""
+        content = {"broker": broker, "pid": os.getpid(), "nodes": nodes, "started": datetime.now(UTC).isoformat()}
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(content, indent=2) + "\n")
+        new.replace(self.path)

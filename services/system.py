@@ -1,0 +1,234 @@
+"""The whole system on one machine: a broker, GM and one LC a node as child processes, none of them alone.
+
+What is started is kept running: whatever dies comes back after a short pause. What is stopped is stopped in order:
+LCs first, for they let their workers finish; then GM; then the broker that all of them need for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from halimede import topics
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.port import Delivery
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.messages import GmPresence, Presence
+from halimede.names import check_name
+from services import orphans
+from services.broker import Broker
+from services.child import USER_ERROR, Child, Exit
+from services.runfile import RunFile
+
+#: seconds: until everything is up, and for each step of stopping
+UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 30.0, 30.0, 10.0, 15.0
+#: how often a service may die while the system starts
+START_ATTEMPTS = 3
+BROKER_PAUSE = 0.2
+ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
+DEFAULT_NODES = ("edge0", "edge1", "cloud0")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What to run, and where it keeps its files. ``port`` None: the first free one."""
+
+    home: Path
+    nodes: Sequence[str] = DEFAULT_NODES
+    port: int | None = None
+
+
+def parse_nodes(text: str) -> list[str]:
+    """Read ``edge0,cloud0``; raise InvalidFieldError on a bad, empty or repeated name."""
+    names = [check_name("--nodes", name.strip()) for name in text.split(",")]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidFieldError("--nodes", text, f"name {name} once")
+    return names
+
+
+def labels(node: str) -> dict[str, str]:
+    """Return a node's labels: its role, read from its name."""
+    return {label: "" for role, label in ROLE_LABELS.items() if node.startswith(role)}
+
+
+async def run(layout: Layout, say: Say) -> None:
+    """Run the system until SIGINT or SIGTERM; a second one hurries. Raises HalimedeError when it cannot start."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def stop_or_hurry() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    orphans.become_subreaper()
+    with RunFile(layout.home) as run_file:
+        system = System(layout, run_file, say)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop_or_hurry)
+        loop.add_signal_handler(signal.SIGCHLD, system.reap)
+        try:
+            await system.run(stop, hurry)
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+                loop.remove_signal_handler(number)
+
+
+class System:
+    """The processes of one machine."""
+
+    def __init__(self, layout: Layout, run_file: RunFile, say: Say) -> None:
+        self._layout = layout
+        self._run_file = run_file
+        self._say = say
+        self._broker = Broker(layout.home / "broker", port=layout.port)
+        self._gm: Child | None = None
+        self._lcs: list[Child] = []
+        self._gave_up: asyncio.Future[None] | None = None
+        self._stopping = False
+
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Start everything, say where it is, wait for ``stop``, stop everything."""
+        await self._broker.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_broker(), name="broker")
+                self._make_children()
+                for child in self._all():
+                    group.create_task(child.run(), name=child.name)
+                group.create_task(self._live(stop, hurry), name="live")
+        except* HalimedeError as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self._stopping = True
+            await self._broker.stop()
+
+    def reap(self) -> None:
+        """Take note of the end of orphans; our own children are waited for elsewhere."""
+        orphans.reap(self._own())
+
+    async def _live(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        try:
+            came_up = asyncio.ensure_future(self._wait_up())
+            stopped = asyncio.ensure_future(stop.wait())
+            await asyncio.wait([came_up, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not came_up.done():
+                came_up.cancel()
+                await asyncio.wait([came_up])
+            else:
+                came_up.result()
+                self._run_file.write(self._broker.url, list(self._layout.nodes))
+                self._say(self._where())
+            await stopped
+        finally:
+            stopped.cancel()
+            await self._stop(hurry)
+
+    async def _stop(self, hurry: asyncio.Event) -> None:
+        self._stopping = True
+        self._say("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again hurries)")
+        await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
+        await orphans.end(self._own, ORPHAN_STOP, hurry)
+        if self._gm:
+            await self._gm.stop(GM_STOP, hurry)
+        await self._broker.stop()
+        self._say("stopped: nothing is left running")
+
+    def _make_children(self) -> None:
+        home, url = self._layout.home, self._broker.url
+        logs = home / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        arguments = ["--store", str(home / "gm"), "--broker", url]
+        self._gm = Child("gm", "services.gm", arguments, logs / "gm.log", self._died)
+        for node in self._layout.nodes:
+            arguments = ["--node", node, "--home", str(home), "--broker", url]
+            for key, value in labels(node).items():
+                arguments += ["--label", f"{key}={value}"]
+            self._lcs.append(Child(f"lc {node}", "services.lc", arguments, logs / f"lc-{node}.log", self._died))
+
+    def _died(self, child: Child, exit_: Exit) -> None:
+        self._say(str(exit_))
+        if self._gave_up and not self._gave_up.done():
+            hopeless = exit_.code == USER_ERROR or child.restarts >= START_ATTEMPTS
+            if hopeless:
+                words = child.last_words() or "its log is empty"
+                self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {words} (see {child.log})"))
+
+    async def _keep_broker(self) -> None:
+        """Start the broker again, on its port, when it dies. It comes back empty: all say again what they know."""
+        while not self._stopping:
+            await self._broker.wait()
+            await asyncio.sleep(BROKER_PAUSE)  # when the whole group was signalled, our own stop comes first
+            if not self._stopping:
+                self._say("the broker ended; starting it again")
+                await self._broker.restart()
+
+    async def _wait_up(self) -> None:
+        """Wait until GM and all nodes have said that they are there; raise HalimedeError that says who has not."""
+        self._gave_up = asyncio.get_running_loop().create_future()
+        roll = RollCall(self._layout.nodes)
+        async with MqttBus(f"system-{os.getpid()}", self._broker.url) as bus:
+            await bus.subscribe(topics.GM_PRESENCE.filter(), roll.gm)
+            await bus.subscribe(topics.PRESENCE.filter(), roll.node)
+            complete = asyncio.ensure_future(roll.complete.wait())
+            either: list[asyncio.Future[Any]] = [complete, self._gave_up]
+            try:
+                await asyncio.wait(either, timeout=UP_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+                if self._gave_up.done():
+                    self._gave_up.result()
+            finally:
+                complete.cancel()
+                self._gave_up = None
+        if roll.missing:
+            logs = self._layout.home / "logs"
+            raise HalimedeError(f"not up after {UP_TIMEOUT:g} s: {', '.join(sorted(roll.missing))} (see {logs})")
+
+    def _all(self) -> list[Child]:
+        return [*([self._gm] if self._gm else []), *self._lcs]
+
+    def _own(self) -> set[int | None]:
+        return {self._broker.pid, *(child.pid for child in self._all())}
+
+    def _where(self) -> str:
+        home, port = self._layout.home, self._broker.port
+        rows = [
+            ("broker", f"{self._broker.url}"),
+            ("nodes", ", ".join(self._layout.nodes)),
+            ("status", f"mosquitto_sub -p {port} -t '+/sedna/status/#' -v"),
+            ("run file", str(self._run_file.path)),
+            ("logs", str(home / "logs")),
+            ("try", "halimede apply -f examples/digits/"),
+            ("", "halimede get ji -w"),
+            ("", "halimede results -f digits"),
+            ("stop", "Ctrl-C"),
+        ]
+        return "halimede is up\n" + "\n".join(f"  {name:<9} {value}" for name, value in rows)
+
+
+class RollCall:
+    """Waits for the presence of GM and of every node."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.missing = {"global manager", *(f"node {node}" for node in nodes)}
+        self.complete = asyncio.Event()
+
+    async def gm(self, delivery: Delivery[GmPresence]) -> None:
+        """Hear GM."""
+        if delivery.body.online:
+            self._here("global manager")
+
+    async def node(self, delivery: Delivery[Presence]) -> None:
+        """Hear a node's LC."""
+        if delivery.body.online:
+            self._here(f"node {delivery.names['node']}")
+
+    def _here(self, name: str) -> None:
+        self.missing.discard(name)
+        if not self.missing:
+            self.complete.set()

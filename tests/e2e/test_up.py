@@ -1,0 +1,194 @@
+"""``python -m services``: one command brings everything up, keeps it up, and takes everything down."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Up:
+    """A running system in a folder of its own."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        self.home = home
+        self.environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_BROKER": ""}
+        command = [sys.executable, "-m", "services", "--nodes", "edge0,cloud0", "--port", str(free_port()), *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def run_file(self) -> dict[str, Any]:
+        with contextlib.suppress(FileNotFoundError):
+            found: dict[str, Any] = json.loads((self.home / "run.json").read_text())
+            return found
+        return {}
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, *words: str) -> psutil.Process | None:
+        for process in self.descendants():
+            with contextlib.suppress(psutil.Error):
+                if set(words) <= set(process.cmdline()):
+                    return process
+        return None
+
+    def halimede(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from halimede.cli import main; main()", *arguments]
+        return subprocess.run(
+            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=30, check=False
+        )
+
+    def end(self) -> None:
+        """However a test ended: nothing of this system stays."""
+        with contextlib.suppress(psutil.Error):
+            every = [*self.descendants(), psutil.Process(self.process.pid)]
+            for process in every:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    system = Up(tmp_path / "home")
+    try:
+        wait_for(lambda: system.run_file or system.process.poll() is not None, 40)
+        yield system
+    finally:
+        system.end()
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["SIGINT", "Ctrl-C on a terminal"])
+def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, whole_group: bool) -> None:
+    assert up.run_file["pid"] == up.process.pid
+    assert up.run_file["nodes"] == ["edge0", "cloud0"]
+    nodes = {node["name"]: node for node in json.loads(up.halimede("nodes", "-o", "json").stdout)}
+    assert {name: node["online"] for name, node in nodes.items()} == {"edge0": True, "cloud0": True}
+    assert nodes["edge0"]["labels"] == {"node-role.kubernetes.io/edge": ""}
+    every = up.descendants()
+    assert len(every) >= 4
+
+    started = time.monotonic()
+    if whole_group:
+        os.killpg(up.process.pid, signal.SIGINT)
+    else:
+        up.process.send_signal(signal.SIGINT)
+    said, _ = up.process.communicate(timeout=40)
+    assert time.monotonic() - started < 15
+    assert up.process.returncode == 0
+    assert gone(every)
+    assert not up.run_file
+    for part in ("halimede is up", str(up.home / "run.json"), "mosquitto_sub", "halimede apply", "nothing is left"):
+        assert part in said
+    assert "Traceback" not in said
+
+
+def test_gm_lc_and_broker_come_back_when_they_are_killed(up: Up) -> None:
+    for words in (("services.gm",), ("services.lc", "edge0"), ("services.lc", "cloud0")):
+        before = up.child(*words)
+        assert before
+        before.kill()
+        wait_for(lambda w=words, b=before: (found := up.child(*w)) and found.pid != b.pid, 5)
+    broker = next(p for p in up.descendants() if p.name() == "mosquitto")
+    broker.kill()
+
+    def healed() -> bool:
+        answered = up.halimede("nodes", "-o", "json")
+        return answered.returncode == 0 and [n["online"] for n in json.loads(answered.stdout)] == [True, True]
+
+    wait_for(healed, 15)
+
+
+def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(up: Up) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "services"], cwd=ROOT, env=up.environment, capture_output=True, text=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+    assert second.returncode == 1
+    assert second.stderr == (
+        f"Error: a system already runs in {up.home} (pid {up.process.pid}): stop it first, or choose another --home\n"
+    )
+    assert up.run_file["pid"] == up.process.pid
+
+
+def test_workers_whose_lc_was_killed_are_ended_with_the_system(up: Up) -> None:
+    models = ROOT / "examples" / "digits" / "models"
+    if not (models / "small.onnx").exists():
+        pytest.skip("`make models` has not been run")
+    assert up.halimede("apply", "-f", "examples/digits").returncode == 0
+    wait_for(lambda: up.child("services.worker", "edge") and up.child("services.worker", "cloud"))
+    every = up.descendants()
+    for node in ("edge0", "cloud0"):
+        lc = up.child("services.lc", node)
+        assert lc
+        lc.kill()
+    up.process.send_signal(signal.SIGTERM)
+    assert up.process.wait(timeout=40) == 0
+    assert gone(every)
+
+
+def test_when_the_whole_system_is_killed_its_services_end_too(up: Up) -> None:
+    every = up.descendants()
+    up.process.kill()
+    wait_for(lambda: gone(every), 15)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ended = subprocess.run(
+            [sys.executable, "-m", "services", "--home", tmp_path, "--port", str(port)],
+            cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"Error: port: {port} is not accepted: it is in use")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_service_that_cannot_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "gm").mkdir()
+    (tmp_path / "gm" / "store.db").mkdir()  # no file can be there
+    system = Up(tmp_path)
+    try:
+        said, _ = system.process.communicate(timeout=60)
+    finally:
+        system.end()
+    assert system.process.returncode == 1
+    assert "gm does not start: halimede gm:" in said
+    assert "Traceback" not in said
