@@ -1,1 +1,16 @@
-""""""
+"""The worker runtime, in the library because a user's script runs it in three lines.
+
+```python
+from halimede.worker import run_edge
+
+class Small:
+    def load(self, model_url): ...
+    def predict(self, data): ...
+
+run_edge(Small)
+```
+"""
+
+from halimede.worker.runtime import run_cloud, run_edge
+
+__all__ = ["run_cloud", "run_edge"]

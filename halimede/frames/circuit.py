@@ -1,0 +1,79 @@
+"""A circuit breaker: while nobody answers, hard samples are answered at the edge at once instead of at their deadline.
+
+Pure: ``now`` is the caller's monotonic time in seconds. Closed lets everything through. It opens at once when the
+broker says that nobody listens, or after some timeouts in a row. Open refuses; once its back-off is over a single
+probe goes through (half-open), and its fate decides.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where the breaker stands."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+class Circuit:
+    """Whether it is worth asking the cloud. ``failures`` timeouts in a row open it; the back-off doubles."""
+
+    def __init__(self, *, failures: int = 5, retry_s: float = 1.0, max_retry_s: float = 30.0) -> None:
+        self.state = State.CLOSED
+        self._failures = failures
+        self._first_s = retry_s
+        self._max_s = max_retry_s
+        self._retry_s = retry_s
+        self._retry_at = 0.0
+        self._timeouts = 0
+
+    def admit(self, now: float) -> bool:
+        """Return whether a request may go out. One that was admitted in half-open state is the probe."""
+        if self.state is State.OPEN and now >= self._retry_at:
+            self.state = State.HALF_OPEN
+            return True
+        return self.state is State.CLOSED
+
+    def succeeded(self) -> None:
+        """Somebody answered, be it with an error."""
+        self._close()
+
+    def advertised(self) -> None:
+        """A worker has appeared."""
+        self._close()
+
+    def nobody(self, now: float) -> None:
+        """The broker said that nobody listens."""
+        self._open(now)
+
+    def timed_out(self, now: float) -> None:
+        """A request was not answered in time. One that was sent before the circuit opened changes nothing more."""
+        self._timeouts += 1
+        if self.state is State.HALF_OPEN or (self.state is State.CLOSED and self._timeouts >= self._failures):
+            self._open(now)
+
+    def reconsider(self) -> None:
+        """Something changed (such as the connection): let the next request be the probe without waiting."""
+        if self.state is State.OPEN:
+            self._retry_at, self._retry_s = 0.0, self._first_s
+
+    def abandoned(self, now: float) -> None:
+        """The probe ended without a verdict (cancelled, shed): the next request may try."""
+        if self.state is State.HALF_OPEN:
+            self.state = State.OPEN
+            self._retry_at = now
+
+    def _open(self, now: float) -> None:
+        if self.state is State.OPEN:
+            return
+        self.state = State.OPEN
+        self._retry_at = now + self._retry_s
+        self._retry_s = min(self._retry_s * 2, self._max_s)
+
+    def _close(self) -> None:
+        self.state = State.CLOSED
+        self._timeouts = 0
+        self._retry_s = self._first_s

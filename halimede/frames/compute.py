@@ -1,0 +1,110 @@
+"""Frames through a model, off the event loop: one thread a model, and no frame can take another one down with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from halimede.errors import DecodeError
+from halimede.frames.encodings import decode
+from halimede.inference import Array, Model, SampleError, group, isolate
+from halimede.messages import Frame, Prediction
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ModelThread:
+    """The one thread in which a model runs: models need not be thread-safe, and the event loop never starves.
+
+    Leaving the block does not wait for a call under way.
+    """
+
+    def __init__(self, name: str = "model") -> None:
+        self._name = name
+        self._executor: ThreadPoolExecutor | None = None
+
+    async def __aenter__(self) -> Self:
+        self._executor = ThreadPoolExecutor(1, self._name)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._executor:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = None
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` in the thread, after what was asked for earlier."""
+        if self._executor is None:
+            raise RuntimeError("use the model's thread inside its `async with` block")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one frame: a prediction, or an error.
+
+    ``unfit``: the frame itself is to blame (unreadable, of the wrong shape), as it will be each time; otherwise the
+    model failed on it. ``batch``: samples in its model call; ``ms``: that call's time.
+    """
+
+    prediction: Prediction | None = None
+    error: str = ""
+    unfit: bool = False
+    batch: int = 0
+    ms: float = 0.0
+
+
+def prepare(model: Model, frame: Frame) -> Array:
+    """Decode a frame and make it the model's input. Raises DecodeError when it is unreadable or does not fit."""
+    try:
+        return model.prepare(decode(frame))
+    except SampleError as error:
+        raise DecodeError(str(error)) from error
+
+
+def run(model: Model, samples: Sequence[Array], limit: int) -> tuple[list[Outcome], int]:
+    """Answer prepared samples in batches of equal dtype and shape; return outcomes in order, and model calls made."""
+    outcomes: list[Outcome] = [Outcome()] * len(samples)
+    calls = 0
+
+    def predict(batch: Sequence[int]) -> list[Prediction]:
+        nonlocal calls
+        calls += 1
+        return model.predict([samples[i] for i in batch])
+
+    for batch in group(range(len(samples)), limit, lambda i: samples[i]):
+        began = time.perf_counter()
+        answers = isolate(batch, predict)
+        ms = (time.perf_counter() - began) * 1000
+        for i, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, SampleError):
+                outcomes[i] = Outcome(error=str(answer), batch=len(batch), ms=ms)
+            else:
+                outcomes[i] = Outcome(answer, batch=len(batch), ms=ms)
+    return outcomes, calls
+
+
+def answer(model: Model, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int]:
+    """Decode, prepare and answer frames; return outcomes in order, and model calls made."""
+    outcomes: list[Outcome] = [Outcome()] * len(frames)
+    ready: list[tuple[int, Array]] = []
+    for i, frame in enumerate(frames):
+        try:
+            ready.append((i, prepare(model, frame)))
+        except DecodeError as error:
+            outcomes[i] = Outcome(error=str(error), unfit=True)
+        except Exception as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
+            outcomes[i] = Outcome(error=f"pre-processing failed: {type(error).__name__}: {error}", unfit=True)
+    answers, calls = run(model, [sample for _, sample in ready], limit)
+    for (i, _), outcome in zip(ready, answers, strict=True):
+        outcomes[i] = outcome
+    return outcomes, calls

@@ -1,0 +1,84 @@
+"""Which cloud worker gets the next hard sample: the best of two at random, by the credits that they advertise.
+
+Two random choices come close to the best one at a fraction of the herding (Mitzenmacher 2001, "The Power of Two
+Choices in Randomized Load Balancing"). Pure: no clock, no bus. ``now`` is the caller's monotonic time in seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from halimede.messages import Load
+
+#: a worker advertises at least every 2 s: one that has been silent for three of these is taken for gone
+STALE_S = 7.0
+#: advertisements of more workers than this are ignored: names come from the bus
+MAX_WORKERS = 1024
+
+Choose = Callable[[Sequence[str], int], Sequence[str]]
+
+
+@dataclass(slots=True)
+class _Entry:
+    credits: int
+    service_ms: float
+    seen: float
+
+
+class Credits:
+    """What cloud workers can take now, as far as an edge worker knows."""
+
+    def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
+        self._stale_s = stale_s
+        self._choose = choose
+        self._workers: dict[str, _Entry] = {}
+
+    def update(self, worker: str, load: Load, now: float) -> bool:
+        """Replace what is known of a worker; return whether it is new here (or was taken for gone)."""
+        known = self._workers.get(worker)
+        if known is None and len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
+            return False
+        self._workers[worker] = _Entry(load.credits, load.service_ms, now)
+        return known is None or self._is_stale(known, now)
+
+    def remove(self, worker: str) -> bool:
+        """Forget a worker; return whether it was known."""
+        return self._workers.pop(worker, None) is not None
+
+    def pick(self, now: float) -> str | None:
+        """Return the better of two random workers that have credits: more credits, then the shorter service time."""
+        free = [name for name, entry in self._workers.items() if entry.credits > 0 and not self._is_stale(entry, now)]
+        if not free:
+            return None
+        two = self._choose(free, min(2, len(free)))
+        return min(two, key=lambda name: (-self._workers[name].credits, self._workers[name].service_ms))
+
+    def known(self, now: float) -> bool:
+        """Whether any worker advertises, with or without credits."""
+        return any(not self._is_stale(entry, now) for entry in self._workers.values())
+
+    def sent(self, worker: str) -> None:
+        """Take one credit: its next advertisement will have counted the sample."""
+        if entry := self._workers.get(worker):
+            entry.credits = max(0, entry.credits - 1)
+
+    def answered(self, worker: str) -> None:
+        """Give one credit back."""
+        if entry := self._workers.get(worker):
+            entry.credits += 1
+
+    def exhausted(self, worker: str) -> None:
+        """Send nothing more until the worker advertises again: it refused, or did not answer in time."""
+        if entry := self._workers.get(worker):
+            entry.credits = 0
+
+    def _is_stale(self, entry: _Entry, now: float) -> bool:
+        return now - entry.seen > self._stale_s
+
+    def _forget_stale(self, now: float) -> bool:
+        stale = [name for name, entry in self._workers.items() if self._is_stale(entry, now)]
+        for name in stale:
+            del self._workers[name]
+        return bool(stale)

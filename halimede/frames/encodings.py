@@ -1,0 +1,176 @@
+"""How pixels are written: one registry from an encoding's name to its decoder and encoder.
+
+Every limit is checked before memory is allocated: the picture's size is read from its header, a raw array's from its
+shape. Refused are object arrays, unknown element types, anything over 64 megapixels and files that end early. EXIF
+rotation is not applied: a camera's pixels are taken as they are stored.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.messages import Frame
+
+Pixels = NDArray[Any]
+
+MAX_SIDE = 16_384
+MAX_PIXELS = 64 * 1024 * 1024
+JPEG_QUALITY = 90
+
+#: the first bytes of the encodings that name themselves
+MAGIC: dict[Literal["jpeg", "png"], bytes] = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+
+#: element types of raw frames, little endian
+DTYPES = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
+}
+
+#: what Pillow's parsers raise on hostile files, besides its own errors (which are OSError)
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One way to write pixels. ``cheap``: decoding copies nothing, so it may run on the event loop."""
+
+    decode: Callable[[Frame], Pixels]
+    encode: Callable[[Pixels], bytes]
+    cheap: bool = False
+
+
+_registry: dict[str, Encoding] = {}
+
+
+def register(name: str, encoding: Encoding) -> None:
+    """Add an encoding. A name is taken once."""
+    if name in _registry:
+        raise ValueError(f"encoding {name} is registered twice")
+    _registry[name] = encoding
+
+
+def find(name: str) -> Encoding:
+    """Return an encoding; raise DecodeError on an unknown one."""
+    encoding = _registry.get(name)
+    if encoding is None:
+        raise DecodeError(f"unknown encoding; known are {', '.join(sorted(_registry))}")
+    return encoding
+
+
+def decode(frame: Frame) -> Pixels:
+    """Return the pixels of a frame; read-only.
+
+    jpeg and png: height x width x 3 uint8, or height x width for grey ones. raw: the frame's own dtype and shape, as a
+    view of the received buffer. Raises DecodeError.
+    """
+    return find(frame.encoding).decode(frame)
+
+
+def encode_image(image: Pixels, encoding: str = "png") -> bytes:
+    """Write pixels: height x width (x 3) uint8 for jpeg and png, any array of a known dtype for raw.
+
+    Raises InvalidFieldError when the encoding cannot carry the array.
+    """
+    if encoding not in _registry:
+        raise InvalidFieldError("encoding", encoding, f"use one of {', '.join(sorted(_registry))}")
+    return _registry[encoding].encode(image)
+
+
+# --- raw ----------------------------------------------------------------------------------------------------------
+
+
+def _decode_raw(frame: Frame) -> Pixels:
+    dtype = DTYPES.get(frame.dtype)
+    if dtype is None:
+        raise DecodeError(f"dtype is not one of {', '.join(DTYPES)}")
+    if not frame.shape:
+        raise DecodeError("a raw frame needs a shape")
+    count = math.prod(frame.shape)
+    if count * dtype.itemsize != frame.data.nbytes:
+        raise DecodeError(f"shape {frame.shape} of {frame.dtype} does not fit {frame.data.nbytes} bytes")
+    array = np.frombuffer(frame.data, dtype=dtype, count=count).reshape(frame.shape)
+    array.flags.writeable = False
+    return array
+
+
+def _encode_raw(image: Pixels) -> bytes:
+    dtype = DTYPES.get(image.dtype.name)
+    if dtype is None:
+        raise InvalidFieldError("dtype", image.dtype.name, f"use one of {', '.join(DTYPES)}")
+    return np.ascontiguousarray(image, dtype=dtype).tobytes()
+
+
+# --- pictures -----------------------------------------------------------------------------------------------------
+
+
+def _decode_picture(frame: Frame) -> Pixels:
+    name: str = frame.encoding
+    try:
+        with Image.open(io.BytesIO(frame.data), formats=[name.upper()]) as picture:
+            width, height = picture.size
+            check_size(width, height)
+            return _pixels(picture)
+    except DecodeError:
+        raise
+    except BROKEN as error:
+        # Pillow's own texts may quote the file; the type says enough
+        raise DecodeError(f"no readable {name}: {type(error).__name__}") from error
+
+
+def check_size(width: int, height: int) -> None:
+    """Raise DecodeError when a picture of that many pixels is not to be decoded."""
+    if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
+        raise DecodeError(f"{width} x {height} pixels: a side has 1 to {MAX_SIDE}")
+    if width * height > MAX_PIXELS:
+        raise DecodeError(f"{width} x {height} pixels are more than {MAX_PIXELS}")
+
+
+def _pixels(picture: Image.Image) -> Pixels:
+    if picture.mode.startswith("I"):  # 16-bit grey: keep the high byte
+        array: Pixels = (np.asarray(picture) >> 8).astype(np.uint8)
+    elif picture.mode in {"1", "L", "LA"}:
+        array = np.asarray(picture.convert("L"))
+    else:
+        array = np.asarray(picture.convert("RGB"))
+    array.flags.writeable = False
+    return array
+
+
+def _encode_picture(form: str, **options: int) -> Callable[[Pixels], bytes]:
+    def encode(image: Pixels) -> bytes:
+        fits = image.dtype == np.uint8 and (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3))
+        if not fits or 0 in image.shape:
+            raise InvalidFieldError("image", f"{image.dtype} {image.shape}", "give uint8, height x width or x 3")
+        out = io.BytesIO()
+        Image.fromarray(image).save(out, format=form, **options)
+        return out.getvalue()
+
+    return encode
+
+
+register("raw", Encoding(_decode_raw, _encode_raw, cheap=True))
+register("jpeg", Encoding(_decode_picture, _encode_picture("JPEG", quality=JPEG_QUALITY)))
+register("png", Encoding(_decode_picture, _encode_picture("PNG")))

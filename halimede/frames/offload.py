@@ -1,0 +1,297 @@
+"""The edge's side of an offload: ask the cloud for one hard sample, and know within its deadline what to do instead.
+
+Each sample is asked for once as far as its caller can tell. Underneath it may be sent several times, always with the
+same id and correlation: to another worker when the chosen one dies, again when the connection broke. The first good
+answer wins, whatever comes after it is counted and dropped.
+
+Bounds: ``window`` samples under way, ``waiters`` more that wait for a place or a credit, and each sample's deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from halimede import topics
+from halimede.bus import Bus, Delivery
+from halimede.errors import DisconnectedError, RefusedError, TooLargeError
+from halimede.frames.circuit import Circuit, State
+from halimede.frames.credits import Credits
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.frames.recent import Recent
+from halimede.frames.seldom import Seldom
+from halimede.messages import Frame, Load, Reply
+from halimede.topics import Address, Filter
+
+#: correlations that were given up, remembered to tell a late reply from a forged one
+REMEMBERED = 4096
+#: replies of the cloud that say "not here, not now", and not "never"
+BUSY, EXPIRED = "overloaded", "expired"
+#: seconds before a sample is sent again after its publish broke
+PAUSE_S = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """One sample under way. ``turn`` is set when it was answered or has to be sent again: look at ``reply``."""
+
+    frame: Frame
+    correlation: bytes
+    clock: asyncio.Timeout
+    until: float
+    turn: asyncio.Event
+    reply: Reply | None = None
+    #: some worker has had it; it is out now
+    sent: bool = False
+    out: bool = False
+    #: the worker that has it; "" while it is on the shared topic or with nobody
+    worker: str = ""
+    #: what it waits for, which is the reason to give should time run out
+    lacks: Reason = Reason.DEADLINE
+
+
+class OffloadClient:
+    """Asks the cloud workers of one service on behalf of one edge worker. Call ``start`` once before ``ask``."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        namespace: str,
+        service: str,
+        worker: str,
+        *,
+        window: int = 32,
+        waiters: int = 48,
+        credits_: Credits | None = None,
+        circuit: Circuit | None = None,
+    ) -> None:
+        self.window = window
+        self.circuit = circuit or Circuit()
+        #: answers to samples that were given up; to answered ones; to nothing that was asked
+        self.late = self.repeated = self.unknown = 0
+        self._bus = bus
+        self._ns = namespace
+        self._service = service
+        self._worker = worker
+        self._waiters = waiters
+        self._credits = credits_ or Credits()
+        self._reply: Address[Reply] = topics.REPLY.at(ns=namespace, service=service, worker=worker)
+        self._asks: dict[bytes, _Ask] = {}
+        self._done: Recent[bytes, bool] = Recent(REMEMBERED)
+        self._seldom = Seldom()
+        self._abandoned = False
+        self._sending = 0
+        self._waiting = 0
+        #: set, and replaced by a new one, whenever those who wait should look again
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Subscribe to replies and to the cloud workers' load."""
+        self._bus.on_connect(self._reconnected)
+        await self._bus.subscribe(Filter(topics.REPLY, self._reply.text), self._replied)
+        loads = topics.LOAD.filter(ns=self._ns, service=self._service)
+        await self._bus.subscribe(loads, self._advertised, cleared=self._cleared)
+
+    async def ask(self, frame: Frame, deadline_s: float) -> Reply:
+        """Return the cloud's answer to a frame; its ``prediction`` is set. Raises OffloadError with a reason.
+
+        ``deadline_s`` (seconds from now) bounds everything that happens here.
+        """
+        loop = asyncio.get_running_loop()
+        if self._abandoned:
+            raise OffloadError(Reason.DEADLINE, "the worker is stopping")
+        if not self.circuit.admit(loop.time()):
+            raise OffloadError(Reason.CIRCUIT_OPEN)
+        probe = self.circuit.state is State.HALF_OPEN
+        until = loop.time() + deadline_s
+        ask = _Ask(frame, secrets.token_bytes(16), asyncio.timeout_at(until), until, asyncio.Event())
+        self._asks[ask.correlation] = ask
+        try:
+            return await self._answer(ask)
+        except OffloadError as error:
+            error.sent = ask.sent
+            raise
+        finally:
+            del self._asks[ask.correlation]
+            self._done.put(ask.correlation, ask.reply is not None)
+            if probe:
+                self.circuit.abandoned(loop.time())
+
+    def abandon(self) -> None:
+        """Let every sample run out of time, now and from now on: a stopping worker wants its own answers out."""
+        self._abandoned = True
+        now = asyncio.get_running_loop().time()
+        for ask in self._asks.values():
+            if not ask.clock.expired():
+                ask.clock.reschedule(now)
+
+    # --- one sample -----------------------------------------------------------------------------------------------
+
+    async def _answer(self, ask: _Ask) -> Reply:
+        """Pursue a sample within its time, and tell answers from refusals."""
+        try:
+            async with ask.clock:
+                reply = await self._pursue(ask)
+        except TimeoutError:
+            raise self._gave_up(ask) from None
+        if reply.prediction is None:
+            reason = Reason.DEADLINE if reply.error == EXPIRED else Reason.ERROR
+            raise OffloadError(reason, f"{reply.error or 'no prediction'}: {reply.message}")
+        return reply
+
+    async def _pursue(self, ask: _Ask) -> Reply:
+        """Send a sample until it is answered; its caller holds the clock."""
+        while True:
+            await self._choose(ask)
+            if ask.reply is None:
+                await self._attempt(ask)
+            reply, worker = ask.reply, ask.worker
+            ask.worker = ""
+            if reply is None:
+                continue
+            self.circuit.succeeded()
+            if reply.error != BUSY:
+                return reply
+            if not worker:
+                raise OffloadError(Reason.SHED, "the cloud is busy")
+            self._credits.exhausted(worker)
+            ask.reply = None
+
+    async def _attempt(self, ask: _Ask) -> None:
+        """Send once, and wait for the answer or for a reason to send again."""
+        worker = ask.worker
+        ask.turn.clear()
+        self._sending += 1
+        ask.out = True
+        try:
+            if await self._send(ask):
+                await ask.turn.wait()
+        except asyncio.CancelledError:
+            self._credits.exhausted(worker)  # it did not answer in time: nothing more until it advertises again
+            raise
+        else:
+            self._credits.answered(worker)
+        finally:
+            ask.out = False
+            self._sending -= 1
+            self._wake()
+
+    async def _send(self, ask: _Ask) -> bool:
+        """Publish a sample with the time that it has left; return whether somebody has it now."""
+        left = max(ask.until - asyncio.get_running_loop().time(), 0.001)
+        names = {"ns": self._ns, "service": self._service}
+        body = msgspec.structs.replace(ask.frame, service=self._service, worker=self._worker, deadline_ms=left * 1000)
+        address = topics.REQUEST_TO.at(**names, worker=ask.worker) if ask.worker else topics.REQUEST.at(**names)
+        try:
+            heard = await self._bus.publish(
+                address,
+                body,
+                reply_to=self._reply,
+                correlation=ask.correlation,
+                expiry_s=math.ceil(left),
+                timeout_s=left,
+            )
+        except DisconnectedError:
+            await asyncio.sleep(PAUSE_S)  # the connection's end may be seen here before ``connected`` says so
+            return False
+        except (RefusedError, TooLargeError) as error:
+            raise OffloadError(Reason.ERROR, str(error)) from error
+        if heard or ask.reply:
+            ask.sent = True
+            return True
+        if ask.worker:
+            self._credits.remove(ask.worker)
+            return False
+        self.circuit.nobody(asyncio.get_running_loop().time())
+        raise OffloadError(Reason.NO_CLOUD, "no cloud worker listens")
+
+    async def _choose(self, ask: _Ask) -> None:
+        """Choose a worker with a free credit, or the shared topic when nobody advertises; wait for either."""
+        if self._find(ask):
+            return
+        if self._waiting >= self._waiters:
+            raise OffloadError(ask.lacks, "too many samples wait already")
+        self._waiting += 1
+        try:
+            while ask.reply is None and not self._find(ask):
+                await self._changed.wait()
+        finally:
+            self._waiting -= 1
+
+    def _find(self, ask: _Ask) -> bool:
+        """Choose without waiting; where that fails, note what is lacking."""
+        now = asyncio.get_running_loop().time()
+        if not self._bus.connected:
+            ask.lacks = Reason.NO_CLOUD
+        elif self._sending >= self.window:
+            ask.lacks = Reason.WINDOW_FULL
+        elif (worker := self._credits.pick(now)) or not self._credits.known(now):
+            ask.worker, ask.lacks = worker or "", Reason.DEADLINE
+            self._credits.sent(ask.worker)
+            return True
+        else:
+            ask.lacks = Reason.SHED
+        return False
+
+    def _gave_up(self, ask: _Ask) -> OffloadError:
+        """Draw conclusions from a sample whose time ran out."""
+        if ask.lacks in {Reason.DEADLINE, Reason.NO_CLOUD}:  # a busy cloud and a full window are no sign of death
+            self.circuit.timed_out(asyncio.get_running_loop().time())
+        return OffloadError(ask.lacks, "no time left")
+
+    # --- what the bus brings --------------------------------------------------------------------------------------
+
+    async def _replied(self, delivery: Delivery[Reply]) -> None:
+        reply, correlation = delivery.body, delivery.packet.correlation
+        ask = self._asks.get(correlation)
+        if ask is None:
+            answered = self._done.get(correlation)
+            if answered is None:
+                self._disbelieve("reply to nothing that was asked", reply)
+            elif answered:
+                self.repeated += 1
+            else:
+                self.late += 1
+        elif reply.id != ask.frame.id:
+            self._disbelieve("reply with another sample's id", reply)
+        elif ask.reply or (reply.prediction is None and not (ask.out and ask.worker in {"", reply.worker})):
+            self.repeated += 1  # also the refusal of a worker that no longer has the sample
+        else:
+            ask.reply = reply
+            ask.turn.set()
+            self._wake()
+
+    def _disbelieve(self, event: str, reply: Reply) -> None:
+        self.unknown += 1
+        self._seldom.warning(event, worker=reply.worker)
+
+    async def _advertised(self, delivery: Delivery[Load]) -> None:
+        if self._credits.update(delivery.names["worker"], delivery.body, asyncio.get_running_loop().time()):
+            self.circuit.advertised()
+        self._wake()
+
+    async def _cleared(self, names: Mapping[str, str]) -> None:
+        """Send again what a worker had that died or stopped; what is on the shared topic may be with it, too."""
+        self._credits.remove(names["worker"])
+        self._again({names["worker"], ""})
+
+    async def _reconnected(self) -> None:
+        """Send again what was under way: a reply that came while we were away is lost, its sample is remembered."""
+        self.circuit.reconsider()
+        self._again(None)
+
+    def _again(self, workers: set[str] | None) -> None:
+        for ask in self._asks.values():
+            if workers is None or ask.worker in workers:
+                ask.turn.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let those who wait look again, in the order in which they came."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,74 @@
+"""What a camera sends becomes a Frame here: our own msgpack frame, or a bare JPEG or PNG from any MQTT client.
+
+It looks at sizes, types and magic bytes only. Nothing is decompressed here: that is ``encodings``' part.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Literal
+
+import numpy as np
+
+from halimede import codec, topics
+from halimede.errors import DecodeError
+from halimede.frames.encodings import MAGIC, Pixels, encode_image
+from halimede.messages import Frame
+
+ID_BYTES = 16
+
+
+def new_id() -> bytes:
+    """Return 128 random bits: the name of a sample for the whole of its life, resends included."""
+    return secrets.token_bytes(ID_BYTES)
+
+
+def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
+    """Read one camera message. ``data`` of the frame is a view of ``payload``, not a copy.
+
+    The camera is the one of the topic, whatever the body says: the topic is what the broker's access rules check.
+    A bare picture gets a new id. Raises DecodeError; its text holds no payload.
+    """
+    if not payload:
+        raise DecodeError("the message is empty")
+    view = memoryview(payload)
+    for encoding, magic in MAGIC.items():
+        if view[: len(magic)] == magic:
+            codec.decode(topics.CAMERA_FRAME, payload)  # the size limit
+            return Frame(id=new_id(), camera=camera, encoding=encoding, data=view)
+    frame = codec.decode(topics.REQUEST, payload)
+    if not len(frame.data):
+        raise DecodeError("the frame holds no data")
+    frame.camera = camera
+    frame.edge = None  # what an edge worker says of a frame is not a camera's to set
+    return frame
+
+
+def pack(frame: Frame) -> bytes:
+    """Write a frame as it travels: a msgpack map. Raises TooLargeError."""
+    return codec.encode(topics.REQUEST, frame)
+
+
+def new_frame(
+    image: Pixels,
+    *,
+    encoding: Literal["raw", "jpeg", "png"] = "raw",
+    camera: str = "",
+    sequence: int = 0,
+    id_: bytes | None = None,
+) -> Frame:
+    """Make a frame of an array: any shape for ``raw``, height x width (x 3) uint8 for ``jpeg`` and ``png``.
+
+    Raises InvalidFieldError when the encoding cannot carry the array.
+    """
+    data = encode_image(image, encoding)
+    raw = encoding == "raw"
+    return Frame(
+        id=id_ or new_id(),
+        camera=camera,
+        sequence=sequence,
+        encoding=encoding,
+        dtype=np.asarray(image).dtype.name if raw else "",
+        shape=list(image.shape) if raw else [],
+        data=memoryview(data),
+    )

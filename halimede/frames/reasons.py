@@ -1,0 +1,28 @@
+"""Why the cloud did not answer: the words that stand in results, and the error that carries them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from halimede.errors import HalimedeError
+
+
+class Reason(StrEnum):
+    """Why the cloud did not answer. These words stand in results."""
+
+    NO_CLOUD = "no-cloud"
+    DEADLINE = "deadline"
+    CIRCUIT_OPEN = "circuit-open"
+    WINDOW_FULL = "window-full"
+    SHED = "shed"
+    ERROR = "error"
+
+
+class OffloadError(HalimedeError):
+    """The cloud gave no answer: the edge's own answer stands. ``detail`` is for people; ``sent``: it went up."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        self.reason = reason
+        self.detail = detail
+        self.sent = False
+        super().__init__(f"{reason}: {detail}" if detail else str(reason))

@@ -1,0 +1,175 @@
+"""What a worker is told by its environment, checked. The table of variables is in docs/architecture.md.
+
+A pure function of a mapping: it opens nothing. Every error is an InvalidFieldError that names the variable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from halimede.api.base import convert
+from halimede.api.jointinference import Parameter, Source
+from halimede.api.model import ModelSpec
+from halimede.api.model import check as check_model
+from halimede.errors import InvalidFieldError
+from halimede.names import check_label, check_name
+
+T = TypeVar("T")
+
+Role = Literal["edge", "cloud"]
+
+BROKER = "127.0.0.1:1883"
+HOME = "~/.local/state/halimede"
+MAX_UID = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One worker. Times are seconds; ``source``, ``hem_*`` and ``deadline_s`` matter at the edge only."""
+
+    role: Role
+    namespace: str
+    service: str
+    worker: str
+    node: str
+    uid: str
+    model_path: str
+    model: ModelSpec
+    estimator: str
+    broker: str
+    state: Path
+    period_s: float
+    grace_s: float
+    hem_name: str = ""
+    hem_parameters: Mapping[str, str] = field(default_factory=dict)
+    source: Source = field(default_factory=Source)
+    deadline_s: float = 2.0
+    data_prefix: str = ""
+    loop_source: bool = False
+
+    def client_id(self, part: str = "worker") -> str:
+        """Return the name of one of this worker's connections: worker names are unique within a namespace."""
+        return check_name("WORKER_NAME", f"{part}.{self.namespace}.{self.worker}")
+
+
+def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False) -> Settings:
+    """Read the environment. ``own_estimator``: the caller brings one, so that a model file is not required.
+
+    Raises InvalidFieldError.
+    """
+    namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
+    worker = check_name("WORKER_NAME", _required(environ, "WORKER_NAME"))
+    node = check_name("NODE_NAME", _required(environ, "NODE_NAME"))
+    service = check_name("SERVICE_NAME", _required(environ, "SERVICE_NAME"))
+    estimator = environ.get("ESTIMATOR", "")
+    path, model = _model(environ, optional=own_estimator or bool(estimator))
+    common: dict[str, Any] = {
+        "role": role,
+        "namespace": namespace,
+        "service": service,
+        "worker": worker,
+        "node": node,
+        "uid": _uid(environ),
+        "model_path": path,
+        "model": model,
+        "estimator": estimator,
+        "broker": environ.get("HALIMEDE_BROKER") or BROKER,
+        "state": _state(environ, namespace, node, worker),
+        "period_s": _number(environ, "LC_PERIOD", 1.0, least=0.01, most=3600),
+        "grace_s": _number(environ, "GRACE_S", 10.0, least=0, most=3600),
+    }
+    if role == "cloud":
+        return Settings(**common)
+    return Settings(
+        **common,
+        hem_name=_required(environ, "HEM_NAME"),
+        hem_parameters=_parameters(environ),
+        source=_source(environ, service),
+        deadline_s=_number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
+        data_prefix=environ.get("DATA_PATH_PREFIX", ""),
+        loop_source=_flag(environ, "SOURCE_LOOP"),
+    )
+
+
+def _required(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise InvalidFieldError(name, value, "it is required: the local controller sets it; by hand, export it")
+    return value
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, *, least: float, most: float) -> float:
+    text = environ.get(name, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise InvalidFieldError(name, text, f"write a number from {least:g} to {most:g}")
+    return value
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "")
+    if text.lower() not in {"", "0", "1", "false", "true"}:
+        raise InvalidFieldError(name, text, "write 1 or 0")
+    return text.lower() in {"1", "true"}
+
+
+def _json(environ: Mapping[str, str], name: str, wanted: type[T]) -> T:
+    text = environ[name]
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidFieldError(name, text, f"write JSON: {error}") from error
+    return convert(value, wanted, name)
+
+
+def _uid(environ: Mapping[str, str]) -> str:
+    uid = environ.get("SERVICE_UID", "")
+    if len(uid.encode()) > MAX_UID:
+        raise InvalidFieldError("SERVICE_UID", uid, f"keep it to {MAX_UID} bytes")
+    return uid
+
+
+def _state(environ: Mapping[str, str], namespace: str, node: str, worker: str) -> Path:
+    """Return the worker's folder: as told, else where the local controller would put it."""
+    if told := environ.get("HALIMEDE_STATE"):
+        return Path(told)
+    home = Path(environ.get("HALIMEDE_HOME") or HOME).expanduser()
+    return home / "nodes" / node / "workers" / namespace / worker
+
+
+def _model(environ: Mapping[str, str], *, optional: bool) -> tuple[str, ModelSpec]:
+    path = environ.get("MODEL_URL", "") if optional else _required(environ, "MODEL_URL")
+    if not environ.get("MODEL_SPEC"):
+        return path, ModelSpec(url=path, format="onnx")
+    spec = _json(environ, "MODEL_SPEC", ModelSpec)
+    try:
+        check_model(spec)
+    except InvalidFieldError as error:
+        raise InvalidFieldError(error.field.replace("spec", "MODEL_SPEC", 1), error.value, error.fix) from error
+    return path, spec
+
+
+def _parameters(environ: Mapping[str, str]) -> dict[str, str]:
+    if not environ.get("HEM_PARAMETERS"):
+        return {}
+    parameters = _json(environ, "HEM_PARAMETERS", list[Parameter])
+    return {parameter.key: parameter.value for parameter in parameters}
+
+
+def _source(environ: Mapping[str, str], service: str) -> Source:
+    source = _json(environ, "SOURCE", Source) if environ.get("SOURCE") else Source()
+    given = [name for name in ("cameras", "path", "url") if getattr(source, name)]
+    if len(given) > 1:
+        raise InvalidFieldError("SOURCE", environ["SOURCE"], "give one of cameras, path and url")
+    if not given:
+        source.cameras = [check_label("SERVICE_NAME", service)]
+    return source

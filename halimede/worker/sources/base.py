@@ -1,0 +1,97 @@
+"""What every source of frames looks like, and how one is chosen. A new source is one file with ``@register``."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol, TypeVar
+
+from halimede.api.jointinference import Source as SourceSpec
+from halimede.bus import Bus, Packet
+from halimede.errors import InvalidFieldError
+
+
+class Intake(Protocol):
+    """Where sources hand their frames over."""
+
+    async def offer(
+        self, payload: bytes | memoryview, camera: str, *, id_: bytes | None = None, patient: bool = False
+    ) -> None:
+        """Hand a frame over; returns once it is accepted (or known already), which takes as long as there is no room.
+
+        ``patient``: nothing is lost by waiting, so keep the frame back while hard samples wait for the cloud, rather
+        than degrade it. Raises DecodeError for a frame that cannot be answered.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a source may need. ``connect`` makes a connection of its own to the bus; it is the source's to enter.
+    ``dead_letter`` puts what was refused, and why, where operators see it.
+    """
+
+    namespace: str
+    service: str
+    spec: SourceSpec
+    connect: Callable[[], Bus]
+    dead_letter: Callable[[Packet, str], Awaitable[None]]
+    data_prefix: str = ""
+    loop: bool = False
+
+
+class Source(ABC):
+    """Somewhere that frames come from."""
+
+    #: frames that were passed over so far, because there was no room and they could not wait
+    skipped: int = 0
+    #: messages so far that never became a frame to hand over, such as oversized ones
+    rejected: int = 0
+
+    @abstractmethod
+    async def run(self, intake: Intake, stop: asyncio.Event) -> None:
+        """Hand over frame after frame until ``stop``; then finish what is begun, take nothing new, and return."""
+
+
+S = TypeVar("S", bound=type[Source])
+
+_sources: dict[str, type[Source]] = {}
+
+
+def register(name: str) -> Callable[[S], S]:
+    """Register a source for the field ``name`` of the service's ``source``. It is made from a Context."""
+
+    def add(source: S) -> S:
+        if name in _sources:
+            raise ValueError(f"source {name} is registered twice")
+        _sources[name] = source
+        return source
+
+    return add
+
+
+def create(context: Context) -> Source:
+    """Return the source that the service's spec asks for. Raises InvalidFieldError."""
+    discover()
+    for name in context.spec.__struct_fields__:
+        value = getattr(context.spec, name)
+        if not value:
+            continue
+        if source := _sources.get(name):
+            return source(context)  # type: ignore[call-arg]  # registered ones take a Context
+        field = f"spec.edgeWorker.source.{name}"
+        known = ", ".join(sorted(_sources))
+        raise InvalidFieldError(field, value, f"{name} sources come with a later release: use {known}")
+    raise InvalidFieldError("spec.edgeWorker.source", context.spec, "give one of cameras, path and url")
+
+
+@cache
+def discover() -> None:
+    """Import every module of this package once, so that each registers its source."""
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)

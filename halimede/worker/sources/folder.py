@@ -1,0 +1,135 @@
+"""Pictures of a folder, in the order of their names, as if one camera had taken them; new ones as they appear.
+
+Nothing is lost by waiting here, so a frame is only read when there is room for it. A picture has the same id however
+often it is sent, so a worker that starts over gives the same results under the same ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from halimede.bus import Packet
+from halimede.codec import MAX_BYTES
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames.payloads import ID_BYTES
+from halimede.names import MAX_LABEL
+from halimede.worker.sources.base import Context, Intake, Source, register
+
+log = structlog.get_logger()
+
+SUFFIXES = {".jpg", ".jpeg", ".png"}
+#: seconds between two looks; a file counts as complete when two looks find it the same
+LOOK_S = 0.25
+MAX_FILES = 100_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Picture:
+    """A file as one look found it."""
+
+    name: str
+    size: int
+    modified_ns: int
+
+
+def look(folder: Path) -> list[Picture]:
+    """Return the pictures in a folder, by name. Raises OSError."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if Path(entry.name).suffix.lower() not in SUFFIXES or not entry.is_file():
+                continue
+            stat = entry.stat()
+            found.append(Picture(entry.name, stat.st_size, stat.st_mtime_ns))
+            if len(found) >= MAX_FILES:
+                break
+    return sorted(found)
+
+
+def id_of(service: str, picture: Picture, turn: int) -> bytes:
+    """Return the id of a picture; each turn of a loop gives it a new one."""
+    what = f"{service}/{picture.name}/{picture.size}/{picture.modified_ns}/{turn}"
+    return hashlib.blake2b(what.encode(errors="surrogateescape"), digest_size=ID_BYTES).digest()
+
+
+def camera_of(folder: Path) -> str:
+    """Return the folder's name in the form of a camera's."""
+    return re.sub(r"[^a-z0-9]+", "-", folder.name.lower())[:MAX_LABEL].strip("-") or "folder"
+
+
+@register("path")
+class FolderSource(Source):
+    """One folder of the node. Symbolic links to files are followed: a dataset often is a folder of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._folder = Path(context.data_prefix + context.spec.path)
+        self._service = context.service
+        self._camera = camera_of(self._folder)
+        self._loop = context.loop
+        self._dead_letter = context.dead_letter
+        self._done: set[Picture] = set()
+        self._turn = 0
+
+    async def run(self, intake: Intake, stop: asyncio.Event) -> None:
+        """Hand pictures over until ``stop``. Raises InvalidFieldError when there is no such folder at the start."""
+        before = await self._look(strict=True)
+        while not await _stopped(stop, LOOK_S):
+            now = await self._look()
+            steady = sorted(set(now) & set(before))
+            self._done &= set(now)
+            for picture in steady:
+                if stop.is_set():
+                    return
+                if picture not in self._done:
+                    await self._hand_over(picture, intake)
+                    self._done.add(picture)
+            if self._loop and steady and self._done >= set(now):
+                self._done.clear()
+                self._turn += 1
+            before = now
+
+    async def _look(self, *, strict: bool = False) -> list[Picture]:
+        try:
+            return await asyncio.to_thread(look, self._folder)
+        except OSError as error:
+            if strict:
+                raise InvalidFieldError(
+                    "spec.edgeWorker.source.path", str(self._folder), str(error.strerror)
+                ) from error
+            log.warning("folder unreadable", folder=str(self._folder), error=str(error))
+            return []
+
+    async def _hand_over(self, picture: Picture, intake: Intake) -> None:
+        # names that are no UTF-8 must not break a log line or a message
+        name = picture.name.encode(errors="replace").decode()
+        try:
+            payload = await asyncio.to_thread(_read, self._folder / picture.name)
+        except OSError as error:
+            log.warning("picture unreadable", name=name, error=str(error))
+            return
+        try:
+            await intake.offer(payload, self._camera, id_=id_of(self._service, picture, self._turn), patient=True)
+        except DecodeError as error:
+            await self._dead_letter(Packet(topic=f"file:{name}", payload=payload), str(error))
+
+
+def _read(path: Path) -> bytes:
+    """Read a file, and one byte more than a frame may have: larger ones are refused without being read."""
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+async def _stopped(stop: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True

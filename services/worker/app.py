@@ -1,0 +1,49 @@
+"""The worker's command line: which role. All else comes from the environment, since it is a controller that sets it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from halimede import __version__
+from halimede.worker import run_cloud, run_edge
+
+ENVIRONMENT = """\
+environment (the local controller sets it; the whole table is in docs/architecture.md):
+  NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    who it is
+  SERVICE_UID                  counts go on only within one uid
+  MODEL_URL, MODEL_SPEC        local path of the model, its spec as JSON
+  ESTIMATOR                    module:Class of your own estimator, in place of ONNX
+  HALIMEDE_BROKER              host:port or mqtt://host:port (default 127.0.0.1:1883)
+  HALIMEDE_STATE               folder for the ledger of counts
+  LC_PERIOD, GRACE_S           seconds between reports; seconds to drain after SIGTERM
+edge only:
+  HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
+  SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
+  SOURCE_LOOP                  1: begin a folder again at its end
+  DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
+
+exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    made = argparse.ArgumentParser(
+        prog="python -m services.worker",
+        description="A worker of a joint inference service: small model at the edge, or big model in the cloud.",
+        epilog=ENVIRONMENT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("role", choices=("edge", "cloud"), help="edge: take frames, answer; cloud: answer hard samples")
+    made.add_argument("--version", action="version", version=__version__)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the worker until it is told to stop."""
+    role = parser().parse_args(arguments).role
+    if role == "edge":
+        run_edge()
+    else:
+        run_cloud()

@@ -1,0 +1,307 @@
+"""Edge and cloud workers as processes, ONNX models of real digits, a real Mosquitto between them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from PIL import Image
+
+from examples.digits import data
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.frames import new_frame, pack
+from halimede.messages import Frame
+from services.broker import Broker
+from tests.integration.workers import Site, site, train
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+SLOW_BIG = """
+    import time
+    from halimede.worker import run_cloud
+
+    class Big:
+        def predict(self, data):
+            time.sleep(0.2)
+            return {"label": "slow", "probabilities": [0.9, 0.1]}
+
+    run_cloud(Big)
+"""
+SLOW_SMALL = """
+    import time
+    from halimede.worker import run_edge
+
+    class Small:
+        def predict(self, data):
+            time.sleep(0.05)
+            return {"label": "small", "probabilities": [0.9, 0.1]}
+
+    run_edge(Small)
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
+    return train(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def pictures(models: tuple[Path, Path, Any]) -> list[bytes]:
+    return [data.to_png(image) for image in models[2].test_x]
+
+
+def once(s: Site) -> None:
+    assert set(s.results) == set(s.sent)
+    assert set(s.copies.values()) == {1}
+
+
+async def test_every_sample_is_answered_exactly_once_and_the_cloud_makes_answers_better(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("cloud", f"{unique}-c", models[1])
+        s.start("edge", f"{unique}-e", models[0])
+        await s.running(f"{unique}-c", f"{unique}-e")
+        await s.send(pictures[:400], fps=100)
+        await s.answered()
+        once(s)
+        truth = models[2].test_y
+        hard = s.by("cloud")
+        assert 30 < len(hard) < 200
+        small_right = sum(r.edge is not None and r.edge.label == str(truth[s.sent[r.id]]) for r in hard)
+        big_right = sum(r.label == str(truth[s.sent[r.id]]) for r in hard)
+        assert big_right > small_right
+        await eventually(lambda: s.counts(f"{unique}-e").inference_number == 400)
+        counts = s.counts(f"{unique}-e")
+        assert counts.cloud_inference_number == len(hard)
+        assert counts.hard_example_number == len(hard) + counts.degraded
+        assert (counts.lost, counts.rejected, counts.late) == (0, 0, 0)
+        assert counts.degraded == 0
+        await eventually(lambda: s.counts(f"{unique}-c").served == len(hard))
+
+
+async def test_a_cloud_killed_midway_costs_no_sample_its_answer(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        first = s.start("cloud", f"{unique}-c0", models[1])
+        s.start("cloud", f"{unique}-c1", models[1])
+        s.start("edge", f"{unique}-e", models[0], HEM_NAME="CloudOnly", HEM_PARAMETERS="")
+        await s.running(f"{unique}-c0", f"{unique}-c1", f"{unique}-e")
+        sending = asyncio.create_task(s.send(pictures[:300]))
+        await eventually(lambda: len(s.results) > 100)
+        first.kill()
+        await sending
+        await s.answered()
+        once(s)
+        # what the dead one had went to the other one under the same id: nothing waited for its deadline in vain
+        assert set(s.reasons()) <= {"window-full", "shed"}
+        assert {r.worker for r in s.by("cloud")} == {f"{unique}-c0", f"{unique}-c1"}
+
+
+async def test_without_a_cloud_the_edge_answers_and_recovers_when_one_appears(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("edge", f"{unique}-e", models[0], HEM_NAME="CloudOnly", HEM_PARAMETERS="")
+        await s.running(f"{unique}-e")
+        await s.send(pictures[:50])
+        await s.answered()
+        once(s)
+        assert set(s.reasons()) == {"no-cloud", "circuit-open"}
+        assert sum(s.reasons().values()) == 50
+        s.start("cloud", f"{unique}-c", models[1])
+        await s.running(f"{unique}-c")
+        await s.send(pictures[50:100], fps=50)
+        await s.answered()
+        once(s)
+        assert len(s.by("cloud")) == 50
+        await eventually(lambda: s.counts(f"{unique}-e").degraded == 50)
+
+
+async def test_a_slow_cloud_sheds_and_the_edge_keeps_its_pace(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start_script("cloud", f"{unique}-c", SLOW_BIG)
+        s.start("edge", f"{unique}-e", models[0], HEM_NAME="CloudOnly", HEM_PARAMETERS="", DEADLINE_MS="1500")
+        await s.running(f"{unique}-c", f"{unique}-e")
+        await s.send(pictures[:300], fps=100)
+        await s.answered()
+        once(s)
+        assert 5 <= len(s.by("cloud")) <= 60
+        assert set(s.reasons()) <= {"shed", "window-full", "deadline", "circuit-open"}
+        assert s.reasons()["shed"] + s.reasons()["window-full"] > s.reasons()["deadline"]
+
+
+async def test_bad_frames_are_rejected_counted_dead_lettered_and_the_stream_goes_on(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("edge", f"{unique}-e", models[0])
+        await s.running(f"{unique}-e")
+        no_picture = new_frame(np.zeros((2, 2, 2, 2), np.uint8))
+        bad = [b"", b"garbage", pictures[0][:40], msgpack.packb({"v": 1}), pack(no_picture)]
+        for payload in bad:
+            await s.publish(payload)
+        await s.send(pictures[:20])
+        await s.answered()
+        once(s)
+        await eventually(lambda: s.counts(f"{unique}-e").rejected == len(bad))
+        assert s.counts(f"{unique}-e").lost == 0
+        await eventually(lambda: len(s.letters) == len(bad))
+
+
+async def test_a_bare_jpeg_of_qos_0_is_answered(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("edge", f"{unique}-e", models[0])
+        await s.running(f"{unique}-e")
+        out = io.BytesIO()
+        Image.open(io.BytesIO(pictures[7])).resize((64, 64)).convert("RGB").save(out, format="JPEG")
+        await s.publish(out.getvalue(), qos=0)
+        await eventually(lambda: len(s.results) == 1)
+        assert next(iter(s.results.values())).camera == unique
+
+
+async def test_sigterm_drains_what_was_taken_and_exits_with_0(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        cloud = s.start("cloud", f"{unique}-c", models[1])
+        edge = s.start_script("edge", f"{unique}-e", SLOW_SMALL)
+        await s.running(f"{unique}-c", f"{unique}-e")
+        sending = asyncio.create_task(s.send(pictures[:100], fps=500))
+        await eventually(lambda: len(s.results) > 5)
+        assert await edge.terminate() == 0, edge.log.read_text()
+        await sending
+        await eventually(lambda: s.infos[f"{unique}-e"].status == "completed")
+        counts = s.counts(f"{unique}-e")
+        # what was taken was answered; what still stood in its queue is known as skipped
+        assert counts.lost == 0
+        assert counts.inference_number == len(s.results) > 5
+        assert set(s.copies.values()) == {1}
+        assert await cloud.terminate() == 0
+        assert s.infos[f"{unique}-c"].status == "completed"
+        assert b"Traceback" not in edge.log.read_bytes() + cloud.log.read_bytes()
+
+
+async def test_kill_9_loses_what_was_inside_and_the_next_worker_says_how_much(
+    mosquitto: Broker, unique: str, tmp_path: Path, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        edge = s.start_script("edge", f"{unique}-e", SLOW_SMALL)
+        await s.running(f"{unique}-e")
+        sending = asyncio.create_task(s.send(pictures[:100], fps=500))
+        await eventually(lambda: len(s.results) > 5)
+        edge.kill()
+        await sending
+        await asyncio.sleep(0.5)
+        answered = len(s.results)
+        s.start_script("edge", f"{unique}-e", SLOW_SMALL)
+        await s.running(f"{unique}-e")
+        counts = s.counts(f"{unique}-e")
+        assert 0 < counts.lost <= 96 + 256 + 32
+        # a result may have reached the broker whose acknowledgement did not come back
+        assert 0 <= answered - counts.inference_number <= 32
+        s.sent.clear()
+        await s.send(pictures[:10])
+        await s.answered()
+        await eventually(lambda: s.counts(f"{unique}-e").inference_number == counts.inference_number + 10)
+        assert s.counts(f"{unique}-e").lost == counts.lost
+
+
+async def test_a_model_that_hangs_does_not_keep_a_worker_from_its_end(
+    mosquitto: Broker, unique: str, tmp_path: Path, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        edge = s.start_script("edge", f"{unique}-e", SLOW_SMALL.replace("0.05", "3600"), GRACE_S="1")
+        await s.running(f"{unique}-e")
+        await s.send(pictures[:3])
+        await asyncio.sleep(0.5)
+        assert await edge.terminate() == 0
+        await eventually(lambda: s.counts(f"{unique}-e").lost == 3)
+
+
+async def test_a_users_estimators_run_on_both_sides_in_a_few_lines(
+    mosquitto: Broker, unique: str, tmp_path: Path, pictures: list[bytes]
+) -> None:
+    small = """
+        from halimede.worker import run_edge
+
+        class Small:
+            def load(self, model_url):
+                self.name = model_url
+            def predict(self, data):
+                return [0.5, 0.5]
+
+        run_edge(Small)
+    """
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start_script("edge", f"{unique}-e", small, MODEL_SPEC="")
+        module = tmp_path / "own"
+        module.mkdir()
+        code = "class Big:\n    def predict(self, data):\n        return str(data.shape)\n"
+        (module / "detector.py").write_text(code)
+        s.start(
+            "cloud", f"{unique}-c", "", ESTIMATOR="detector:Big", MODEL_SPEC="",
+            PYTHONPATH=f"{s.environment('cloud', 'x', '')['PYTHONPATH']}:{module}",
+        )  # fmt: skip
+        await s.running(f"{unique}-e", f"{unique}-c")
+        await s.send(pictures[:5])
+        await s.answered()
+        assert {(r.by, r.label) for r in s.results.values()} == {("cloud", "(8, 8)")}
+
+
+async def test_a_plain_msgpack_reader_reads_what_an_edge_worker_sends_up(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        seen: list[bytes] = []
+
+        async def spy(delivery: Delivery[Frame]) -> None:
+            seen.append(bytes(delivery.packet.payload))
+
+        await s.bus.subscribe(topics.REQUEST.filter(ns="default", service=unique), spy)
+        s.start("edge", f"{unique}-e", models[0], HEM_NAME="CloudOnly", HEM_PARAMETERS="", DEADLINE_MS="500")
+        await s.running(f"{unique}-e")
+        await s.send(pictures[:1])
+        await s.answered()
+        read = msgpack.unpackb(seen[0])
+        assert read["id"].hex() in s.sent
+        assert (read["service"], read["worker"], read["camera"]) == (unique, f"{unique}-e", unique)
+        assert 0 < read["deadlineMs"] <= 500
+        assert read["edge"]["label"] in set("0123456789")
+        assert read["data"] == pictures[0]
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "said"),
+    [
+        ("edge", {"HEM_NAME": "Margn"}, "HardExampleMiningUnknown"),
+        ("edge", {"SOURCE": '{"url": "rtsp://x"}'}, "SourceInvalid"),
+        ("cloud", {"MODEL_URL": "/nowhere.onnx"}, "ModelInvalid"),
+        ("cloud", {"GRACE_S": "long"}, "GRACE_S"),
+        ("cloud", {"HALIMEDE_BROKER": "ftp://x"}, "HALIMEDE_BROKER"),
+    ],
+)
+async def test_a_mistake_ends_the_worker_with_one_line_and_code_2(
+    *, mosquitto: Broker, unique: str, tmp_path: Path, models: Any, role: str, changes: dict[str, str], said: str
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        worker = s.start(role, f"{unique}-w", models[0], HALIMEDE_LOG_LEVEL="ERROR", **changes)
+        assert await asyncio.to_thread(worker.process.wait, 30) == 2
+        (line,) = worker.log.read_text().splitlines()
+        assert line.startswith(f"halimede {role} worker: ")
+        assert said in line
+        if said[0].isupper() and "_" not in said:
+            await eventually(lambda: f"{unique}-w" in s.infos and s.infos[f"{unique}-w"].status == "failed")
+            assert s.infos[f"{unique}-w"].reason == said

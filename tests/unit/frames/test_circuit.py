@@ -1,0 +1,102 @@
+"""The breaker opens when nobody answers, asks now and then, and closes at the first sign of life."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.frames import Circuit, State
+
+
+def opened(now: float = 0.0) -> Circuit:
+    circuit = Circuit()
+    circuit.nobody(now)
+    return circuit
+
+
+def test_it_opens_at_once_when_nobody_listens() -> None:
+    circuit = opened()
+    assert circuit.state is State.OPEN
+    assert not circuit.admit(0.5)
+
+
+def test_it_opens_after_timeouts_in_a_row_only() -> None:
+    circuit = Circuit(failures=3)
+    for _ in range(2):
+        circuit.timed_out(0)
+    circuit.succeeded()
+    for _ in range(2):
+        circuit.timed_out(0)
+    assert circuit.admit(0)
+    circuit.timed_out(0)
+    assert not circuit.admit(0)
+
+
+def test_one_probe_goes_through_after_the_back_off_and_its_success_closes() -> None:
+    circuit = opened()
+    assert circuit.admit(1.0)
+    assert circuit.state is State.HALF_OPEN
+    assert not circuit.admit(1.0)
+    circuit.succeeded()
+    assert circuit.admit(1.0)
+    assert circuit.state is State.CLOSED
+
+
+def test_a_failed_probe_doubles_the_back_off_up_to_its_limit() -> None:
+    circuit = Circuit(retry_s=1.0, max_retry_s=3.0)
+    now, waits = 0.0, []
+    circuit.nobody(now)
+    for _ in range(4):
+        began = now
+        while not circuit.admit(now):
+            now += 0.5
+        waits.append(now - began)
+        circuit.timed_out(now)
+    assert waits == [1.0, 2.0, 3.0, 3.0]
+
+
+def test_an_abandoned_probe_leaves_its_place_to_the_next_request() -> None:
+    circuit = opened()
+    assert circuit.admit(1.0)
+    circuit.abandoned(1.2)
+    assert circuit.state is State.OPEN
+    assert circuit.admit(1.2)
+
+
+def test_it_closes_when_a_worker_appears() -> None:
+    circuit = opened()
+    circuit.advertised()
+    assert circuit.admit(0)
+
+
+def test_a_change_of_the_connection_lets_the_next_request_probe() -> None:
+    circuit = opened()
+    circuit.reconsider()
+    assert circuit.admit(0.1)
+    assert circuit.state is State.HALF_OPEN
+
+
+def test_requests_from_before_the_opening_do_not_prolong_it() -> None:
+    circuit = opened()
+    circuit.timed_out(0.9)
+    circuit.nobody(0.9)
+    assert circuit.admit(1.0)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_abandoning_changes_nothing_but_a_probe(state: State) -> None:
+    circuit = Circuit()
+    circuit.state = state
+    circuit.abandoned(0)
+    assert circuit.state is (State.OPEN if state is State.HALF_OPEN else state)
+
+
+@given(st.lists(st.sampled_from(["admit", "nobody", "timed_out", "abandoned"]), max_size=60))
+def test_it_never_stays_open_for_ever(steps: list[str]) -> None:
+    circuit, now = Circuit(), 0.0
+    for step in steps:
+        getattr(circuit, step)(now)
+        now += 0.3
+    circuit.abandoned(now)
+    assert circuit.admit(now + 31)

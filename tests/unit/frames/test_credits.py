@@ -1,0 +1,96 @@
+"""Hard samples go to the better of two random workers, and to none that cannot take them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.frames.credits import MAX_WORKERS, STALE_S, Credits
+from halimede.messages import Load
+
+
+def load(credits_: int, service_ms: float = 1.0) -> Load:
+    return Load(credits=credits_, service_ms=service_ms)
+
+
+def first_two(names: object, count: int) -> list[str]:
+    return list(names)[:count]  # type: ignore[call-overload]
+
+
+def test_more_credits_win_and_the_shorter_service_time_breaks_the_tie() -> None:
+    table = Credits(choose=first_two)
+    table.update("a", load(3, 9.0), 0)
+    table.update("b", load(5, 9.0), 0)
+    assert table.pick(0) == "b"
+    table.update("a", load(5, 2.0), 0)
+    assert table.pick(0) == "a"
+
+
+def test_a_worker_without_credits_is_known_but_not_picked() -> None:
+    table = Credits()
+    table.update("a", load(1), 0)
+    table.sent("a")
+    assert table.pick(0) is None
+    assert table.known(0)
+    table.answered("a")
+    assert table.pick(0) == "a"
+
+
+def test_an_advertisement_replaces_what_was_counted_here() -> None:
+    table = Credits()
+    table.update("a", load(1), 0)
+    table.exhausted("a")
+    assert table.pick(0) is None
+    table.update("a", load(2), 1)
+    assert table.pick(1) == "a"
+
+
+def test_a_cleared_worker_is_forgotten() -> None:
+    table = Credits()
+    table.update("a", load(1), 0)
+    assert table.remove("a")
+    assert not table.remove("a")
+    assert table.pick(0) is None
+    assert not table.known(0)
+
+
+def test_a_silent_worker_is_taken_for_gone_and_new_again_when_it_speaks() -> None:
+    table = Credits()
+    assert table.update("a", load(1), 0)
+    assert not table.update("a", load(1), STALE_S)
+    late = 2 * STALE_S + 0.1
+    assert table.pick(late) is None
+    assert not table.known(late)
+    assert table.update("a", load(1), late)
+
+
+def test_made_up_names_cannot_fill_memory() -> None:
+    table = Credits()
+    for i in range(MAX_WORKERS):
+        table.update(f"w{i}", load(0), 0)
+    assert not table.update("one-more", load(9), 1)
+    assert table.pick(1) is None
+    assert table.update("one-more", load(9), STALE_S + 1)
+    assert table.pick(STALE_S + 1) == "one-more"
+
+
+def test_the_fast_worker_gets_most_of_the_work() -> None:
+    chance = random.Random(1)
+    table = Credits(choose=chance.sample)
+    for name in "abcd":
+        table.update(name, load(8 if name == "a" else 2), 0)
+    picked = Counter(table.pick(0) for _ in range(400))
+    assert picked["a"] > max(picked[name] for name in "bcd")
+
+
+@given(st.lists(st.tuples(st.sampled_from(["sent", "answered", "exhausted", "remove"]), st.sampled_from("ab"))))
+def test_credits_never_fall_below_none(steps: list[tuple[str, str]]) -> None:
+    table = Credits()
+    table.update("a", load(2), 0)
+    for step, worker in steps:
+        getattr(table, step)(worker)
+    picked = table.pick(0)
+    assert picked in {None, "a"}

@@ -1,0 +1,125 @@
+"""Pixels come out as they went in, and nothing is allocated before its size is known to be allowed."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames import decode, encode_image, new_frame
+from halimede.frames.encodings import DTYPES, MAX_SIDE, Encoding, register
+from halimede.messages import Frame
+
+
+def framed(data: bytes, encoding: str = "png") -> Frame:
+    return Frame(id=bytes(16), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
+
+
+def saved(image: Image.Image, form: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    image.save(out, format=form)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_raw_data_comes_back_as_a_read_only_view_of_the_buffer(dtype: str) -> None:
+    image = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    frame = new_frame(image)
+    array = decode(frame)
+    assert np.array_equal(array, image)
+    assert array.dtype == np.dtype(dtype)
+    assert not array.flags.writeable
+    assert not array.flags.owndata
+    assert np.shares_memory(array, np.frombuffer(frame.data, np.uint8))
+
+
+@given(arrays.arrays(np.uint8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=20)))
+def test_png_keeps_every_grey_pixel(image: np.ndarray) -> None:
+    assert np.array_equal(decode(framed(encode_image(image, "png"))), image)
+
+
+def test_jpeg_keeps_shape_and_about_the_colour() -> None:
+    image = np.full((16, 24, 3), (10, 120, 240), np.uint8)
+    array = decode(framed(encode_image(image, "jpeg"), "jpeg"))
+    assert array.shape == image.shape
+    assert np.abs(array.astype(int) - image).max() < 12
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape"),
+    [
+        ("1", (3, 4)),
+        ("L", (3, 4)),
+        ("LA", (3, 4)),
+        ("I;16", (3, 4)),
+        ("P", (3, 4, 3)),
+        ("RGB", (3, 4, 3)),
+        ("RGBA", (3, 4, 3)),
+    ],
+)
+def test_every_png_mode_becomes_grey_or_rgb_bytes(mode: str, shape: tuple[int, ...]) -> None:
+    array = decode(framed(saved(Image.new(mode, (4, 3)))))
+    assert array.shape == shape
+    assert array.dtype == np.uint8
+
+
+def test_sixteen_bit_grey_keeps_its_high_byte() -> None:
+    image = Image.fromarray(np.array([[0, 0x1234, 0xFFFF]], np.uint16))
+    assert decode(framed(saved(image))).tolist() == [[0, 0x12, 0xFF]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "data"),
+    [
+        ("object", [1], bytes(8)),
+        ("O", [1], bytes(8)),
+        ("<M8[s]", [1], bytes(8)),
+        ("V8", [1], bytes(8)),
+        ("uint8,uint8", [1], bytes(2)),
+        ("bool", [1], bytes(1)),
+        ("", [1], bytes(1)),
+        ("uint8", [], bytes(1)),
+        ("uint8", [2, 2], bytes(3)),
+        ("uint8", [2, 2], bytes(5)),
+        ("float32", [2], bytes(2)),
+        ("float64", [65535, 65535, 65535, 65535], bytes(8)),
+    ],
+)
+def test_raw_data_of_unknown_type_or_other_size_is_refused(dtype: str, shape: list[int], data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode(Frame(id=bytes(16), encoding="raw", dtype=dtype, shape=shape, data=memoryview(data)))
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_a_truncated_picture_is_refused_wherever_it_ends(form: str) -> None:
+    whole = saved(Image.effect_noise((64, 64), 80).convert("RGB"), form)
+    for end in range(10, len(whole) - 20, max(1, len(whole) // 40)):
+        with pytest.raises(DecodeError):
+            decode(framed(whole[:end], form.lower()))
+
+
+def test_a_picture_under_another_encodings_name_is_refused() -> None:
+    with pytest.raises(DecodeError):
+        decode(framed(saved(Image.new("RGB", (4, 4)), "JPEG"), "png"))
+
+
+def test_one_side_too_long_is_refused() -> None:
+    with pytest.raises(DecodeError, match="pixels"):
+        decode(framed(saved(Image.new("1", (MAX_SIDE + 1, 1)))))
+
+
+def test_an_unknown_encoding_is_refused_on_both_ways() -> None:
+    with pytest.raises(DecodeError, match="known are"):
+        decode(framed(b"x", "webp"))
+    with pytest.raises(InvalidFieldError, match="use one of"):
+        encode_image(np.zeros((2, 2), np.uint8), "webp")
+
+
+def test_an_encodings_name_is_taken_once() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        register("raw", Encoding(decode, encode_image))

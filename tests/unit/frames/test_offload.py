@@ -1,0 +1,430 @@
+"""A hard sample gets the cloud's answer, or a reason within its deadline; its caller sees exactly one of the two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.errors import DisconnectedError
+from halimede.frames import Circuit, OffloadClient, OffloadError, Reason, State
+from halimede.messages import Frame, Prediction, Reply
+from tests.simulated import eventually, simulated
+from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, cloud_bus, frame, silent
+
+
+@contextlib.asynccontextmanager
+async def client(
+    broker: MemoryBroker, *, window: int = 4, waiters: int = 2, circuit: Circuit | None = None
+) -> AsyncIterator[tuple[OffloadClient, MemoryBus]]:
+    async with MemoryBus("edge", broker) as bus:
+        await bus.wait_connected(1)
+        made = OffloadClient(bus, NS, SERVICE, "edge", window=window, waiters=waiters, circuit=circuit)
+        await made.start()
+        await asyncio.sleep(0.1)
+        yield made, bus
+
+
+async def reason_of(asking: OffloadClient, deadline_s: float = 2.0) -> Reason:
+    with pytest.raises(OffloadError) as caught:
+        await asking.ask(frame(), deadline_s)
+    return caught.value.reason
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@simulated
+async def test_a_hard_sample_goes_to_an_advertised_worker_with_its_time_left() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", answering())
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        sample = frame()
+        reply = await asking.ask(sample, 2.0)
+        assert reply.prediction == Prediction(label="c0")
+        (seen,) = cloud.seen
+        assert (seen.id, seen.service, seen.worker) == (sample.id, SERVICE, "edge")
+        assert 0 < seen.deadline_ms <= 2000
+        assert cloud.deliveries[0].address.topic is topics.REQUEST_TO
+
+
+@simulated
+async def test_the_shared_topic_is_used_while_no_credits_are_known() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", answering())
+        await cloud.start(advertise=None)
+        await asking.ask(frame(), 2.0)
+        assert cloud.deliveries[0].address.topic is topics.REQUEST
+
+
+@simulated
+async def test_nobody_listening_is_known_at_once_and_the_next_sample_is_not_even_sent() -> None:
+    broker = MemoryBroker()
+    async with client(broker) as (asking, _):
+        began = now()
+        assert await reason_of(asking) is Reason.NO_CLOUD
+        assert await reason_of(asking) is Reason.CIRCUIT_OPEN
+        assert now() - began < 0.1
+
+
+@simulated
+async def test_the_circuit_closes_as_soon_as_a_worker_appears() -> None:
+    broker = MemoryBroker()
+    async with client(broker) as (asking, _):
+        assert await reason_of(asking) is Reason.NO_CLOUD
+        async with cloud_bus(broker, "c0") as bus:
+            await ScriptedCloud(bus, "c0", answering()).start()
+            await eventually(lambda: asking.circuit.state is State.CLOSED, 0.5)
+            assert (await asking.ask(frame(), 2.0)).worker == "c0"
+
+
+@simulated
+async def test_a_probe_finds_a_cloud_that_never_advertised() -> None:
+    broker = MemoryBroker()
+    async with client(broker) as (asking, _):
+        assert await reason_of(asking) is Reason.NO_CLOUD
+        async with cloud_bus(broker, "c0") as bus:
+            await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
+            assert await reason_of(asking) is Reason.CIRCUIT_OPEN
+            await asyncio.sleep(1.1)
+            assert (await asking.ask(frame(), 2.0)).worker == "c0"
+            assert asking.circuit.state is State.CLOSED
+
+
+@simulated
+async def test_a_silent_worker_costs_one_deadline_and_later_samples_avoid_it() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as mute, cloud_bus(broker, "c1") as well, client(broker) as (asking, _):
+        await ScriptedCloud(mute, "c0", silent).start(advertise=9, shared=False)
+        await ScriptedCloud(well, "c1", answering("c1")).start(advertise=1, shared=False)
+        await asyncio.sleep(0.1)
+        began = now()
+        assert await reason_of(asking, 0.5) is Reason.DEADLINE
+        assert 0.4 < now() - began < 0.6
+        assert (await asking.ask(frame(), 0.5)).worker == "c1"
+
+
+@simulated
+async def test_timeouts_in_a_row_open_the_circuit() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=Circuit(failures=2)) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", silent)
+        await cloud.start(advertise=None)
+        assert await reason_of(asking, 0.5) is Reason.DEADLINE
+        assert await reason_of(asking, 0.5) is Reason.DEADLINE
+        assert await reason_of(asking, 0.5) is Reason.CIRCUIT_OPEN
+        assert len(cloud.seen) == 2
+
+
+@simulated
+async def test_a_late_answer_is_counted_and_a_forged_one_is_told_apart() -> None:
+    broker = MemoryBroker()
+
+    async def slow(delivery: Delivery[Frame]) -> Reply | None:
+        await asyncio.sleep(1)
+        return cloud.good(delivery)
+
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", slow)
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        assert await reason_of(asking, 0.5) is Reason.DEADLINE
+        await asyncio.sleep(1)
+        assert (asking.late, asking.unknown) == (1, 0)
+        to = topics.REPLY.at(ns=NS, service=SERVICE, worker="edge")
+        await bus.publish(to, cloud.good(cloud.deliveries[0]), correlation=b"made up")
+        await eventually(lambda: asking.unknown == 1)
+        assert asking.late == 1
+
+
+@simulated
+async def test_a_repeated_answer_is_dropped_and_one_for_another_sample_is_not_believed() -> None:
+    broker = MemoryBroker()
+
+    async def twice(delivery: Delivery[Frame]) -> Reply | None:
+        wrong = Reply(id=bytes(16), worker="c0", prediction=Prediction(label="wrong"))
+        await bus.reply(delivery, topics.REPLY, wrong)
+        await bus.reply(delivery, topics.REPLY, cloud.good(delivery))
+        return cloud.good(delivery)
+
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", twice)
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        reply = await asking.ask(frame(), 2.0)
+        assert reply.prediction == Prediction(label="c0")
+        await asyncio.sleep(0.2)
+        assert (asking.repeated, asking.unknown, asking.late) == (1, 1, 0)
+
+
+@simulated
+async def test_what_a_dying_worker_had_is_sent_to_another_one_under_the_same_id() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as dying, cloud_bus(broker, "c1") as well, client(broker) as (asking, _):
+        first, second = ScriptedCloud(dying, "c0", silent), ScriptedCloud(well, "c1", answering("c1"))
+        await first.start(advertise=9, shared=False)
+        await asyncio.sleep(0.1)
+        sample = frame()
+        asked = asyncio.create_task(asking.ask(sample, 5.0))
+        await eventually(lambda: len(first.seen) == 1)
+        await second.start(advertise=1, shared=False)
+        dying.cut()
+        reply = await asked
+        assert reply.worker == "c1"
+        assert [f.id for f in second.seen] == [sample.id]
+        assert second.seen[0].deadline_ms < first.seen[0].deadline_ms
+        assert second.deliveries[0].packet.correlation == first.deliveries[0].packet.correlation
+
+
+@simulated
+async def test_the_last_worker_dying_ends_the_wait_at_once() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as dying, client(broker) as (asking, _):
+        cloud = ScriptedCloud(dying, "c0", silent)
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        asked = asyncio.create_task(reason_of(asking, 30.0))
+        await eventually(lambda: len(cloud.seen) == 1)
+        began = now()
+        dying.cut()
+        assert await asked is Reason.NO_CLOUD
+        assert now() - began < 1
+
+
+@simulated
+async def test_a_sample_outlives_the_edges_own_short_disconnection() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, own):
+        answers = iter([None, Prediction(label="second time")])
+
+        async def script(delivery: Delivery[Frame]) -> Reply | None:
+            prediction = next(answers)
+            return Reply(id=delivery.body.id, worker="c0", prediction=prediction) if prediction else None
+
+        cloud = ScriptedCloud(bus, "c0", script)
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        asked = asyncio.create_task(asking.ask(frame(), 10.0))
+        await eventually(lambda: len(cloud.seen) == 1)
+        own.cut()
+        await asyncio.sleep(0.5)
+        own.heal()
+        reply = await asked
+        assert reply.prediction == Prediction(label="second time")
+        assert cloud.seen[0].id == cloud.seen[1].id
+
+
+@simulated
+async def test_a_sample_waits_for_the_broker_but_not_beyond_its_deadline() -> None:
+    broker = MemoryBroker()
+    async with client(broker) as (asking, own):
+        own.cut()
+        await eventually(lambda: not own.connected)
+        began = now()
+        assert await reason_of(asking, 0.7) is Reason.NO_CLOUD
+        assert 0.6 < now() - began < 0.8
+
+
+@simulated
+async def test_lost_messages_are_sent_again_while_time_is_left() -> None:
+    broker = MemoryBroker(seed=3)
+    async with cloud_bus(broker, "c0") as bus, client(broker, window=50) as (asking, _):
+        await ScriptedCloud(bus, "c0", answering()).start(advertise=50)
+        await asyncio.sleep(0.1)
+        broker.faults.loss = 0.2
+        replies = await asyncio.gather(*(asking.ask(frame(), 60.0) for _ in range(40)), return_exceptions=True)
+        broker.faults.loss = 0
+        answered = [reply for reply in replies if isinstance(reply, Reply)]
+        # a reply whose publish failed at the cloud is the scripted cloud's loss: most get through all the same
+        assert len(answered) >= 25
+        assert all(isinstance(r, Reply | OffloadError) for r in replies)
+
+
+@simulated
+async def test_more_samples_than_window_and_waiting_room_are_turned_away_at_once() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker, window=2, waiters=1) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", silent)
+        await cloud.start(advertise=9)
+        await asyncio.sleep(0.1)
+        asked = [asyncio.create_task(reason_of(asking, 1.0)) for _ in range(4)]
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in done] == [Reason.WINDOW_FULL]
+        assert len(cloud.seen) <= 2
+        reasons = [await task for task in asked]
+        assert reasons.count(Reason.DEADLINE) == 2
+        assert reasons.count(Reason.WINDOW_FULL) == 2
+
+
+@simulated
+async def test_a_busy_cloud_sheds_after_the_wait_for_a_credit() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker, waiters=2) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", answering())
+        await cloud.start(advertise=0)
+        await asyncio.sleep(0.1)
+        began = now()
+        asked = [asyncio.create_task(reason_of(asking, 1.0)) for _ in range(3)]
+        assert [await task for task in asked] == [Reason.SHED] * 3
+        assert 0.9 < now() - began < 1.1
+        assert cloud.seen == []
+        assert asking.circuit.state is State.CLOSED
+
+
+@simulated
+async def test_a_waiting_sample_goes_out_when_a_credit_comes_in() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", answering())
+        await cloud.start(advertise=0)
+        await asyncio.sleep(0.1)
+        asked = asyncio.create_task(asking.ask(frame(), 5.0))
+        await asyncio.sleep(1)
+        await cloud.advertise(1)
+        assert (await asked).worker == "c0"
+
+
+@simulated
+async def test_an_overloaded_worker_gets_nothing_more_and_another_one_answers() -> None:
+    broker = MemoryBroker()
+
+    async def overloaded(delivery: Delivery[Frame]) -> Reply | None:
+        return busy.bad(delivery, "overloaded")
+
+    async with cloud_bus(broker, "c0") as a, cloud_bus(broker, "c1") as b, client(broker) as (asking, _):
+        busy, well = ScriptedCloud(a, "c0", overloaded), ScriptedCloud(b, "c1", answering("c1"))
+        await busy.start(advertise=9, shared=False)
+        await well.start(advertise=2, shared=False)
+        await asyncio.sleep(0.1)
+        assert [(await asking.ask(frame(), 2.0)).worker for _ in range(2)] == ["c1", "c1"]
+        assert len(busy.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("expired", Reason.DEADLINE),
+        ("invalid", Reason.ERROR),
+        ("quarantined", Reason.ERROR),
+        ("failed", Reason.ERROR),
+        ("", Reason.ERROR),
+    ],
+)
+def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: str, reason: Reason) -> None:
+    @simulated
+    async def check() -> None:
+        broker = MemoryBroker()
+
+        async def refuse(delivery: Delivery[Frame]) -> Reply | None:
+            return cloud.bad(delivery, error)
+
+        async with cloud_bus(broker, "c0") as bus, client(broker, circuit=Circuit(failures=1)) as (asking, _):
+            cloud = ScriptedCloud(bus, "c0", refuse)
+            await cloud.start()
+            await asyncio.sleep(0.1)
+            assert await reason_of(asking) is reason
+            assert asking.circuit.state is State.CLOSED
+
+    check()
+
+
+@simulated
+async def test_a_frame_over_the_brokers_limit_is_an_error_and_costs_no_connection() -> None:
+    broker = MemoryBroker(max_packet=10_000)
+    async with client(broker) as (asking, own):
+        with pytest.raises(OffloadError) as caught:
+            await asking.ask(frame(shape=(200, 200)), 2.0)
+        assert caught.value.reason is Reason.ERROR
+        assert not caught.value.sent
+        assert own.connected
+
+
+@simulated
+async def test_abandoning_ends_all_waits_now() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker, window=1) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", silent)
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        asked = [asyncio.create_task(reason_of(asking, 600.0)) for _ in range(2)]
+        await eventually(lambda: len(cloud.seen) == 1)
+        began = now()
+        asking.abandon()
+        assert [await task for task in asked] == [Reason.DEADLINE, Reason.WINDOW_FULL]
+        assert await reason_of(asking, 600.0) is Reason.DEADLINE
+        assert now() - began < 0.1
+
+
+@simulated
+async def test_a_cancelled_probe_lets_the_next_sample_try() -> None:
+    broker = MemoryBroker()
+    async with client(broker) as (asking, _):
+        assert await reason_of(asking) is Reason.NO_CLOUD
+        await asyncio.sleep(1.1)
+        async with cloud_bus(broker, "c0") as bus:
+            cloud = ScriptedCloud(bus, "c0", silent)
+            await cloud.start(advertise=None)
+            probe = asyncio.create_task(asking.ask(frame(), 60.0))
+            await eventually(lambda: len(cloud.seen) == 1)
+            probe.cancel()
+            await asyncio.wait([probe])
+            cloud.script = answering()
+            assert (await asking.ask(frame(), 2.0)).worker == "c0"
+
+
+@simulated
+async def test_a_publish_that_always_breaks_ends_at_the_deadline_without_spinning() -> None:
+    broker = MemoryBroker()
+    async with client(broker) as (asking, own):
+        sent = 0
+
+        async def broken(*_: object, **__: object) -> bool:
+            nonlocal sent
+            sent += 1
+            raise DisconnectedError("lost")
+
+        own.publish = broken  # type: ignore[method-assign]
+        assert await reason_of(asking, 1.0) is Reason.DEADLINE
+        assert 2 < sent < 50
+
+
+@simulated
+async def test_abandoning_in_the_moment_of_a_deadline_breaks_nothing() -> None:
+    broker = MemoryBroker()
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        await ScriptedCloud(bus, "c0", silent).start()
+        await asyncio.sleep(0.1)
+        first, second = (asyncio.create_task(reason_of(asking, deadline)) for deadline in (1.0, 60.0))
+        await asyncio.sleep(0)
+        loop.call_at(now() + 1.0, asking.abandon)
+        assert [await first, await second] == [Reason.DEADLINE, Reason.DEADLINE]
+        assert now() < 5
+        assert errors == []
+
+
+@simulated
+async def test_a_connection_that_comes_back_is_reason_enough_to_ask_again() -> None:
+    broker = MemoryBroker()
+    patient = Circuit(failures=1, retry_s=600.0, max_retry_s=600.0)
+    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=patient) as (asking, own):
+        await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
+        own.cut()
+        await eventually(lambda: not own.connected)
+        assert await reason_of(asking, 0.5) is Reason.NO_CLOUD
+        assert await reason_of(asking, 0.5) is Reason.CIRCUIT_OPEN
+        own.heal()
+        await own.wait_connected(20)
+        await asyncio.sleep(0.1)
+        assert (await asking.ask(frame(), 2.0)).worker == "c0"

@@ -1,0 +1,121 @@
+"""The ledger's counts outlive any death of the process, and what it held then is known as lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from halimede.errors import InvalidFieldError
+from halimede.histogram import quantile
+from halimede.worker.ledger import SIZE, Count, Latency, Ledger, LedgerBusyError
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from halimede.worker.ledger import *
+with Ledger(Path(sys.argv[1]), "u-1") as ledger:
+    ledger.add(Count.ACCEPTED, 10)
+    ledger.add(Count.ANSWERED, 7)
+    ledger.add(Count.CLOUD, 2)
+    ledger.record(Latency.EDGE, 5.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_counts_survive_kill_9_and_what_was_open_is_lost(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with Ledger(tmp_path, "u-1") as ledger:
+        info = ledger.info()
+        assert (info.inference_number, info.edge_inference_number, info.cloud_inference_number) == (7, 5, 2)
+        assert info.lost == 3
+        assert ledger.open == 0
+        median = quantile(info.edge_latency, 0.5)
+        assert median is not None
+        assert abs(median - 5) < 0.3
+        ledger.add(Count.ACCEPTED)
+        ledger.add(Count.ANSWERED)
+        assert ledger.info().inference_number == 8
+    with Ledger(tmp_path, "u-1") as ledger:
+        assert ledger.info().lost == 3
+
+
+def test_what_a_clean_stop_leaves_unanswered_is_lost_too(tmp_path: Path) -> None:
+    with Ledger(tmp_path, "u-1") as ledger:
+        ledger.add(Count.ACCEPTED, 2)
+    with Ledger(tmp_path, "u-1") as ledger:
+        assert ledger.info().lost == 2
+
+
+def test_the_start_is_the_first_workers_start(tmp_path: Path) -> None:
+    with Ledger(tmp_path, "u-1") as ledger:
+        first = ledger.info().start_time
+    with Ledger(tmp_path, "u-1") as ledger:
+        assert ledger.info().start_time == first
+    assert first.endswith("Z")
+
+
+def test_another_services_ledger_is_set_aside(tmp_path: Path) -> None:
+    with Ledger(tmp_path, "u-1") as ledger:
+        ledger.add(Count.ACCEPTED, 5)
+    with Ledger(tmp_path, "u-2") as ledger:
+        assert ledger.info().inference_number == ledger.info().lost == 0
+    assert (tmp_path / "ledger.bad").stat().st_size == SIZE
+
+
+@pytest.mark.parametrize("content", [b"x", bytes(SIZE), b"\xff" * SIZE, b"HALLEDG1" + b"\xff" * (SIZE - 8)])
+def test_a_damaged_ledger_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ledger").write_bytes(content)
+    with Ledger(tmp_path, "u-1") as ledger:
+        assert ledger.info().lost == 0
+    assert (tmp_path / "ledger.bad").read_bytes() == content
+
+
+def test_two_workers_never_share_one(tmp_path: Path) -> None:
+    with Ledger(tmp_path, "u-1"), pytest.raises(LedgerBusyError, match="another worker"), Ledger(tmp_path, "u-1"):
+        pass
+    with Ledger(tmp_path, "u-1"):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidFieldError, match="HALIMEDE_STATE"), Ledger(tmp_path / "file" / "below", "u-1"):
+        pass
+
+
+def test_somebody_elses_total_is_followed_from_where_it_stands(tmp_path: Path) -> None:
+    total = 5
+    with Ledger(tmp_path, "u-1") as ledger:
+        ledger.follow(Count.LATE, lambda: total)
+        total = 8
+        assert ledger.info().late == 3
+        assert ledger.info().late == 3
+        total = 9
+    with Ledger(tmp_path, "u-1") as ledger:
+        assert ledger.info().late == 4
+
+
+def test_the_upload_ratio_is_the_share_of_answered_samples_that_went_up(tmp_path: Path) -> None:
+    with Ledger(tmp_path, "u-1") as ledger:
+        assert ledger.info().upload_cloud_ratio == 0
+        ledger.add(Count.ACCEPTED, 10)
+        ledger.add(Count.ANSWERED, 10)
+        ledger.add(Count.UPLOADED, 2)
+        ledger.record(Latency.OFFLOAD, 12.0)
+        info = ledger.info()
+        assert info.upload_cloud_ratio == 0.2
+        assert info.offload_latency is not None
+        assert info.edge_latency is None
+
+
+def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for uid in ("u-1", "u-2", "u-2"):
+        with Ledger(tmp_path, uid):
+            pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

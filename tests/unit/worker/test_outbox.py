@@ -1,0 +1,114 @@
+"""Every result put into the outbox reaches the broker, sooner or later, and its taking is told once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.messages import Prediction, Result
+from halimede.worker.outbox import TOO_LARGE, Outbox
+from tests.simulated import eventually, simulated
+
+ADDRESS = topics.RESULT.at(ns="default", service="helmet")
+
+
+def result(number: int, value: object = None) -> Result:
+    return Result(
+        id=f"{number:032x}", service="helmet", by="edge", prediction=Prediction(value=value), worker="edge"
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def sending(
+    broker: MemoryBroker, capacity: int = 8, senders: int = 2
+) -> AsyncIterator[tuple[Outbox, MemoryBus, list[Result]]]:
+    heard: list[Result] = []
+
+    async def hear(delivery: Delivery[Result]) -> None:
+        heard.append(delivery.body)
+
+    async with MemoryBus("edge", broker) as bus, MemoryBus("consumer", broker) as consumer:
+        await bus.wait_connected(1)
+        await consumer.wait_connected(1)
+        await consumer.subscribe(topics.RESULT.filter(), hear)
+        outbox = Outbox(bus, ADDRESS, capacity=capacity, senders=senders)
+        running = asyncio.create_task(outbox.run())
+        await asyncio.sleep(0.01)
+        yield outbox, bus, heard
+        running.cancel()
+
+
+@simulated
+async def test_results_are_sent_and_told_as_taken() -> None:
+    async with sending(MemoryBroker()) as (outbox, _, heard):
+        taken: list[int] = []
+        for n in range(5):
+            await outbox.put(result(n), lambda n=n: taken.append(n))  # type: ignore[misc]
+        assert await outbox.drain(5)
+        assert sorted(taken) == [0, 1, 2, 3, 4]
+        assert len(heard) == 5
+
+
+@simulated
+async def test_a_result_waits_for_the_broker_and_is_told_as_taken_only_then() -> None:
+    async with sending(MemoryBroker()) as (outbox, bus, heard):
+        bus.cut()
+        taken: list[int] = []
+        await outbox.put(result(1), lambda: taken.append(1))
+        assert not await outbox.drain(60)
+        assert taken == heard == []
+        bus.heal()
+        assert await outbox.drain(10)
+        assert taken == [1]
+        assert [r.id for r in heard] == [result(1).id]
+
+
+@simulated
+async def test_lost_acknowledgements_cost_repetitions_but_no_result() -> None:
+    broker = MemoryBroker(seed=5)
+    async with sending(broker, capacity=100, senders=8) as (outbox, _, heard):
+        broker.faults.loss = 0.3
+        taken: list[int] = []
+        for n in range(60):
+            await outbox.put(result(n), lambda n=n: taken.append(n))  # type: ignore[misc]
+        assert await outbox.drain(60)
+        await asyncio.sleep(60)
+        assert sorted(taken) == list(range(60))
+        assert {int(r.id, 16) for r in heard} == set(range(60))
+
+
+@simulated
+async def test_a_full_outbox_holds_its_caller_back() -> None:
+    async with sending(MemoryBroker(), capacity=2, senders=1) as (outbox, bus, _):
+        bus.cut()
+        await eventually(lambda: not bus.connected)
+        for n in range(3):
+            await outbox.put(result(n), lambda: None)
+            await asyncio.sleep(0.1)
+        blocked = asyncio.create_task(outbox.put(result(4), lambda: None))
+        await asyncio.sleep(30)
+        assert not blocked.done()
+        bus.heal()
+        await asyncio.wait_for(blocked, 10)
+
+
+@simulated
+async def test_a_result_that_is_too_large_goes_out_without_its_prediction() -> None:
+    async with sending(MemoryBroker(max_packet=5000)) as (outbox, _, heard):
+        await outbox.put(result(1, "x" * 9000), lambda: None)
+        assert await outbox.drain(5)
+        await eventually(lambda: len(heard) == 1)
+        assert (heard[0].reason, heard[0].prediction) == (TOO_LARGE, Prediction())
+
+
+@simulated
+async def test_a_result_that_json_cannot_say_goes_out_without_its_prediction() -> None:
+    async with sending(MemoryBroker()) as (outbox, _, heard):
+        await outbox.put(result(1, object()), lambda: None)
+        assert await outbox.drain(5)
+        await eventually(lambda: len(heard) == 1)
+        assert heard[0].reason == TOO_LARGE

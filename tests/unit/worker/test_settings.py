@@ -1,0 +1,114 @@
+"""The environment is read whole, and every mistake in it names its variable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from halimede.errors import InvalidFieldError
+from halimede.worker.settings import read
+
+EDGE = {
+    "NAMESPACE": "default",
+    "SERVICE_NAME": "helmet",
+    "SERVICE_UID": "u-1",
+    "WORKER_NAME": "helmet-edge-edge0",
+    "NODE_NAME": "edge0",
+    "MODEL_URL": "/models/small.onnx",
+    "MODEL_SPEC": json.dumps({"url": "/models/small.onnx", "format": "onnx", "labels": ["no", "yes"]}),
+    "HEM_NAME": "Margin",
+    "HEM_PARAMETERS": json.dumps([{"key": "threshold_margin", "value": "0.2"}]),
+    "SOURCE": json.dumps({"cameras": ["cam0", "cam1"]}),
+    "DEADLINE_MS": "1500",
+    "HALIMEDE_BROKER": "mqtt://broker:1884",
+    "HALIMEDE_STATE": "/state",
+    "LC_PERIOD": "0.5",
+    "GRACE_S": "20",
+}
+CLOUD = {k: v for k, v in EDGE.items() if k not in {"HEM_NAME", "HEM_PARAMETERS", "SOURCE", "DEADLINE_MS"}}
+
+
+def test_an_edge_workers_environment_is_read_whole() -> None:
+    found = read("edge", EDGE)
+    assert (found.namespace, found.service, found.worker, found.node) == (
+        "default", "helmet", "helmet-edge-edge0", "edge0",
+    )  # fmt: skip
+    assert (found.uid, found.model_path, found.model.labels) == ("u-1", "/models/small.onnx", ["no", "yes"])
+    assert (found.hem_name, found.hem_parameters) == ("Margin", {"threshold_margin": "0.2"})
+    assert found.source.cameras == ["cam0", "cam1"]
+    assert (found.deadline_s, found.period_s, found.grace_s) == (1.5, 0.5, 20.0)
+    assert (found.broker, found.state) == ("mqtt://broker:1884", Path("/state"))
+
+
+def test_a_cloud_worker_needs_nothing_of_the_edges() -> None:
+    assert read("cloud", CLOUD).role == "cloud"
+
+
+def test_without_a_source_the_camera_is_named_like_the_service() -> None:
+    assert read("edge", {**EDGE, "SOURCE": ""}).source.cameras == ["helmet"]
+    assert read("edge", {**EDGE, "SOURCE": "{}"}).source.cameras == ["helmet"]
+
+
+def test_what_is_not_told_has_a_default() -> None:
+    least = {k: EDGE[k] for k in ("SERVICE_NAME", "WORKER_NAME", "NODE_NAME", "MODEL_URL", "HEM_NAME")}
+    found = read("edge", {**least, "HALIMEDE_HOME": "/home"})
+    assert (found.namespace, found.broker, found.deadline_s, found.grace_s) == ("default", "127.0.0.1:1883", 2.0, 10.0)
+    assert found.state == Path("/home/nodes/edge0/workers/default/helmet-edge-edge0")
+    assert found.model.url == "/models/small.onnx"
+
+
+def test_an_own_estimator_needs_no_model_file() -> None:
+    without = {k: v for k, v in CLOUD.items() if k not in {"MODEL_URL", "MODEL_SPEC"}}
+    assert read("cloud", without, own_estimator=True).model_path == ""
+    assert read("cloud", {**without, "ESTIMATOR": "m:C"}).estimator == "m:C"
+    with pytest.raises(InvalidFieldError, match="MODEL_URL"):
+        read("cloud", without)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NAMESPACE", "a/b"),
+        ("SERVICE_NAME", "+"),
+        ("SERVICE_NAME", ""),
+        ("WORKER_NAME", "../.."),
+        ("WORKER_NAME", ""),
+        ("NODE_NAME", "#"),
+        ("NODE_NAME", ""),
+        ("SERVICE_UID", "x" * 65),
+        ("MODEL_URL", ""),
+        ("MODEL_SPEC", "{"),
+        ("MODEL_SPEC", "[]"),
+        ("MODEL_SPEC", '{"url": "/m", "format": "onnx", "labls": []}'),
+        ("MODEL_SPEC", '{"url": "ftp://m", "format": "onnx"}'),
+        ("HEM_NAME", ""),
+        ("HEM_PARAMETERS", '{"threshold": 1}'),
+        ("HEM_PARAMETERS", '[{"key": "threshold", "value": 0.5}]'),
+        ("SOURCE", '{"camera": "cam0"}'),
+        ("SOURCE", '{"cameras": ["a/b"]}'),
+        ("SOURCE", '{"cameras": ["cam0"], "path": "/x"}'),
+        ("SOURCE_LOOP", "perhaps"),
+        ("DEADLINE_MS", "0"),
+        ("DEADLINE_MS", "soon"),
+        ("DEADLINE_MS", "nan"),
+        ("LC_PERIOD", "0"),
+        ("GRACE_S", "-1"),
+        ("GRACE_S", "inf"),
+    ],
+)
+def test_a_mistake_names_its_variable(name: str, value: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        read("edge", {**EDGE, name: value})
+    assert caught.value.field.startswith(name)
+
+
+def test_two_connections_of_any_two_workers_have_different_ids() -> None:
+    ids = {
+        read("edge", {**EDGE, "NAMESPACE": namespace, "WORKER_NAME": worker}).client_id(part)
+        for namespace in ("intake", "worker", "a")
+        for worker in ("a", "a.intake", "worker.a")
+        for part in ("worker", "intake")
+    }
+    assert len(ids) == 18

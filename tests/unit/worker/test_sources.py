@@ -1,0 +1,221 @@
+"""Sources hand every frame over, wait while there is no room, and refuse what they cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halimede import topics
+from halimede.api.jointinference import Source as SourceSpec
+from halimede.bus import Bus, Packet
+from halimede.codec import MAX_BYTES
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames import encode_image
+from halimede.worker.sources import Context, create
+from halimede.worker.sources.folder import camera_of, id_of, look
+from tests.simulated import eventually, simulated
+from tests.unit.worker.world import EASY, HARD, world
+
+
+def no_bus() -> Bus:
+    raise AssertionError("a folder needs no bus")
+
+
+async def no_letter(packet: Packet, reason: str) -> None:
+    assert (packet.topic, reason) == ("file:a.png", "refused")
+
+
+def context(path: Path | str = "", *, loop: bool = False, prefix: str = "", **spec: object) -> Context:
+    given = SourceSpec(path=str(path), **spec)  # type: ignore[arg-type]
+    return Context("default", "helmet", given, no_bus, no_letter, prefix, loop)
+
+
+class Keeper:
+    """An intake that keeps what it is offered, while it has room."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room = asyncio.Semaphore(room)
+        self.payloads: list[bytes] = []
+        self.ids: list[bytes | None] = []
+        self.cameras: set[str] = set()
+        self.refuse = b""
+
+    async def offer(
+        self, payload: bytes | memoryview, camera: str, *, id_: bytes | None = None, patient: bool = False
+    ) -> None:
+        assert patient
+        await self.room.acquire()
+        if self.refuse and bytes(payload) == self.refuse:
+            raise DecodeError("refused")
+        self.payloads.append(bytes(payload))
+        self.ids.append(id_)
+        self.cameras.add(camera)
+
+
+def put(folder: Path, name: str, content: bytes) -> None:
+    """Place a file as well-behaved writers do."""
+    (folder / f"{name}.part").write_bytes(content)
+    (folder / f"{name}.part").rename(folder / name)
+
+
+@simulated
+async def test_pictures_come_in_the_order_of_their_names_and_new_ones_as_they_appear(tmp_path: Path) -> None:
+    for name in ("b.png", "a.jpg", "c.JPEG", "notes.txt"):
+        put(tmp_path, name, name.encode())
+    (tmp_path / "folder.png").mkdir()
+    keeper, stop = Keeper(), asyncio.Event()
+    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
+    await eventually(lambda: keeper.payloads == [b"a.jpg", b"b.png", b"c.JPEG"])
+    put(tmp_path, "0.png", b"new")
+    await eventually(lambda: keeper.payloads[3:] == [b"new"])
+    await asyncio.sleep(60)
+    assert len(keeper.payloads) == 4
+    stop.set()
+    await running
+
+
+@simulated
+async def test_a_picture_that_is_still_written_is_left_alone(tmp_path: Path) -> None:
+    keeper, stop = Keeper(), asyncio.Event()
+    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
+    with (tmp_path / "a.png").open("wb") as file:
+        for _ in range(20):
+            file.write(b"x")
+            file.flush()
+            await asyncio.sleep(0.2)
+    await eventually(lambda: len(keeper.payloads) == 1)
+    assert keeper.payloads == [b"x" * 20]
+    stop.set()
+    await running
+
+
+@simulated
+async def test_a_picture_keeps_its_id_over_a_restart_and_gets_a_new_one_in_each_turn_of_a_loop(tmp_path: Path) -> None:
+    put(tmp_path, "a.png", b"a")
+    once, again, looped, stop = Keeper(), Keeper(), Keeper(), asyncio.Event()
+    running = [
+        asyncio.create_task(create(context(tmp_path)).run(once, stop)),
+        asyncio.create_task(create(context(tmp_path)).run(again, stop)),
+        asyncio.create_task(create(context(tmp_path, loop=True)).run(looped, stop)),
+    ]
+    await eventually(lambda: len(looped.ids) >= 3)
+    stop.set()
+    await asyncio.gather(*running)
+    assert once.ids == again.ids
+    assert looped.ids[0] == once.ids[0]
+    assert len(set(looped.ids)) == len(looped.ids)
+
+
+@simulated
+async def test_a_folder_waits_while_there_is_no_room(tmp_path: Path) -> None:
+    for i in range(5):
+        put(tmp_path, f"{i}.png", b"x")
+    keeper, stop = Keeper(room=2), asyncio.Event()
+    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
+    await asyncio.sleep(30)
+    assert len(keeper.payloads) == 2
+    for _ in range(3):
+        keeper.room.release()
+    await eventually(lambda: len(keeper.payloads) == 5)
+    stop.set()
+    await running
+
+
+@simulated
+async def test_a_refused_picture_is_passed_once_and_the_next_one_comes(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        put(tmp_path, name, name.encode())
+    keeper, stop = Keeper(), asyncio.Event()
+    keeper.refuse = b"a.png"
+    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
+    await eventually(lambda: keeper.payloads == [b"b.png"])
+    await asyncio.sleep(5)
+    assert keeper.payloads == [b"b.png"]
+    stop.set()
+    await running
+
+
+@simulated
+async def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
+    with (tmp_path / "a.png").open("wb") as file:
+        os.truncate(file.fileno(), 10 * MAX_BYTES)
+    keeper, stop = Keeper(), asyncio.Event()
+    running = asyncio.create_task(create(context(tmp_path)).run(keeper, stop))
+    await eventually(lambda: len(keeper.payloads) == 1)
+    assert len(keeper.payloads[0]) == MAX_BYTES + 1
+    stop.set()
+    await running
+
+
+@simulated
+async def test_a_folder_that_vanishes_for_a_while_is_looked_for_again(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    keeper, stop = Keeper(), asyncio.Event()
+    running = asyncio.create_task(create(context(folder)).run(keeper, stop))
+    await asyncio.sleep(1)
+    folder.rmdir()
+    await asyncio.sleep(1)
+    folder.mkdir()
+    put(folder, "a.png", b"a")
+    await eventually(lambda: keeper.payloads == [b"a"])
+    stop.set()
+    await running
+
+
+@simulated
+async def test_the_data_prefix_stands_before_the_path(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    put(tmp_path / "pictures", "a.png", b"a")
+    keeper, stop = Keeper(), asyncio.Event()
+    running = asyncio.create_task(create(context("/pictures", prefix=str(tmp_path))).run(keeper, stop))
+    await eventually(lambda: keeper.cameras == {"pictures"})
+    stop.set()
+    await running
+
+
+@pytest.mark.parametrize(
+    ("name", "camera"), [("Cam 0 (left)", "cam-0-left"), ("äöü", "folder"), ("x" * 80, "x" * 63), ("-a-", "a")]
+)
+def test_a_folders_name_becomes_a_cameras(name: str, camera: str) -> None:
+    assert camera_of(Path("/data") / name) == camera
+
+
+def test_a_stream_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(InvalidFieldError, match="later release: use cameras, path") as caught:
+        create(context(url="rtsp://camera/1"))
+    assert caught.value.field == "spec.edgeWorker.source.url"
+
+
+@simulated
+async def test_a_folder_of_hard_samples_waits_for_the_cloud_rather_than_being_degraded(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i in range(200):
+        put(folder, f"{i:03}.png", encode_image(np.full((4, 4), HARD, np.uint8), "png"))
+    source = SourceSpec(path=str(folder))
+    async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", source=source):
+        await eventually(lambda: len(w.results) == 200, 60)
+        assert {(r.by, r.degraded) for r in w.results.values()} == {("cloud", False)}
+        assert set(w.results) == {id_of("helmet", picture, 0).hex() for picture in look(folder)}
+        put(folder, "bad.png", b"\x89PNG\r\n\x1a\n broken")
+        put(folder, "good.png", encode_image(np.full((4, 4), EASY, np.uint8), "png"))
+        await eventually(lambda: len(w.results) == 201)
+        await eventually(lambda: w.info("e0").rejected == 1)
+        assert [letter.topic for letter in w.letters] == ["file:bad.png"]
+
+
+@simulated
+async def test_qos_0_frames_that_find_no_room_are_counted_as_skipped(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("edge", "e0"):
+        w.buses["worker.default.e0"].cut()
+        payload = encode_image(np.full((4, 4), EASY, np.uint8), "png")
+        for _ in range(600):
+            await w.camera.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), payload, qos=0)
+            await asyncio.sleep(0.01)
+        w.buses["worker.default.e0"].heal()
+        await eventually(lambda: w.info("e0").skipped > 0 and len(w.results) + w.info("e0").skipped == 600, 60)
