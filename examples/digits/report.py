@@ -90,7 +90,7 @@ def table(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("accuracy cloud only", f"{found['cloud_only_accuracy']:.4f}"),
         ("upload ratio", f"{found['upload_ratio']:.4f}"),
         ("answered by edge / cloud", f"{found['answered_by']['edge']} / {found['answered_by']['cloud']}"),
-        ("edge workers", workers),
+        ("answers by worker", workers),
         ("edge latency p50 / p99", f"{edge['p50']:.2f} / {edge['p99']:.2f} ms"),
         ("offload latency p50 / p99", f"{offload['p50']:.2f} / {offload['p99']:.2f} ms"),
     ]
@@ -125,7 +125,7 @@ def _plot(found: dict[str, Any], answers: list[Answer]) -> str:
     axes.axhline(found["cloud_only_accuracy"], color="#99582a", linestyle="--", label="cloud only")
     axes.plot(found["upload_ratio"], found["joint_accuracy"], "o", color="#c1121f", label="this run")
     axes.set(xlabel="upload ratio", ylabel="accuracy", xlim=(0, 1))
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="center right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     out = io.StringIO()
     figure.savefig(out, format="svg", bbox_inches="tight")

@@ -1,4 +1,4 @@
-"""Train the small and the big model on half of the digits and write both as ONNX files.
+"""Train the small and the big model on half of the digits and write both as ONNX files, with pictures to try them on.
 
     python -m examples.digits.train
 
@@ -8,10 +8,12 @@ hard is read from the training half alone (cross-validated), so that about a fif
 
 from __future__ import annotations
 
+import io
 import warnings
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from skl2onnx import to_onnx
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
@@ -21,6 +23,7 @@ from sklearn.svm import SVC
 from examples.digits import data
 
 FOLDER = Path(__file__).parent / "models"
+PICTURES = Path(__file__).parent / "pictures"
 UPLOAD = 0.2
 
 
@@ -42,7 +45,17 @@ def main() -> None:
               f"{model.score(split.test_x, split.test_y):.4f}")  # fmt: skip
     guesses = np.sort(cross_val_predict(small, split.train_x, split.train_y, cv=5, method="predict_proba"), axis=1)
     margin = float(np.quantile(guesses[:, -1] - guesses[:, -2], UPLOAD))
+    write_pictures(split)
     print(f"margin for about {UPLOAD:.0%} upload, from the training half: {margin:.2f}")
+
+
+def write_pictures(split: data.Split) -> None:
+    """Write a hundred pictures of the other half, named by number and truth, and one as a camera would send it."""
+    PICTURES.mkdir(exist_ok=True)
+    for i in range(100):
+        (PICTURES / f"{i:03}-is-{split.test_y[i]}.png").write_bytes(data.to_png(split.test_x[i]))
+    with Image.open(io.BytesIO(data.to_png(split.test_x[0]))) as picture:
+        picture.resize((64, 64)).convert("RGB").save(PICTURES / "camera.jpg", quality=95)
 
 
 if __name__ == "__main__":

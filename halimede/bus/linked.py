@@ -91,7 +91,7 @@ class LinkedBus(Bus):
     @property
     def connected(self) -> bool:
         """Whether the broker has accepted us."""
-        return self._link is not None
+        return self._link is not None and not self._link.ended.done()
 
     @property
     def max_packet(self) -> int:
@@ -103,6 +103,9 @@ class LinkedBus(Bus):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
+                while not self.connected:  # it has just ended, and whoever keeps it up takes notice next
+                    await asyncio.sleep(0)
+                    await self._ready.wait()
         except TimeoutError as error:
             raise DisconnectedError(
                 f"no connection to the broker at {self._where} within {timeout_s:g} s ({self._cause}): "
@@ -116,7 +119,7 @@ class LinkedBus(Bus):
         broker counts it too, and ends connections that exceed its receive maximum.
         """
         link = self._link
-        if link is None:
+        if link is None or link.ended.done():  # it may have ended in this very turn of the loop
             raise DisconnectedError(f"no connection to the broker at {self._where} ({self._cause})")
         packet = self._prefix.added(packet)
         size = packet_size(packet)

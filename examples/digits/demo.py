@@ -1,0 +1,227 @@
+"""The whole system on real images, from nothing to a report: what `make demo` runs.
+
+    python -m examples.digits.demo [--fps 120] [--out build/demo]
+
+Trains the two models if they are not there, starts broker, GM and three nodes as separate processes, applies the YAML
+beside this file, publishes the test half of the digits from two cameras, and writes report.json and report.html.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from examples.digits import data, report, train
+from halimede import log, topics
+from halimede.bus import Delivery
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cli.client import Client
+from halimede.cli.manifests import load as load_manifests
+from halimede.errors import HalimedeError
+from halimede.frames.payloads import new_id, pack
+from halimede.inference import open_model
+from halimede.messages import Frame, Result, StatusDocument
+
+HERE = Path(__file__).parent
+NAMESPACE, SERVICE = "default", "digits"
+CAMERAS = ("cam0", "cam1")
+NODES = "edge0,edge1,cloud0"
+#: seconds: for the system to come up, and for the last answers after the last frame
+START, FINISH = 60.0, 30.0
+
+
+class Demo:
+    """What has been sent and what came back."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.split = data.load()
+        self.pictures = [data.to_png(image) for image in self.split.test_x]
+        self.sent: dict[str, int] = {}
+        self.results: dict[str, Result] = {}
+        self.status: StatusDocument | None = None
+        self.changed = asyncio.Event()
+
+    async def on_result(self, delivery: Delivery[Result]) -> None:
+        """Keep the first result of each frame; consumers drop repeated ids."""
+        self.results.setdefault(delivery.body.id, delivery.body)
+        self.changed.set()
+
+    async def on_status(self, delivery: Delivery[StatusDocument]) -> None:
+        """Keep the newest status document."""
+        self.status = delivery.body
+        self.changed.set()
+
+    async def until(self, what: str, seconds: float, done: Any) -> None:
+        """Wait until ``done()`` holds, looking again at every message."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not done():
+                    self.changed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.changed.wait(), 0.2)
+        except TimeoutError:
+            phase = self.status.status if self.status else "no status yet"
+            raise HalimedeError(f"{what} did not happen within {seconds:.0f} s; last status: {phase}") from None
+
+    def metric(self, key: str) -> int:
+        """Return a count of the status document."""
+        metrics = self.status.status.metrics if self.status else []
+        return next((int(float(m.value)) for m in metrics if m.key == key), 0)
+
+    async def publish(self, bus: MqttBus, fps: float) -> None:
+        """Publish every picture once, from the cameras in turn, at ``fps`` frames a second in all."""
+        start = asyncio.get_running_loop().time()
+        for i, picture in enumerate(self.pictures):
+            camera = CAMERAS[i % len(CAMERAS)]
+            frame = Frame(id=new_id(), camera=camera, sequence=i, encoding="png", data=memoryview(picture))
+            self.sent[frame.id.hex()] = i
+            await bus.publish(topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera), pack(frame))
+            await asyncio.sleep(start + (i + 1) / fps - asyncio.get_running_loop().time())
+
+    def view(self, progress: Progress) -> Group:
+        """Return the live view."""
+        counts = Table(box=None, show_header=False, padding=(0, 2))
+        answers = [(self.results[k], i) for k, i in list(self.sent.items()) if k in self.results]
+        right = sum(r.label == str(self.split.test_y[i]) for r, i in answers)
+        hard = sum(r.hard for r, _ in answers)
+        share = f"{right / len(answers):.4f}" if answers else "-"
+        counts.add_row("accuracy so far", share, "sent to the cloud", f"{hard} ({hard / max(len(answers), 1):.1%})")
+        phase = self.status.status.phase if self.status else "-"
+        counts.add_row("service", phase, "degraded", str(sum(r.degraded for r, _ in answers)))
+        return Group(progress, counts)
+
+    def answers(self) -> list[report.Answer]:
+        """Put pictures, truths, results and the big model's own labels side by side."""
+        big = open_model(train.FOLDER / "big.onnx", _model_spec("digits-big"))
+        inputs = [big.prepare(np.rint(x * 240).astype(np.uint8).reshape(8, 8)) for x in self.split.test_x]
+        labels = [p.label or "" for p in big.predict(inputs)]
+        truth = self.split.test_y
+        return [
+            report.Answer(self.pictures[i], str(truth[i]), self.results[k], labels[i])
+            for k, i in self.sent.items()
+            if k in self.results
+        ]
+
+
+def _model_spec(name: str) -> Any:
+    manifests = load_manifests([str(HERE)])
+    return next(m.resource.spec for m in manifests if m.resource.key.name == name)
+
+
+@contextlib.asynccontextmanager
+async def system(home: Path, console: Console) -> AsyncIterator[str]:
+    """Run ``python -m services`` as its user would; yield the broker's address."""
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    log = home / "services.log"
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services", "--nodes", NODES, "--home", str(home), stdout=out, stderr=out
+        )
+    try:
+        run_file, deadline = home / "run.json", time.monotonic() + START
+        while not run_file.exists():
+            if process.returncode is not None or time.monotonic() > deadline:
+                raise HalimedeError(f"the system did not start; it said:\n{log.read_text()[-2000:]}")
+            await asyncio.sleep(0.05)
+        broker = str(msgspec.json.decode(run_file.read_bytes())["broker"])
+        console.print(f"broker, GM and nodes {NODES} run; broker at {broker}")
+        yield broker
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await asyncio.wait_for(process.wait(), START)
+
+
+async def run(fps: float, out: Path, console: Console) -> dict[str, Any]:
+    """Run the demo and return the figures."""
+    if not (train.FOLDER / "big.onnx").exists():
+        train.main()
+    demo = Demo(console)
+    async with system(out / "home", console) as broker:
+        settings = MqttSettings.from_url(broker)
+        bus = MqttBus(f"demo-{secrets.token_hex(4)}", settings)
+        async with Client(bus) as client:
+            await bus.subscribe(topics.RESULT.filter(ns=NAMESPACE, service=SERVICE), demo.on_result)
+            key = {"ns": NAMESPACE, "plural": "jointinferenceservices", "name": SERVICE}
+            await bus.subscribe(topics.STATUS.filter(**key), demo.on_status)
+            for manifest in load_manifests([str(HERE)]):
+                outcome, _ = await client.apply(manifest.resource.body)
+                console.print(f"{manifest.resource.key} {outcome}")
+            await demo.until("Running", START, lambda: demo.status and demo.status.status.phase == "Running")
+            await _answer_all(demo, bus, fps, console)
+            total = len(demo.pictures)
+            await demo.until("the final count", FINISH, lambda: demo.metric("inferenceNumber") >= total)
+    status = msgspec.to_builtins(demo.status)
+    return _write(demo, out, status, console)
+
+
+async def _answer_all(demo: Demo, bus: MqttBus, fps: float, console: Console) -> None:
+    total = len(demo.pictures)
+    progress = Progress(TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), console=console)
+    sent, answered = progress.add_task("published", total=total), progress.add_task("answered", total=total)
+    with Live(console=console, refresh_per_second=8, transient=True, get_renderable=lambda: demo.view(progress)):
+        publishing = asyncio.create_task(demo.publish(bus, fps))
+
+        def done() -> bool:
+            progress.update(sent, completed=len(demo.sent))
+            progress.update(answered, completed=len(demo.results))
+            return len(demo.results) >= total
+
+        try:
+            with contextlib.suppress(HalimedeError):  # what is missing is in the report, as lost
+                await demo.until("the last answer", total / fps + FINISH, done)
+        finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+
+
+def _write(demo: Demo, out: Path, status: dict[str, Any], console: Console) -> dict[str, Any]:
+    answers = demo.answers()
+    found = report.figures(answers, len(demo.pictures), status)
+    (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
+    (out / "report.html").write_text(report.page(found, answers))
+    lines = Table("figure", "value", title="joint inference of handwritten digits")
+    for name, value in report.table(found):
+        lines.add_row(name, value)
+    console.print(lines)
+    console.print(f"[bold]{out / 'report.html'}[/] and {out / 'report.json'}")
+    return found
+
+
+def main() -> None:
+    """Run the demo; exit 1 with one line if it fails, or if a sample was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fps", type=float, default=120.0, help="frames a second, both cameras together")
+    parser.add_argument("--out", type=Path, default=Path("build/demo"), help="folder of the report")
+    options = parser.parse_args()
+    console = Console()
+    log.configure("ERROR")
+    try:
+        found = asyncio.run(run(options.fps, options.out, console))
+    except HalimedeError as error:
+        sys.exit(f"demo failed: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if found["lost"]:
+        sys.exit(f"demo failed: {found['lost']} samples were not answered")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The whole system as its user starts it: `python -m services` in a folder of its own, and what a test asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from examples.digits import data, train
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cli.client import Client
+from halimede.cli.manifests import load as load_manifests
+from halimede.frames.payloads import new_id, pack
+from halimede.messages import Frame, Result, StatusDocument
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "examples" / "digits"
+START = 60.0
+
+
+class System:
+    """A running system, a client of it, and everything that it said."""
+
+    def __init__(
+        self, home: Path, process: subprocess.Popen[bytes], bus: MqttBus, client: Client, settings: MqttSettings
+    ) -> None:
+        self.home, self.process, self.bus, self.client = home, process, bus, client
+        self.port = str(settings.port)
+        self.results: dict[str, Result] = {}
+        self.copies: Counter[str] = Counter()
+        self.status: StatusDocument | None = None
+        self.sent: dict[str, int] = {}
+
+    async def follow(self, service: str) -> None:
+        """Keep every result and the newest status of a service."""
+
+        async def on_result(delivery: Delivery[Result]) -> None:
+            self.copies[delivery.body.id] += 1
+            self.results.setdefault(delivery.body.id, delivery.body)
+
+        async def on_status(delivery: Delivery[StatusDocument]) -> None:
+            self.status = delivery.body
+
+        async def cleared(_: Any) -> None:
+            self.status = None
+
+        await self.bus.subscribe(topics.RESULT.filter(ns="default", service=service), on_result)
+        names = {"ns": "default", "plural": "jointinferenceservices", "name": service}
+        await self.bus.subscribe(topics.STATUS.filter(**names), on_status, cleared=cleared)
+
+    @property
+    def phase(self) -> str:
+        return self.status.status.phase if self.status else ""
+
+    def metric(self, key: str) -> float:
+        metrics = self.status.status.metrics if self.status else []
+        return next((float(m.value) for m in metrics if m.key == key), 0.0)
+
+    async def until(self, what: str, done: Callable[[], Any], seconds: float = START) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, f"{what} did not happen within {seconds} s; status {self.status}"
+            await asyncio.sleep(0.05)
+
+    async def apply(self, folder: Path) -> None:
+        for manifest in load_manifests([str(folder)]):
+            await self.client.apply(manifest.resource.body)
+
+    async def send(self, pictures: list[bytes], camera: str = "cam0", fps: float = 100) -> None:
+        """Publish pictures as our frames."""
+        for i, picture in enumerate(pictures):
+            frame = Frame(id=new_id(), camera=camera, sequence=i, encoding="png", data=memoryview(picture))
+            self.sent[frame.id.hex()] = i
+            await self.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame))
+            await asyncio.sleep(1 / fps)
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """All processes of this system but the launcher, by a word for what they are."""
+        found = {}
+        for process in psutil.process_iter(["cmdline", "environ"]):
+            line = process.info["cmdline"] or []
+            if (process.info["environ"] or {}).get("HALIMEDE_TEST_RUN") != str(self.home):
+                continue
+            words = " ".join(line)
+            if "services.gm" in words:
+                found["gm"] = process
+            elif "services.lc" in words:
+                found["lc:" + line[line.index("--node") + 1]] = process
+            elif "WORKER_NAME" in process.info["environ"]:
+                found["worker:" + process.info["environ"]["WORKER_NAME"]] = process
+            elif "mosquitto" in words:
+                found["broker"] = process
+        return found
+
+
+@contextlib.asynccontextmanager
+async def running(home: Path, nodes: str = "edge0,edge1,cloud0") -> AsyncIterator[System]:
+    """Start a system, yield it, stop it by Ctrl-C, and insist that nothing is left behind."""
+    environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_TEST_RUN": str(home)}
+    command = [sys.executable, "-m", "services", "--nodes", nodes, "--home", str(home)]
+    with (home.parent / f"{home.name}.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        run_file, end = home / "run.json", time.monotonic() + START
+        while not run_file.exists():
+            assert process.poll() is None, Path(log.name).read_text()
+            assert time.monotonic() < end, Path(log.name).read_text()
+            await asyncio.sleep(0.05)
+        settings = MqttSettings.from_url(json.loads(run_file.read_text())["broker"])
+        bus = MqttBus(f"test-{secrets.token_hex(4)}", settings)
+        async with Client(bus) as client:
+            system = System(home, process, bus, client, settings)
+            yield system
+        process.send_signal(signal.SIGINT)
+        await asyncio.to_thread(process.wait, 40)
+        assert system.processes() == {}, "a process was left behind"
+        assert not run_file.exists()
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+def digits() -> list[bytes]:
+    """The test half of the digits as PNG; trains the models if they are not there."""
+    if not (train.FOLDER / "big.onnx").exists():
+        train.main()
+    return [data.to_png(image) for image in data.load().test_x]

@@ -1,0 +1,58 @@
+"""An edge node installs what its LC needs and nothing heavier."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+HEAVY = ("numpy", "onnxruntime", "PIL", "kubernetes", "typer", "sklearn")
+
+
+@pytest.fixture(scope="module")
+def lc_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of a virtual environment that holds halimede[lc] from this checkout and no more."""
+    folder = tmp_path_factory.mktemp("lc-only")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", f"{ROOT}[lc]"]
+    subprocess.run(pip, check=True, cwd=folder)
+    return python
+
+
+def test_an_lc_environment_holds_no_heavy_package(lc_only: Path) -> None:
+    code = f"import importlib.util as u; print([m for m in {HEAVY!r} if u.find_spec(m)])"
+    found = subprocess.run([lc_only, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_command_says_what_to_install_when_its_extra_is_missing(lc_only: Path) -> None:
+    found = subprocess.run([lc_only.parent / "halimede", "version"], capture_output=True, text=True, check=False)
+    assert found.returncode != 0
+    assert "halimede[cli]" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+async def test_the_lc_starts_with_only_its_own_extra_and_no_broker(lc_only: Path, tmp_path: Path) -> None:
+    command = ["-m", "services.lc", "--node", "edge0", "--home", str(tmp_path), "--broker", "127.0.0.1:9"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    process = await asyncio.create_subprocess_exec(
+        str(lc_only), *command, env=environment, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(30):
+        while not (tmp_path / "nodes" / "edge0" / "store.db").exists():
+            assert process.returncode is None, (await process.communicate())[1].decode()
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(1)
+    assert process.returncode is None
+    process.terminate()
+    _, errors = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 0, errors.decode()
+    assert b"Traceback" not in errors

@@ -1,0 +1,89 @@
+"""The main job on one machine, as its users see it: separate processes that speak only through topics."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.running import DIGITS, System, digits, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+SERVICE = "digits"
+
+
+async def started(system: System) -> None:
+    await system.follow(SERVICE)
+    await system.apply(DIGITS)
+    await system.until("Running", lambda: system.phase == "Running")
+
+
+def missing(system: System) -> set[str]:
+    return set(system.sent) - set(system.results)
+
+
+async def test_gm_and_lcs_listen_on_nothing_and_speak_to_the_broker_alone(tmp_path: Path) -> None:
+    async with running(tmp_path / "home") as system:
+        await started(system)
+        await system.send(digits()[:50])
+        broker = system.processes()["broker"]
+        ports = {c.laddr.port for c in broker.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        looked_at = [p for name, p in system.processes().items() if name != "broker"]
+        assert len(looked_at) == 1 + 3 + 3
+        for process in looked_at:
+            connections = process.net_connections("inet")  # psutil reads /proc/net/tcp for this process's sockets
+            assert [c for c in connections if c.status == psutil.CONN_LISTEN] == []
+            assert {c.raddr.port for c in connections} == ports
+        await system.until("answers", lambda: not missing(system))
+
+
+async def test_a_deleted_service_stops_its_workers_and_clears_its_retained_topics(tmp_path: Path) -> None:
+    async with running(tmp_path / "home") as system:
+        await started(system)
+        for plural, name in (("jointinferenceservices", SERVICE), ("models", "digits-small"), ("models", "digits-big")):
+            await system.client.delete(plural, name)
+        await system.until("workers gone", lambda: not any(n.startswith("worker:") for n in system.processes()))
+        await system.until("status cleared", lambda: system.status is None)
+        command = ["mosquitto_sub", "-p", system.port, "-t", "+/sedna/#", "-t", "node/+/+/sedna/#", "-v", "-W", "2"]
+        command += ["--retained-only"]
+        found = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        assert found.stdout == ""
+
+
+async def test_a_bare_jpeg_of_an_old_publisher_is_answered(tmp_path: Path) -> None:
+    from PIL import Image
+
+    picture = tmp_path / "seven.jpg"
+    Image.open(io.BytesIO(digits()[7])).resize((64, 64)).convert("RGB").save(picture)
+    async with running(tmp_path / "home") as system:
+        await started(system)
+        command = ["mosquitto_pub", "-V", "mqttv311", "-q", "1", "-p", system.port, "-t", "default/sedna/frames/cam1"]
+        await asyncio.to_thread(subprocess.run, [*command, "-f", str(picture)], check=True)
+        await system.until("the answer", lambda: system.results, 10)
+        assert next(iter(system.results.values())).camera == "cam1"
+
+
+async def test_killed_parts_come_back_and_every_accepted_frame_is_answered_once(tmp_path: Path) -> None:
+    """kill -9 of GM, of an edge node's LC and of the cloud worker, while frames flow."""
+    pictures = digits()
+    async with running(tmp_path / "home") as system:
+        await started(system)
+        sending = asyncio.gather(system.send(pictures[:450], "cam0", 40), system.send(pictures[450:], "cam1", 40))
+        for victim in ("gm", "lc:edge0", "worker:digits-cloud-cloud0"):
+            await asyncio.sleep(2)
+            before = system.processes()[victim]
+            before.kill()
+            await system.until(
+                f"a new {victim}", lambda v=victim, b=before: system.processes().get(v, b).pid != b.pid, 15
+            )
+        await sending
+        await system.until("all answers", lambda: not missing(system), 20)
+        await system.until("the status has them all", lambda: system.metric("inferenceNumber") >= len(pictures), 15)
+        await system.until("Running again", lambda: system.phase == "Running", 15)
+        assert [i for i, n in system.copies.items() if n > 1] == []
+        assert system.metric("lost") == 0
+        assert len(system.results) == len(pictures)

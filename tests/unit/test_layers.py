@@ -1,0 +1,53 @@
+"""The layers hold, and the check that holds them can fail."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
+    return subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of the code that a test may spoil."""
+    for name in ("halimede", "services"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_layers_hold(copy: Path) -> None:
+    found = lint(copy)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("services/lc/app.py", "import services.gm.app"),
+        ("services/gm/app.py", "import services.worker"),
+        ("services/lc/app.py", "import numpy"),
+        ("halimede/mining/registry.py", "import onnxruntime"),
+        ("halimede/cli/client.py", "import paho.mqtt.client"),
+        ("halimede/codec.py", "import services.gm"),
+        ("halimede/bus/port.py", "import halimede.frames"),
+    ],
+)
+def test_a_planted_import_is_caught(copy: Path, file: str, line: str) -> None:
+    path = copy / file
+    path.write_text(path.read_text() + f"\n{line}\n")
+    found = lint(copy)
+    assert found.returncode == 1, found.stdout
+    assert "BROKEN" in found.stdout
