@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
+from collections.abc import Iterator
 
 MAX_SHOWN = 160
 
@@ -58,3 +60,21 @@ class RefusedError(BusError):
 
 class NoSubscriberError(BusError):
     """The broker took the message but nobody listens (MQTT reason code 0x10)."""
+
+
+@contextlib.contextmanager
+def first_error() -> Iterator[None]:
+    """Raise the first HalimedeError of a task group by itself, when the group holds nothing worse.
+
+    Not written with ``except*``: what is raised inside that is wrapped in a group again by some Python 3.11 releases.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ours, others = group.split(HalimedeError)
+        if ours is None or others is not None:
+            raise
+        error: BaseException = ours
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

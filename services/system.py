@@ -17,7 +17,7 @@ from typing import Any
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.port import Delivery
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import GmPresence, Presence
 from halimede.names import check_name
 from services import orphans
@@ -97,14 +97,13 @@ class System:
         """Start everything, say where it is, wait for ``stop``, stop everything."""
         await self._broker.start()
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._keep_broker(), name="broker")
-                self._make_children()
-                for child in self._all():
-                    group.create_task(child.run(), name=child.name)
-                group.create_task(self._live(stop, hurry), name="live")
-        except* HalimedeError as errors:
-            raise errors.exceptions[0] from None
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._keep_broker(), name="broker")
+                    self._make_children()
+                    for child in self._all():
+                        group.create_task(child.run(), name=child.name)
+                    group.create_task(self._live(stop, hurry), name="live")
         finally:
             self._stopping = True
             await self._broker.stop()

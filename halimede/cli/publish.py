@@ -19,7 +19,7 @@ from halimede.cli.broker import Broker
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.images import Picture
 from halimede.cli.output import console, warn
-from halimede.errors import DisconnectedError
+from halimede.errors import DisconnectedError, first_error
 from halimede.names import check_label
 from halimede.topics import Address
 
@@ -82,17 +82,14 @@ async def send_all(bus: Bus, address: Address[bytes], pictures: Sequence[Picture
         finally:
             window.release()
 
-    with _progress() as progress:
+    with _progress() as progress, first_error():
         task = progress.add_task(str(address), total=total)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for sequence, picture in enumerate(_rounds(pictures, plan.rounds)):
-                    if plan.fps:
-                        await asyncio.sleep(max(0.0, started + sequence / plan.fps - loop.time()))
-                    await window.acquire()
-                    group.create_task(send(images.payload(picture, plan.camera, sequence, bare=plan.bare)))
-        except* UnreachableError as errors:
-            raise errors.exceptions[0] from None
+        async with asyncio.TaskGroup() as group:
+            for sequence, picture in enumerate(_rounds(pictures, plan.rounds)):
+                if plan.fps:
+                    await asyncio.sleep(max(0.0, started + sequence / plan.fps - loop.time()))
+                await window.acquire()
+                group.create_task(send(images.payload(picture, plan.camera, sequence, bare=plan.bare)))
 
 
 async def _send(bus: Bus, address: Address[bytes], data: bytes, qos: int) -> bool:
