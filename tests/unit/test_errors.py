@@ -1,0 +1,34 @@
+"""Errors say what to do, and reach the user whole."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from halimede.errors import HalimedeError, InvalidFieldError, first_error
+
+
+async def fail(error: Exception) -> None:
+    raise error
+
+
+async def test_a_task_groups_error_reaches_the_user_by_itself() -> None:
+    with pytest.raises(HalimedeError, match="this one"), first_error():
+        async with asyncio.TaskGroup() as group, asyncio.TaskGroup() as inner:
+            inner.create_task(fail(HalimedeError("this one")))
+            group.create_task(asyncio.sleep(3600))
+
+
+async def test_a_defect_beside_it_is_not_hidden() -> None:
+    with pytest.raises(ExceptionGroup), first_error():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail(HalimedeError("a mistake")))
+            group.create_task(fail(ZeroDivisionError()))
+
+
+def test_a_value_is_shown_by_its_beginning_however_large_or_strange() -> None:
+    itself: list[object] = []
+    itself.append(itself)
+    for value in ("x" * 100_000, itself, {"a": {"b": {"c": ["d"] * 1000}}}):
+        assert len(str(InvalidFieldError("spec.x", value, "do this"))) < 300
