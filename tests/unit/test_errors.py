@@ -13,18 +13,23 @@ async def fail(error: Exception) -> None:
     raise error
 
 
+async def together(*errors: Exception) -> None:
+    """Fail with each of these at once, deep inside."""
+    with first_error():
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as group:
+            outer.create_task(asyncio.sleep(3600))
+            for error in errors:
+                group.create_task(fail(error))
+
+
 async def test_a_task_groups_error_reaches_the_user_by_itself() -> None:
-    with pytest.raises(HalimedeError, match="this one"), first_error():
-        async with asyncio.TaskGroup() as group, asyncio.TaskGroup() as inner:
-            inner.create_task(fail(HalimedeError("this one")))
-            group.create_task(asyncio.sleep(3600))
+    with pytest.raises(HalimedeError, match="this one"):
+        await together(HalimedeError("this one"))
 
 
 async def test_a_defect_beside_it_is_not_hidden() -> None:
-    with pytest.raises(ExceptionGroup), first_error():
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail(HalimedeError("a mistake")))
-            group.create_task(fail(ZeroDivisionError()))
+    with pytest.raises(ExceptionGroup):
+        await together(HalimedeError("a mistake"), ZeroDivisionError())
 
 
 def test_a_value_is_shown_by_its_beginning_however_large_or_strange() -> None:
