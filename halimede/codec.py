@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from halimede.errors import DecodeError, TooLargeError
-from halimede.topics import Encoding, Topic
+from halimede.topic import Encoding, Topic
 
 M = TypeVar("M")
 

@@ -22,7 +22,8 @@ import msgspec
 from halimede import codec
 from halimede.contract_examples import EXAMPLES, address
 from halimede.messages import ResourceBody
-from halimede.topics import CONTRACT, LABELS, Encoding, Role, Topic
+from halimede.topic import LABELS, Encoding, Role, Topic
+from halimede.topics import CONTRACT
 
 FILE = Path(__file__).resolve().parent.parent / "topics.md"
 SHOWN_DIFF_LINES = 40

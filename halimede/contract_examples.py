@@ -10,6 +10,7 @@ from typing import Any
 
 from halimede import messages as m
 from halimede import topics as t
+from halimede.topic import Address, Topic
 
 #: what fills the names in a template
 NAMES = {
@@ -191,7 +192,7 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def address(topic: t.Topic[Any]) -> t.Address[Any]:
+def address(topic: Topic[Any]) -> Address[Any]:
     """Return the topic with example names filled in."""
     names = {field: NAMES[field] for field in topic.fields}
     if topic.id in CLOUD_TOPICS:

@@ -1,123 +1,14 @@
 """THE contract: every topic as a typed value. Whatever is not here does not exist.
 
-``topics.md`` and the broker's access rules are generated from this file. A topic is built only through ``at`` and
-``filter``, which check each name, so that no input ever reaches a topic unchecked.
+``topics.md`` and the broker's access rules are generated from this file.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from halimede import messages as m
-from halimede.errors import InvalidFieldError
-from halimede.names import check_label, check_name
-
-M = TypeVar("M")
-
-#: names that are RFC 1123 labels; all others are subdomains
-LABELS = frozenset({"ns", "plural", "camera"})
-
-
-def _check(field: str, value: str) -> str:
-    return check_label(field, value) if field in LABELS else check_name(field, value)
-
-
-class Role(StrEnum):
-    """Who speaks on the bus."""
-
-    GM = "gm"
-    LC = "lc"
-    EDGE = "edge worker"
-    CLOUD = "cloud worker"
-    CAMERA = "camera"
-    OPERATOR = "operator"
-    CONSUMER = "consumer"
-
-
-class Encoding(StrEnum):
-    """How a body is written."""
-
-    JSON = "json"
-    MSGPACK = "msgpack"
-    BYTES = "bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class Topic(Generic[M]):
-    """One topic of the contract. Names in braces are filled by ``at`` and read back by ``parse``."""
-
-    id: str
-    template: str
-    message: type[M]
-    encoding: Encoding
-    qos: int
-    retain: bool
-    publishers: tuple[Role, ...]
-    subscribers: tuple[Role, ...]
-    doc: str
-    shared: bool = False
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names that the template asks for, in order."""
-        return tuple(re.findall(r"{(\w+)}", self.template))
-
-    def at(self, **names: str) -> Address[M]:
-        """Return the topic with all names filled in; raise InvalidFieldError on a bad name."""
-        if set(names) != set(self.fields):
-            raise TypeError(f"{self.id} takes {self.fields}, got {tuple(names)}")
-        return Address(self, self.template.format_map({k: _check(k, v) for k, v in names.items()}))
-
-    def filter(self, *, group: str = "", **names: str) -> Filter[M]:
-        """Return a subscription: names left out match anything; ``group`` makes it a shared one."""
-        unknown = set(names) - set(self.fields)
-        if unknown:
-            raise TypeError(f"{self.id} takes {self.fields}, got {tuple(unknown)}")
-        filled = {k: _check(k, names[k]) if k in names else "+" for k in self.fields}
-        text = self.template.format_map(filled)
-        return Filter(self, f"$share/{_check('group', group)}/{text}" if group else text)
-
-    def parse(self, topic: str) -> dict[str, str] | None:
-        """Return the names in ``topic``, or None if it is not of this template or a name breaks the rules."""
-        parts, wanted = topic.split("/"), self.template.split("/")
-        if len(parts) != len(wanted):
-            return None
-        names: dict[str, str] = {}
-        for part, pattern in zip(parts, wanted, strict=True):
-            if pattern.startswith("{"):
-                names[pattern[1:-1]] = part
-            elif part != pattern:
-                return None
-        try:
-            return {k: _check(k, v) for k, v in names.items()}
-        except InvalidFieldError:
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class Address(Generic[M]):
-    """A topic with its names filled in: what one publishes to."""
-
-    topic: Topic[M]
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Filter(Generic[M]):
-    """A subscription of one topic of the contract."""
-
-    topic: Topic[M]
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
+from halimede.topic import Encoding, Role, Topic
 
 # --- downstream: GM to a node -----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import structlog
 from halimede import codec, topics
 from halimede.errors import BusError, DecodeError, InvalidFieldError, RefusedError
 from halimede.messages import DeadLetter
-from halimede.topics import Address, Filter, Topic
+from halimede.topic import Address, Filter, Topic
 
 M = TypeVar("M")
 log = structlog.get_logger()

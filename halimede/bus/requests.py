@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from halimede.bus.port import Bus, Delivery
 from halimede.errors import NoSubscriberError
-from halimede.topics import Address, Filter
+from halimede.topic import Address, Filter
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -14,7 +14,7 @@ from halimede.cli.broker import Broker
 from halimede.cli.client import no_broker
 from halimede.cli.output import warn
 from halimede.errors import DecodeError
-from halimede.topics import Filter
+from halimede.topic import Filter
 
 M = TypeVar("M")
 RETRY_S = 1.0

@@ -21,7 +21,7 @@ from halimede.cli.images import Picture
 from halimede.cli.output import console, warn
 from halimede.errors import DisconnectedError, first_error
 from halimede.names import check_label
-from halimede.topics import Address
+from halimede.topic import Address
 
 #: messages on their way at a time
 WINDOW = 20

@@ -26,7 +26,7 @@ from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Load, Reply
-from halimede.topics import Address, Filter
+from halimede.topic import Address, Filter
 
 #: correlations that were given up, remembered to tell a late reply from a forged one
 REMEMBERED = 4096

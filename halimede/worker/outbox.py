@@ -14,7 +14,7 @@ import structlog
 from halimede.bus import Bus
 from halimede.errors import DisconnectedError, RefusedError, TooLargeError
 from halimede.messages import Prediction, Result
-from halimede.topics import Address
+from halimede.topic import Address
 
 log = structlog.get_logger()
 

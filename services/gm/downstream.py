@@ -20,7 +20,8 @@ from halimede.bus import Bus
 from halimede.errors import RefusedError, TooLargeError
 from halimede.messages import Delete, Held, Synced
 from halimede.names import Key
-from halimede.topics import DELETE, INSERT, SYNCED, Address
+from halimede.topic import Address
+from halimede.topics import DELETE, INSERT, SYNCED
 from services.gm.workqueue import WorkQueue, reached
 
 log = structlog.get_logger()

@@ -18,7 +18,8 @@ from halimede.bus import Bus
 from halimede.errors import InvalidFieldError
 from halimede.messages import Held, Presence, StatusDocument, Sync
 from halimede.names import Key
-from halimede.topics import STATUS, Address
+from halimede.topic import Address
+from halimede.topics import STATUS
 from services.gm.cluster.port import Cluster, ConflictError, Stored, utc_now
 from services.gm.controllers import CONTROLLERS, Observed, plan
 from services.gm.controllers.actions import (

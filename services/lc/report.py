@@ -20,7 +20,7 @@ from halimede.bus.port import Bus, Delivery
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.messages import NodeStatus, Output, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
-from halimede.topics import Address
+from halimede.topic import Address
 from services.lc.folders import Worker
 from services.lc.plan import Lack, Standing
 from services.lc.process import Role

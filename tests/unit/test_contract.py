@@ -14,7 +14,8 @@ import pytest
 from halimede import api, codec, contract, topics
 from halimede.contract_examples import EXAMPLES, SERVICE, address
 from halimede.errors import DecodeError
-from halimede.topics import CONTRACT, Encoding, Topic
+from halimede.topic import Encoding, Topic
+from halimede.topics import CONTRACT
 
 every_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from halimede import codec, topics
 from halimede import messages as m
 from halimede.errors import DecodeError, TooLargeError
-from halimede.topics import CONTRACT, Encoding, Topic
+from halimede.topic import Encoding, Topic
+from halimede.topics import CONTRACT
 
 each_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
 FRAME = m.Frame(id=bytes(16), encoding="raw", dtype="uint8", shape=[2, 2, 3], data=memoryview(bytes(12)))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from halimede.bus.packets import matches, split_shared
 from halimede.errors import InvalidFieldError
-from halimede.topics import CONTRACT, Topic
+from halimede.topic import Topic
+from halimede.topics import CONTRACT
 
 each_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
 labels = st.from_regex(r"\A[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?\Z")

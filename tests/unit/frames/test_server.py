@@ -19,7 +19,7 @@ from halimede.frames.compute import ModelThread
 from halimede.frames.server import CloudServer, ServerLimits
 from halimede.inference import Array
 from halimede.messages import Frame, Load, Prediction, Reply
-from halimede.topics import Address, Filter
+from halimede.topic import Address, Filter
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame
 
