@@ -74,7 +74,8 @@ class Demo:
                 while not done():
                     self.changed.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self.changed.wait(), 0.2)
+                        async with asyncio.timeout(0.2):
+                            await self.changed.wait()
         except TimeoutError:
             phase = self.status.status if self.status else "no status yet"
             raise HalimedeError(f"{what} did not happen within {seconds:.0f} s; last status: {phase}") from None
@@ -146,7 +147,8 @@ async def system(home: Path, console: Console) -> AsyncIterator[str]:
     finally:
         if process.returncode is None:
             process.terminate()
-            await asyncio.wait_for(process.wait(), START)
+            async with asyncio.timeout(START):
+                await process.wait()
 
 
 async def run(fps: float, out: Path, console: Console) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.bus.settings import MqttSettings
-from halimede.errors import InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError
 
 DEFAULT_HOST = "localhost"
 RUN_FILE = "run.json"
@@ -40,11 +40,25 @@ def find(option: str = "", environment: Mapping[str, str] = os.environ) -> Broke
         return _read("HALIMEDE_BROKER", from_environment)
     file = home(environment) / RUN_FILE
     try:
-        return _read(str(file), json.loads(file.read_bytes())["broker"])
+        run = json.loads(file.read_bytes())
+        if "pid" in run and not _lives(int(run["pid"])):
+            # its port may be another system's by now
+            raise HalimedeError(f"the system in {file.parent} was killed and runs no more: {START_IT}")
+        return _read(str(file), run["broker"])
     except FileNotFoundError:
         return Broker(MqttSettings(DEFAULT_HOST), "no --broker, HALIMEDE_BROKER or run file, so the usual place")
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InvalidFieldError(str(file), str(error), "remove the file, or give --broker host:port") from error
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
 
 
 def _read(source: str, text: str) -> Broker:

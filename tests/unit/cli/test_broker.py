@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from halimede.cli.broker import find
-from halimede.errors import InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -36,6 +37,14 @@ def test_the_environment_comes_before_the_run_file(tmp_path: Path) -> None:
 def test_the_run_file_comes_before_the_usual_port(tmp_path: Path) -> None:
     run_file(tmp_path, json.dumps({"broker": "mqtt://127.0.0.1:1000", "pid": 1}))
     assert where(find("", environment(tmp_path))) == "127.0.0.1:1000"
+
+
+def test_the_run_file_of_a_killed_system_is_not_followed(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    run_file(tmp_path, json.dumps({"broker": "mqtt://127.0.0.1:1000", "pid": process.pid}))
+    with pytest.raises(HalimedeError, match="runs no more"):
+        find("", environment(tmp_path))
 
 
 def test_without_any_of_them_it_is_the_usual_port_here(tmp_path: Path) -> None:
