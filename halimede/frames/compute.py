@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
-from halimede.errors import DecodeError
+from halimede.errors import DecodeError, HalimedeError
 from halimede.frames.encodings import decode
 from halimede.inference import Array, Model, SampleError, group, isolate
 from halimede.messages import Frame, Prediction
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class ModelStuckError(HalimedeError):
+    """The model has not come back from one call. Nothing can end a thread but the end of its process."""
 
 
 class ModelThread:
@@ -28,6 +32,7 @@ class ModelThread:
     def __init__(self, name: str = "model") -> None:
         self._name = name
         self._executor: ThreadPoolExecutor | None = None
+        self._began: float | None = None
 
     async def __aenter__(self) -> Self:
         self._executor = ThreadPoolExecutor(1, self._name)
@@ -45,7 +50,24 @@ class ModelThread:
         if self._executor is None:
             raise RuntimeError("use the model's thread inside its `async with` block")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+        return await loop.run_in_executor(self._executor, lambda: self._run(work, *args, **kwargs))
+
+    async def watch(self, limit_s: float) -> None:
+        """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds."""
+        while True:
+            await asyncio.sleep(min(1.0, limit_s / 4))
+            began = self._began
+            if began is not None and time.monotonic() - began > limit_s:
+                raise ModelStuckError(
+                    f"the model has not answered for {limit_s:g} s: mend its predict, or raise MODEL_TIMEOUT_S"
+                )
+
+    def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._began = time.monotonic()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self._began = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +124,7 @@ def answer(model: Model, frames: Sequence[Frame], limit: int) -> tuple[list[Outc
             ready.append((i, prepare(model, frame)))
         except DecodeError as error:
             outcomes[i] = Outcome(error=str(error), unfit=True)
-        except Exception as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
             outcomes[i] = Outcome(error=f"pre-processing failed: {type(error).__name__}: {error}", unfit=True)
     answers, calls = run(model, [sample for _, sample in ready], limit)
     for (i, _), outcome in zip(ready, answers, strict=True):

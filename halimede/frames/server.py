@@ -7,9 +7,11 @@ answers only on the reply topics of its own service, whatever response topic a r
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from halimede import topics
@@ -29,6 +31,8 @@ log = structlog.get_logger()
 LONGEST_S = 600.0
 MAX_CORRELATION = 64
 REMEMBERED = 1024
+#: a reply that takes more memory than this (bytes) is not remembered: its sample is computed again on a resend
+REMEMBERED_BYTES = 64 * 1024
 #: after breaking this many batches a frame is not tried again
 STRIKES = 2
 
@@ -67,9 +71,22 @@ class _Job:
     delivery: Delivery[Frame]
     until: float
     arrived: float
+    size: int
 
 
 _Key = tuple[str, bytes]
+
+
+def weight(reply: Reply) -> int:
+    """Return about how many bytes of memory a reply takes; without end for one that cannot be written."""
+    prediction = reply.prediction
+    if prediction is None:
+        return 0
+    try:
+        value = len(msgspec.msgpack.encode(prediction.value)) * 4 if prediction.value is not None else 0
+    except (TypeError, ValueError, OverflowError):
+        return sys.maxsize
+    return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + value
 
 
 class CloudServer:
@@ -148,13 +165,15 @@ class CloudServer:
             await self._reply(delivery, done)
         elif job := self._jobs.get(key):
             job.delivery, job.until = delivery, until
+            self._bytes += len(frame.data) - job.size
+            job.size = len(frame.data)
         elif (self._strikes.get(frame.id) or 0) >= STRIKES:
             await self._refuse(delivery, "quarantined", "the frame broke the model before")
         elif len(self._jobs) >= self._limits.queue or self._bytes + len(frame.data) > self._limits.queue_bytes:
             self.stats.refused += 1
             await self._refuse(delivery, "overloaded", f"{len(self._jobs)} samples wait")
         else:
-            self._jobs[key] = _Job(delivery, until, now)
+            self._jobs[key] = _Job(delivery, until, now, len(frame.data))
             self._bytes += len(frame.data)
             self._queue.append(key)
             self._arrived.set()
@@ -226,7 +245,7 @@ class CloudServer:
             self.stats.failed += 1
             reply.error, reply.message = self._blame(frame.id, outcome), outcome.error[:4096]
             self._seldom.warning("sample not answered", error=reply.error, message=reply.message[:256])
-        if reply.error != "failed":
+        if reply.error != "failed" and weight(reply) <= REMEMBERED_BYTES:
             self._answered.put(key, reply)
         await self._reply(self._forget(key), reply)
 
@@ -240,7 +259,7 @@ class CloudServer:
 
     def _forget(self, key: _Key) -> Delivery[Frame]:
         job = self._jobs.pop(key)
-        self._bytes -= len(job.delivery.body.data)
+        self._bytes -= job.size
         self._advertiser.touch()
         self._progress.set()
         return job.delivery

@@ -35,7 +35,7 @@ def as_prediction(answer: Any, labels: Sequence[str] = ()) -> Prediction:
     if value is None:
         raise SampleError("the estimator returned nothing: return a label, probabilities, boxes or a value")
     if isinstance(value, str):
-        return Prediction(label=value)
+        return _convert({"label": value})
     if isinstance(value, int) and not isinstance(value, bool):
         return Prediction(label=label_of(value, labels))
     if isinstance(value, dict):

@@ -40,7 +40,7 @@ def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> li
     """Run a batch and give one answer an item, in order; an item that fails even alone gets a SampleError.
 
     A failing batch is halved until the culprits stand alone, so a single one among n costs about 2 log2(n) more
-    runs. Whatever ``run`` raises is the item's SampleError (as its cause, unless it is one); interrupts pass through.
+    runs. Whatever ``run`` raises, ``sys.exit`` included, is the item's SampleError (as its cause, unless it is one).
     """
     if not batch:
         return []
@@ -51,7 +51,7 @@ def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> li
         return list(answers)
     except SampleError as error:
         failure = error
-    except Exception as error:  # noqa: BLE001 (user code may raise anything; the other samples must still be answered)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (user code raises anything; the others must be answered)
         failure = SampleError(f"the model failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
     if len(batch) == 1:

@@ -49,7 +49,7 @@ class EstimatorModel(Model):
                 answers = list(together(list(batch)))
             else:
                 answers = [self._estimator.predict(sample) for sample in batch]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SampleError(f"the estimator failed: {_said(error)}") from error
         if len(answers) != len(batch):
             raise SampleError(f"predict_batch gave {len(answers)} answers to {len(batch)} samples: give one each")
@@ -86,7 +86,7 @@ def open_estimator(estimator: object, path: Path | str, spec: ModelSpec) -> Esti
         raise ModelError(f"the estimator {_name(estimator)} has no method predict(data): add one")
     try:
         instance: Any = estimator() if isinstance(estimator, type) else estimator
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             f"the estimator {_name(estimator)} cannot be made without arguments: {_said(error)}"
         ) from error
@@ -94,7 +94,7 @@ def open_estimator(estimator: object, path: Path | str, spec: ModelSpec) -> Esti
     if callable(load):
         try:
             _call_load(load, str(path))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"the estimator {_name(estimator)} cannot load {path}: {_said(error)}") from error
     return EstimatorModel(instance, spec)
 

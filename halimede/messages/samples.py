@@ -25,7 +25,7 @@ class Box(Message, array_like=True):
 class Prediction(Message, kw_only=True):
     """What a model says of one sample: class probabilities, boxes, or any JSON value of a user's own estimator."""
 
-    label: str | None = None
+    label: Annotated[str, Meta(max_length=1024)] | None = None
     score: Finite | None = None
     probabilities: Vector | None = None
     boxes: Annotated[list[Box], Meta(max_length=10_000)] | None = None

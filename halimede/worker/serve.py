@@ -18,7 +18,7 @@ from halimede import topics
 from halimede.bus import Announce, Bus
 from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import OffloadClient, load_will
-from halimede.frames.compute import ModelThread
+from halimede.frames.compute import ModelStuckError, ModelThread
 from halimede.frames.server import CloudServer
 from halimede.inference import Model, ModelError, load_estimator, open_model
 from halimede.mining import create as create_miner
@@ -89,6 +89,8 @@ def as_mistake(error: Exception) -> WorkerError | None:
         return error
     if isinstance(error, ModelError):
         return WorkerError("ModelInvalid", str(error))
+    if isinstance(error, ModelStuckError):
+        return WorkerError("ModelStuck", str(error))
     if isinstance(error, RefusedError):
         return WorkerError("BrokerRefused", str(error))
     if not isinstance(error, InvalidFieldError):
@@ -144,6 +146,8 @@ async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
         parts.bus.dead_letter,
         settings.data_prefix,
         settings.loop_source,
+        settings.state,
+        f"{settings.uid}/{settings.node}",
     )
     source = sources.create(context)
     names = {"ns": settings.namespace, "service": settings.service}
@@ -165,10 +169,11 @@ async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
         await offload.start()
         running = [group.create_task(outbox.run(), name="outbox"), group.create_task(loop.run(), name="edge loop")]
         taking = group.create_task(source.run(loop, parts.stop), name="source")
+        watching = group.create_task(parts.thread.watch(settings.model_timeout_s), name="model watch")
         ready()
         await parts.stop.wait()
         await _drain(settings.grace_s, taking, loop.drain)
-        for task in (taking, *running):
+        for task in (taking, watching, *running):
             task.cancel()
 
 
@@ -188,9 +193,11 @@ async def _cloud(parts: _Parts, ready: Callable[[], None]) -> None:
     parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.run(), name="server")
+        watching = group.create_task(parts.thread.watch(settings.model_timeout_s), name="model watch")
         ready()
         await parts.stop.wait()
         await server.drain(settings.grace_s)
+        watching.cancel()
         serving.cancel()
 
 

@@ -46,6 +46,7 @@ class Settings:
     state: Path
     period_s: float
     grace_s: float
+    model_timeout_s: float = 60.0
     hem_name: str = ""
     hem_parameters: Mapping[str, str] = field(default_factory=dict)
     source: Source = field(default_factory=Source)
@@ -83,6 +84,7 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False)
         "state": _state(environ, namespace, node, worker),
         "period_s": _number(environ, "LC_PERIOD", 1.0, least=0.01, most=3600),
         "grace_s": _number(environ, "GRACE_S", 10.0, least=0, most=3600),
+        "model_timeout_s": _number(environ, "MODEL_TIMEOUT_S", 60.0, least=0.1, most=86_400),
     }
     if role == "cloud":
         return Settings(**common)

@@ -17,6 +17,7 @@ environment (the local controller sets it; the whole table is in docs/architectu
   HALIMEDE_BROKER              host:port or mqtt://host:port (default 127.0.0.1:1883)
   HALIMEDE_STATE               folder for the ledger of counts
   LC_PERIOD, GRACE_S           seconds between reports; seconds to drain after SIGTERM
+  MODEL_TIMEOUT_S              seconds after which one call of the model counts as stuck
 edge only:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}

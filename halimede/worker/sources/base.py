@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from halimede.api.jointinference import Source as SourceSpec
@@ -32,7 +33,8 @@ class Intake(Protocol):
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a source may need. ``connect`` makes a connection of its own to the bus; it is the source's to enter.
-    ``dead_letter`` puts what was refused, and why, where operators see it.
+    ``dead_letter`` puts what was refused, and why, where operators see it. ``state`` is a folder that outlives the
+    worker, and ``life`` names the service's uid and the node: what was done in another life is to be done again.
     """
 
     namespace: str
@@ -42,6 +44,8 @@ class Context:
     dead_letter: Callable[[Packet, str], Awaitable[None]]
     data_prefix: str = ""
     loop: bool = False
+    state: Path | None = None
+    life: str = ""
 
 
 class Source(ABC):

@@ -1,7 +1,7 @@
 """Pictures of a folder, in the order of their names, as if one camera had taken them; new ones as they appear.
 
-Nothing is lost by waiting here, so a frame is only read when there is room for it. A picture has the same id however
-often it is sent, so a worker that starts over gives the same results under the same ids.
+Nothing is lost by waiting here, so a frame is only read when there is room for it. What has been handed over is
+remembered beside the ledger: a worker that is started again goes on where its predecessor was.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ log = structlog.get_logger()
 SUFFIXES = {".jpg", ".jpeg", ".png"}
 #: seconds between two looks; a file counts as complete when two looks find it the same
 LOOK_S = 0.25
+DONE_FILE = "folder.done"
 MAX_FILES = 100_000
 
 
@@ -53,9 +54,9 @@ def look(folder: Path) -> list[Picture]:
     return sorted(found)
 
 
-def id_of(service: str, picture: Picture, turn: int) -> bytes:
-    """Return the id of a picture; each turn of a loop gives it a new one."""
-    what = f"{service}/{picture.name}/{picture.size}/{picture.modified_ns}/{turn}"
+def id_of(life: str, picture: Picture, turn: int) -> bytes:
+    """Return the id of a picture in the life of a service on a node; each turn of a loop gives it a new one."""
+    what = f"{life}/{picture.name}/{picture.size}/{picture.modified_ns}/{turn}"
     return hashlib.blake2b(what.encode(errors="surrogateescape"), digest_size=ID_BYTES).digest()
 
 
@@ -70,16 +71,19 @@ class FolderSource(Source):
 
     def __init__(self, context: Context) -> None:
         self._folder = Path(context.data_prefix + context.spec.path)
-        self._service = context.service
+        self._life = f"{context.service}/{context.life}"
+        self._memory = Done(context.state / DONE_FILE if context.state and not context.loop else None)
         self._camera = camera_of(self._folder)
         self._loop = context.loop
         self._dead_letter = context.dead_letter
         self._done: set[Picture] = set()
+        self._known: set[bytes] = set()
         self._turn = 0
 
     async def run(self, intake: Intake, stop: asyncio.Event) -> None:
         """Hand pictures over until ``stop``. Raises InvalidFieldError when there is no such folder at the start."""
         before = await self._look(strict=True)
+        self._known = await asyncio.to_thread(self._memory.read)
         while not await _stopped(stop, LOOK_S):
             now = await self._look()
             steady = sorted(set(now) & set(before))
@@ -107,6 +111,9 @@ class FolderSource(Source):
             return []
 
     async def _hand_over(self, picture: Picture, intake: Intake) -> None:
+        id_ = id_of(self._life, picture, self._turn)
+        if id_ in self._known:
+            return
         # names that are no UTF-8 must not break a log line or a message
         name = picture.name.encode(errors="replace").decode()
         try:
@@ -115,9 +122,31 @@ class FolderSource(Source):
             log.warning("picture unreadable", name=name, error=str(error))
             return
         try:
-            await intake.offer(payload, self._camera, id_=id_of(self._service, picture, self._turn), patient=True)
+            await intake.offer(payload, self._camera, id_=id_, patient=True)
         except DecodeError as error:
             await self._dead_letter(Packet(topic=f"file:{name}", payload=payload), str(error))
+        self._memory.add(id_)
+
+
+class Done:
+    """The ids of what was handed over, in an append-only file; without a path nothing is remembered."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def read(self) -> set[bytes]:
+        """Return what is in the file. A last id that was cut off by a crash is left out."""
+        content = self._path.read_bytes() if self._path and self._path.exists() else b""
+        whole = len(content) // ID_BYTES * ID_BYTES
+        if self._path and whole < len(content):
+            os.truncate(self._path, whole)
+        return {content[i : i + ID_BYTES] for i in range(0, whole, ID_BYTES)}
+
+    def add(self, id_: bytes) -> None:
+        """Remember one more. That costs a few microseconds: it is not synced, as the ledger is not."""
+        if self._path:
+            with self._path.open("ab") as file:
+                file.write(id_)
 
 
 def _read(path: Path) -> bytes:

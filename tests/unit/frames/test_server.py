@@ -16,9 +16,9 @@ from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
 from halimede.frames.compute import ModelThread
-from halimede.frames.server import CloudServer, ServerLimits
+from halimede.frames.server import REMEMBERED_BYTES, CloudServer, ServerLimits, weight
 from halimede.inference import Array
-from halimede.messages import Frame, Load, Prediction, Reply
+from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.topic import Address, Filter
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame
@@ -364,3 +364,21 @@ async def test_a_prediction_that_cannot_travel_becomes_an_error() -> None:
     async with serving(Odd()) as (_, asker, _):
         await asker.send(frame(1))
         assert (await asker.until(1))[0].error == "failed"
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        Prediction(value=[0.5] * 300_000),
+        Prediction(probabilities=[0.5] * 100_000),
+        Prediction(boxes=[Box(0, 0, 1, 1, 0.5)] * 10_000),
+    ],
+)
+def test_large_replies_are_not_worth_remembering(prediction: Prediction) -> None:
+    assert weight(Reply(id=b"i" * 16, worker="c0", prediction=prediction)) > REMEMBERED_BYTES
+
+
+def test_usual_replies_are_worth_remembering() -> None:
+    usual = Prediction(label="x", score=0.5, probabilities=[0.001] * 1000, value={"any": "thing"})
+    assert weight(Reply(id=b"i" * 16, worker="c0", prediction=usual)) < REMEMBERED_BYTES
+    assert weight(Reply(id=b"i" * 16, worker="c0", error="invalid")) == 0

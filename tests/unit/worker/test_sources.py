@@ -16,7 +16,7 @@ from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import encode_image
 from halimede.worker.sources import Context, create
-from halimede.worker.sources.folder import camera_of, id_of, look
+from halimede.worker.sources.folder import Done, camera_of, id_of, look
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import EASY, HARD, world
 
@@ -201,12 +201,42 @@ async def test_a_folder_of_hard_samples_waits_for_the_cloud_rather_than_being_de
     async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", source=source):
         await eventually(lambda: len(w.results) == 200, 60)
         assert {(r.by, r.degraded) for r in w.results.values()} == {("cloud", False)}
-        assert set(w.results) == {id_of("helmet", picture, 0).hex() for picture in look(folder)}
+        assert set(w.results) == {id_of("helmet/u-1/node-e0", picture, 0).hex() for picture in look(folder)}
         put(folder, "bad.png", b"\x89PNG\r\n\x1a\n broken")
         put(folder, "good.png", encode_image(np.full((4, 4), EASY, np.uint8), "png"))
         await eventually(lambda: len(w.results) == 201)
         await eventually(lambda: w.info("e0").rejected == 1)
         assert [letter.topic for letter in w.letters] == ["file:bad.png"]
+
+
+@simulated
+async def test_a_worker_that_is_started_again_goes_on_in_its_folder_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i in range(10):
+        put(folder, f"{i}.png", encode_image(np.full((4, 4), EASY, np.uint8), "png"))
+    source = SourceSpec(path=str(folder))
+    async with world(tmp_path) as w:
+        async with w.worker("edge", "e0", source=source):
+            await eventually(lambda: len(w.results) == 10)
+        put(folder, "new.png", encode_image(np.full((4, 4), EASY, np.uint8), "png"))
+        async with w.worker("edge", "e0", source=source):
+            await eventually(lambda: len(w.results) == 11)
+        assert set(w.copies.values()) == {1}
+        assert w.info("e0").inference_number == 11
+        async with w.worker("edge", "e0", source=source, uid="u-2"):
+            await eventually(lambda: len(w.results) == 22)
+
+
+def test_a_memory_that_a_crash_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    memory = Done(tmp_path / "done")
+    assert memory.read() == set()
+    memory.add(b"a" * 16)
+    with (tmp_path / "done").open("ab") as file:
+        file.write(b"half")
+    assert memory.read() == {b"a" * 16}
+    memory.add(b"b" * 16)
+    assert memory.read() == {b"a" * 16, b"b" * 16}
 
 
 @simulated
