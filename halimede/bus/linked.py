@@ -48,7 +48,7 @@ class LinkedBus(Bus):
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
         self._link: Link | None = None
         self._ready = asyncio.Event()
-        self._cause = "not tried yet"
+        self._cause = "no answer yet"
         self._down_logged = False
         self._max_packet = 0
         self._subscriptions: dict[str, Subscription] = {}

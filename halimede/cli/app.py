@@ -10,6 +10,8 @@ from halimede.cli import options as o
 from halimede.cli import streams
 from halimede.cli.run import INTERRUPTED, run
 
+NODES = frozenset({"nodes", "node", "no"})
+
 app = typer.Typer(
     name="halimede",
     no_args_is_help=True,
@@ -94,7 +96,7 @@ def get(
       halimede get ji digits -o yaml
       halimede get ji -w
     """
-    if not name and kind in {"nodes", "node", "no"}:
+    if not name and kind in NODES:
         return nodes(output, broker)
     if not name and kind in {"events", "event", "ev"}:
         return events("", namespace, output, 100, watch, broker)
@@ -152,24 +154,28 @@ def delete(
     ] = False,
     broker: o.Broker = "",
 ) -> None:
-    """Delete a resource, or all that manifests describe.
+    """Delete a resource, all that manifests describe, or a node that will not come back.
 
     \b
     Examples:
       halimede delete ji digits
       halimede delete -f examples/digits/
       halimede delete model/digits-small --no-wait
+      halimede delete node edge7
     """
     if bool(files) == bool(kind):
         raise typer.BadParameter("give KIND NAME or -f FILE")
 
     async def command() -> int:
         from halimede.cli import apply as room
-        from halimede.names import Key
+        from halimede.names import Key, check_name
 
         where = o.namespace_of(namespace)
         if files:
             keys = room.keys(files, where)
+        elif kind.partition("/")[0] in NODES:
+            node = check_name("NAME", kind.partition("/")[2] or name)
+            return await room.delete_node(o.address(broker), node, ignore_missing=ignore_not_found)
         else:
             found, called = o.target(kind, name)
             if not called:

@@ -56,6 +56,20 @@ async def delete(broker: Broker, keys: Iterable[Key], *, wait: bool, timeout_s: 
     return 1 if failed else 0
 
 
+async def delete_node(broker: Broker, name: str, *, ignore_missing: bool) -> int:
+    """Have GM forget a node that will not come back. Returns the exit code."""
+    async with Client.to(broker) as client:
+        try:
+            await client.delete_node(name)
+        except ApiRefusedError as error:
+            if error.reason == "NotFound" and ignore_missing:
+                return 0
+            fail(str(error))
+            return 1
+    console().print(f"node/{name} deleted")
+    return 0
+
+
 def keys(paths: Sequence[str], namespace: str) -> list[Key]:
     """Return what manifests name, in the order in which it can be deleted."""
     return [manifest.resource.key for manifest in reversed(load(paths, namespace))]

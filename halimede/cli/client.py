@@ -113,6 +113,10 @@ class Client:
         """Return the nodes that GM knows."""
         return (await self._ask(ApiRequest(op="nodes", limit=MOST))).nodes
 
+    async def delete_node(self, name: str) -> None:
+        """Have a node forgotten that will not come back."""
+        await self._ask(ApiRequest(op="delete-node", name=name))
+
     async def version(self) -> Any:
         """Return what GM says of its version."""
         return (await self._ask(ApiRequest(op="version"))).value

@@ -25,7 +25,8 @@ async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict
 
     A broker that is not there at first is an error; one that goes away later is waited for.
     """
-    topic, settings, once = filter_.topic, broker.settings, False
+    topic, settings = filter_.topic, broker.settings
+    once, away = False, False
     while True:
         try:
             client = aiomqtt.Client(
@@ -40,7 +41,7 @@ async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict
             )
             async with client:
                 await client.subscribe(settings.prefix + filter_.text, qos=0)
-                once = True
+                once, away = True, False
                 async for message in client.messages:
                     names = topic.parse(str(message.topic).removeprefix(settings.prefix))
                     payload = message.payload
@@ -55,5 +56,7 @@ async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict
         except aiomqtt.MqttError as error:
             if not once:
                 raise no_broker(str(broker), error) from error
-            warn(f"lost the broker at {broker} ({error}); trying again")
+            if not away:
+                warn(f"lost the broker at {broker} ({error}); trying again every second")
+            away = True
             await asyncio.sleep(RETRY_S)

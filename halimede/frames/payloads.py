@@ -36,12 +36,20 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
         if view[: len(magic)] == magic:
             codec.decode(topics.CAMERA_FRAME, payload)  # the size limit
             return Frame(id=new_id(), camera=camera, encoding=encoding, data=view)
+    if not _is_map(view[0]):
+        codec.decode(topics.CAMERA_FRAME, payload)
+        raise DecodeError("it is neither a JPEG, nor a PNG, nor a frame of ours (a msgpack map)")
     frame = codec.decode(topics.REQUEST, payload)
     if not len(frame.data):
         raise DecodeError("the frame holds no data")
     frame.camera = camera
     frame.edge = None  # what an edge worker says of a frame is not a camera's to set
     return frame
+
+
+def _is_map(first: int) -> bool:
+    """Whether a msgpack value with this first byte is a map: fixmap, map 16 or map 32."""
+    return 0x80 <= first <= 0x8F or first in {0xDE, 0xDF}
 
 
 def pack(frame: Frame) -> bytes:

@@ -102,3 +102,9 @@ def test_a_frame_that_its_encoding_cannot_carry_is_not_made() -> None:
 def test_any_bytes_give_a_frame_or_a_decode_error(payload: bytes) -> None:
     with contextlib.suppress(DecodeError):
         decode(open_payload(payload, "cam0"))
+
+
+def test_what_is_no_picture_and_no_frame_is_told_so() -> None:
+    for payload in (b"GIF89a...", b"text", b"\xc0", b"[]"):
+        with pytest.raises(DecodeError, match="neither a JPEG, nor a PNG, nor a frame of ours"):
+            open_payload(payload, "cam0")
