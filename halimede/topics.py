@@ -55,9 +55,10 @@ NODE_STATUS = Topic(
     Encoding.JSON,
     qos=1,
     retain=True,
-    publishers=(Role.LC,),
+    publishers=(Role.LC, Role.GM),
     subscribers=(Role.GM,),
-    doc="This node's report on the resource. Cleared (empty, retained) once the node has forgotten it.",
+    doc="This node's report on the resource. Cleared (empty, retained) once the node has forgotten it; GM "
+    "clears it when a user deletes the node.",
 )
 SYNC = Topic(
     "sync",
@@ -77,9 +78,9 @@ PRESENCE = Topic(
     Encoding.JSON,
     qos=1,
     retain=True,
-    publishers=(Role.LC,),
+    publishers=(Role.LC, Role.GM),
     subscribers=(Role.GM, Role.OPERATOR),
-    doc="Birth and will of the node's LC, both with the connection's epoch.",
+    doc="Birth and will of the node's LC, both with the connection's epoch. GM clears it when a user deletes the node.",
 )
 WORKER_INFO = Topic(
     "worker-info",

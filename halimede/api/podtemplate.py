@@ -41,6 +41,7 @@ class Container(Part, kw_only=True):
     working_dir: str = ""
     volume_mounts: Annotated[list[VolumeMount], Meta(max_length=64)] = []
     resources: dict[str, Any] = {}
+    security_context: dict[str, Any] | None = None
 
 
 class HostPath(Part, kw_only=True):
@@ -64,6 +65,8 @@ class PodSpec(Part, kw_only=True):
     node_name: str = ""
     node_selector: Annotated[dict[str, str], Meta(max_length=64)] = {}
     volumes: Annotated[list[Volume], Meta(max_length=64)] = []
+    restart_policy: str | None = None
+    security_context: dict[str, Any] | None = None
     termination_grace_period_seconds: Annotated[int, Meta(ge=0, le=3600)] = 30
 
 

@@ -98,10 +98,10 @@ class ApiRequest(Message, kw_only=True):
 
     ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it a stale one is refused. ``get`` and ``delete``
     need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes ``after`` and
-    ``about``; ``nodes`` takes nothing.
+    ``about``; ``nodes`` takes nothing; ``delete-node`` needs ``name``, of a node that is gone for good.
     """
 
-    op: Literal["apply", "get", "list", "delete", "events", "nodes", "version"]
+    op: Literal["apply", "get", "list", "delete", "events", "nodes", "delete-node", "version"]
     plural: Short = ""
     namespace: Short = ""
     name: Short = ""
@@ -134,10 +134,13 @@ class ApiReply(Message, kw_only=True):
 
 
 class LogsRequest(Message, kw_only=True):
-    """Ask a node for the log of one of its workers, from byte ``offset`` (negative: that many bytes from the end)."""
+    """Ask a node for the log of one of its workers, from byte ``offset`` (negative: that many bytes from the end).
 
-    namespace: Label
-    worker: Name
+    The names are checked by whoever answers, so that a bad one gets an answer too.
+    """
+
+    namespace: Short
+    worker: Short
     offset: int = -65_536
     limit: Annotated[int, Meta(ge=1, le=1_048_576)] = 262_144
 

@@ -107,7 +107,7 @@ class Cache:
         """Move a finished part to its place. Blocks: call it in a thread."""
         target = self.path(digest)
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.chmod(0o444)
+        part.chmod(0o400)  # what only its owner could read stays that way
         part.replace(target)
         _sync_folder(target.parent)
         return self._record(target)

@@ -27,9 +27,9 @@ async def fetch(
     """Return the model of ``url`` as a file of ``cache``; raise FetchError.
 
     With ``sha256`` (64 hexadecimal digits) a cached file is taken without asking the origin. With an empty one the
-    origin is asked whether the content has changed; when it cannot be reached and the cache has what it gave before,
-    that is returned with ``fresh=False``: a node goes on serving without its network. However many tasks and processes
-    of a node ask for one model at a time, it is downloaded once.
+    origin is asked whether the content has changed; when it cannot be reached, or has nothing there any more, and the
+    cache has what it gave before, that is returned with ``fresh=False``: a node goes on serving without its network.
+    However many tasks and processes of a node ask for one model at a time, it is downloaded once.
     """
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidFieldError("sha256", sha256, "write 64 lower-case hexadecimal digits")
@@ -70,9 +70,9 @@ class _Download:
             try:
                 return await self._from_origin(record.mark if record and cached else "", cached)
             except FetchError as error:
-                if not (cached and error.temporary):
+                if not (cached and (error.temporary or error.reason is Reason.NOT_FOUND)):
                     raise
-                log.warning("origin not reached, cached model is used", url=redact(self.url), reason=error.reason)
+                log.warning("origin did not give it, cached model is used", url=redact(self.url), reason=error.reason)
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
     async def _from_origin(self, known: str, cached: Fetched | None) -> Fetched:
@@ -84,7 +84,7 @@ class _Download:
         except TimeoutError:
             text = f"{redact(self.url)} was not complete after {self.limits.total_s:g} s"
             raise FetchError(Reason.TIMEOUT, text, temporary=True) from None
-        if stream.mark and not self.sha256:
+        if not self.sha256:  # without a mark too: it is read anew each time, but known when the origin is away
             self.cache.remember(self.url, UrlRecord(fetched.digest, stream.mark))
         log.info("model fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
         return fetched

@@ -54,9 +54,13 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         if not key or not equals or len(key) > 256 or len(value) > 256:
             raise InvalidFieldError("--label", label, "write KEY=VALUE, such as node-role.kubernetes.io/edge=")
         labels[key] = value
+    try:
+        home = Path(given.home).expanduser().absolute()
+    except RuntimeError:
+        raise InvalidFieldError("--home", given.home, "there is no such user: write a folder") from None
     config = Config(
         node=check_name("--node", given.node),
-        home=Path(given.home).expanduser().absolute(),
+        home=home,
         broker=given.broker,
         labels=labels,
     )

@@ -111,9 +111,9 @@ class _Rooms:
         self.node = Node(config.node, config.labels, folders, config.broker, host)
         self.items = Items()
         self.wake = asyncio.Event()
-        self.supervisor = Supervisor(launcher, store, tasks, self._worker_changed)
         self.preparer = Preparer(Cache(folders.models), tasks, lambda _: self.wake.set(), fetch_)
-        self.reporter = Reporter(config.node, bus, store, self.supervisor)
+        self.supervisor = Supervisor(launcher, store, tasks, self._worker_changed, self.preparer.missing)
+        self.reporter = Reporter(folders, bus, store, self.supervisor)
         self.channel = Channel(
             config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
         )
@@ -153,13 +153,16 @@ class _Rooms:
 @contextlib.contextmanager
 def _only_one(folders: Folders) -> Iterator[None]:
     """Hold the node's folder. Workers do not inherit the lock, so those that survive their LC do not keep it."""
-    folders.root.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folders.lock)
     try:
+        folders.root.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
         text = f"another local controller runs on {folders.root}: stop it, or use another --node or --home"
         raise HalimedeError(text) from None
+    except OSError as error:
+        text = f"{folders.root} cannot be used: {error.strerror}: set --home to a folder that can be written to"
+        raise HalimedeError(text) from error
     try:
         yield
     finally:

@@ -46,6 +46,11 @@ class Folders:
         """Held by the LC that owns this folder."""
         return self.root / "lc.lock"
 
+    @property
+    def removed(self) -> Path:
+        """Folders of workers that nobody needs any more, until they are removed."""
+        return self.root / "removed"
+
     def worker(self, worker: Worker) -> Path:
         """Return the folder of a worker: its ledger and its log. Raises InvalidFieldError on a bad name."""
         namespace = check_label("namespace", worker.namespace)

@@ -6,20 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from halimede.api import Resource, parse
 from halimede.api.base import SEDNA
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
 from services.lc.store import Held
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A held resource with its typed form, or with what is wrong with it."""
+    """A held resource with its typed form, or with what is wrong with it and the reason for a condition."""
 
     held: Held
     resource: Resource[Any] | None
     error: str = ""
+    reason: str = "InvalidResource"
 
 
 class Items:
@@ -41,6 +46,9 @@ class Items:
             resource = parse(held.body)
         except InvalidFieldError as error:
             return Item(held, None, str(error))
+        except Exception as error:  # one resource that nobody foresaw must not end the node's other work
+            log.exception("reading a resource broke", key=str(held.key))
+            return Item(held, None, f"reading it broke: {type(error).__name__}", "Internal")
         if resource.kind.api_version != SEDNA:
             return Item(held, None, f"apiVersion: {resource.kind.api_version} is for GM: nodes take {SEDNA}")
         return Item(held, resource)

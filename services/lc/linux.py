@@ -57,8 +57,8 @@ class LinuxProcess:
             await ended.wait()
         finally:
             loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
         self.kill()
-        os.close(self._pidfd)
         return self._child.wait() if self._child else None
 
     def terminate(self) -> None:
@@ -106,12 +106,7 @@ class LinuxLauncher:
             raise StartError("CommandNotFound", text) from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise StartError("CannotStart", f"{spec.argv[0]} could not be started: {error}") from error
-        pidfd = os.pidfd_open(child.pid)
-        if spec.memory_bytes is not None:
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(child.pid, resource.RLIMIT_DATA, (spec.memory_bytes, spec.memory_bytes))
-        ticks = start_ticks(child.pid) or 0  # our child cannot vanish before we reap it
-        return LinuxProcess(_record(start, child.pid, ticks), pidfd, child)
+        return _take(start, child)
 
     def find(self, known: list[ProcessRecord]) -> list[Process]:
         """Return the workers that run already: those of the records, then those that only their mark tells of."""
@@ -198,6 +193,25 @@ def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:
         ticks=ticks,
         boot=boot_id(),
     )
+
+
+def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
+    """Limit and watch a process that has just been started. If that fails it is ended: nobody would know of it."""
+    memory, pidfd = start.spec.memory_bytes, -1
+    try:
+        pidfd = os.pidfd_open(child.pid)
+        if memory is not None:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
+        ticks = start_ticks(child.pid) or 0  # our child cannot vanish before we reap it
+        return LinuxProcess(_record(start, child.pid, ticks), pidfd, child)
+    except Exception as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        if pidfd >= 0:
+            os.close(pidfd)
+        raise StartError("CannotStart", f"{start.spec.argv[0]} could not be limited and watched: {error}") from error
 
 
 def _adopt(record: ProcessRecord) -> Process | None:

@@ -16,9 +16,10 @@ import structlog
 
 from halimede import topics
 from halimede.bus.port import Bus, Delivery
-from halimede.errors import BusError
+from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
 from services.lc.folders import Folders, Worker
+from services.lc.leftovers import remove
 
 log = structlog.get_logger()
 
@@ -41,8 +42,12 @@ class Logs:
         await self._bus.subscribe(topics.LOGS_REQUEST.filter(node=self._folders.node), self._on_request, queue=100)
 
     async def run(self) -> None:
-        """Look at the sizes of all logs, until cancelled."""
+        """Look at the sizes of all logs, and remove those that nobody needs any more, until cancelled."""
         while True:
+            try:
+                await asyncio.to_thread(remove, self._folders)
+            except OSError as error:
+                log.warning("leftovers of workers not removed", error=str(error))
             for path in self._folders.root.glob("workers/*/*/worker.log"):
                 try:
                     if path.stat().st_size > MAX_LOG:
@@ -54,9 +59,11 @@ class Logs:
     async def _on_request(self, delivery: Delivery[LogsRequest]) -> None:
         request = delivery.body
         room = (self._bus.max_packet - 4096) // WORST_GROWTH
-        path = self._folders.log(Worker(request.namespace, request.worker))
         try:
+            path = self._folders.log(Worker(request.namespace, request.worker))
             reply = read_part(path, request.offset, min(request.limit, MAX_PART, room))
+        except InvalidFieldError as error:
+            reply = LogsReply(error=str(error))
         except FileNotFoundError:
             text = f"no worker {request.namespace}/{request.worker} has run on node {self._folders.node}"
             reply = LogsReply(error=text)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import structlog
+
 from halimede.api import Resource, dataset, jointinference, matches, model, placements
 from halimede.api.placement import Placement, worker_name
 from halimede.errors import InvalidFieldError
@@ -23,6 +25,8 @@ from services.lc.items import Item
 from services.lc.process import Role, Start
 from services.lc.store import Held
 from services.lc.template import Host, RefusalError, grace, to_process
+
+log = structlog.get_logger()
 
 Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
@@ -120,12 +124,17 @@ def plan(
     starts: dict[Worker, Start] = {}
     kept: set[Worker] = set()
     for key, item in items.items():
-        if item.resource is None or item.resource.kind.plural != jointinference.PLURAL:
-            standings[key] = _without_workers(item, preparations.get(key))
-            continue
-        standings[key], started = view.service(item.held, item.resource)
-        starts |= started
         uid = item.held.uid
+        try:
+            if item.resource is None or item.resource.kind.plural != jointinference.PLURAL:
+                standings[key] = _without_workers(item, preparations.get(key))
+                continue
+            standings[key], started = view.service(item.held, item.resource)
+        except Exception as error:  # noqa: BLE001  # one resource that nobody foresaw must not end the node's work
+            standings[key] = Standing(key, uid, item.held.generation, settled=_broke(key, error))
+            kept |= {worker for worker, runs in running.items() if (runs.service, runs.uid) == (key, uid)}
+            continue
+        starts |= started
         kept |= {worker for worker in standings[key].lacks if worker in running and running[worker].uid == uid}
     stop = [
         worker
@@ -148,7 +157,7 @@ def _without_workers(item: Item, preparation: Preparation | None) -> Standing:
     held, resource = item.held, item.resource
     models: tuple[ModelOutput, ...] = ()
     if resource is None:
-        settled = Lack("Failed", "InvalidResource", item.error)
+        settled = Lack("Failed", item.reason, item.error)
     elif (want := _want(item)) is None:
         settled = Lack("Failed", "UnsupportedKind", f"this node cannot run a {resource.kind.kind}: update its LC")
     else:
@@ -233,7 +242,15 @@ class _View:
             return Lack("Failed", error.reason, str(error))
         except InvalidFieldError as error:
             return Lack("Failed", "NameTooLong", str(error))
-        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec)
+        except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
+            return _broke(resource.key, error)
+        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, path)
+
+
+def _broke(key: Key, error: Exception) -> Lack:
+    """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
+    log.error("planning a resource broke", key=str(key), exc_info=error)
+    return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")
 
 
 def _model_key(placement: Placement, service: Key) -> Key:

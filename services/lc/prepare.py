@@ -51,8 +51,21 @@ class Preparer:
             self._running.pop(key).cancel()
         for key, want in wanted.items():
             if key not in self.preparations:
-                self.preparations[key] = Preparation(want)
-                self._running[key] = self._tasks.create_task(self._prepare(want), name=f"prepare {key}")
+                self._begin(Preparation(want))
+
+    def missing(self, path: Path) -> None:
+        """Prepare again what was ready at a path where nothing is any more: someone has cleared the cache."""
+        for key, known in list(self.preparations.items()):
+            if known.phase == "Ready" and known.path == path:
+                log.warning("a prepared file is gone", key=str(key), path=str(path))
+                message = f"{path} is gone: it is brought to this node again"
+                self._begin(Preparation(known.want, reason="ModelMissing", message=message))
+                self._changed(key)
+
+    def _begin(self, preparation: Preparation) -> None:
+        want = preparation.want
+        self.preparations[want.key] = preparation
+        self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
 
     async def _prepare(self, want: Want) -> None:
         backoff = FIRST_DELAY

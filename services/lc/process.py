@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
@@ -48,13 +49,14 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A worker that should run: for which service, in which role, and how."""
+    """A worker that should run: for which service, in which role, and how. ``model`` must be there when it starts."""
 
     worker: Worker
     service: Key
     uid: str
     role: Role
     spec: ProcessSpec
+    model: Path | None = None
 
 
 class StartError(HalimedeError):

@@ -2,7 +2,8 @@
 
 A report is composed when it is sent, so that changes in between cost nothing: counts leave at most once a second, a
 new phase or reason at once, and the last state always. The removal is the acknowledgement of a delete: it is owed, on
-disk, until the broker has taken it, and it is paid only after the resource's workers are gone.
+disk, until the broker has taken it, and it is paid only after the resource's workers are gone. What they have left on
+the node goes with it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.messages import NodeStatus, Output, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
 from halimede.topic import Address
-from services.lc.folders import Worker
+from services.lc.entry import WorkerPhase
+from services.lc.folders import Folders, Worker
+from services.lc.leftovers import put_aside
 from services.lc.plan import Lack, Standing
 from services.lc.process import Role
 from services.lc.store import Store
-from services.lc.supervisor import Supervisor, WorkerPhase
+from services.lc.supervisor import Supervisor
 
 log = structlog.get_logger()
 
@@ -41,8 +44,9 @@ COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is
 class Reporter:
     """The node's reports. ``standings`` are what the last plan said; workers' own words come in on the bus."""
 
-    def __init__(self, node: str, bus: Bus, store: Store, supervisor: Supervisor) -> None:
-        self._node = node
+    def __init__(self, folders: Folders, bus: Bus, store: Store, supervisor: Supervisor) -> None:
+        self._folders = folders
+        self._node = folders.node
         self._bus = bus
         self._store = store
         self._supervisor = supervisor
@@ -97,14 +101,15 @@ class Reporter:
                 log.info("reports wait", error=str(error))
                 wait = RETRY_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
 
     async def _round(self) -> float | None:
         """Send what is due; return the seconds until more is, None if nothing waits. Raises BusError."""
         if not self._bus.connected:
             return None
         for key in list(self._store.farewells):
-            if key not in self._store.held and not self._supervisor.entries(key):
+            if self._gone(key):
                 await self._clear(key)
         now, wait = asyncio.get_running_loop().time(), None
         for key in sorted(self._dirty):
@@ -149,8 +154,13 @@ class Reporter:
             await self._bus.clear(self._address(key))
         except RefusedError as error:
             log.warning("report not cleared", key=str(key), error=str(error))
+        if self._gone(key):  # still: the broker took its time
+            put_aside(self._folders, key)
         self._store.farewell_done(key)
         self._sent.pop(key, None)
+
+    def _gone(self, key: Key) -> bool:
+        return key not in self._store.held and not self._supervisor.entries(key)
 
     def _address(self, key: Key) -> Address[NodeStatus]:
         return topics.NODE_STATUS.at(node=self._node, ns=key.namespace, plural=key.plural, name=key.name)

@@ -11,78 +11,46 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
 
 import structlog
 
-from halimede.messages import TaskInfo, WorkerInfo, WorkerReport
+from halimede.messages import WorkerInfo, WorkerReport
 from halimede.names import Key
+from services.lc.entry import FIRST_DELAY, SILENT_S, STABLE_S, Entry, stand
 from services.lc.folders import Worker
 from services.lc.plan import Running
-from services.lc.process import Launcher, Process, Role, Start, StartError
+from services.lc.process import Launcher, Process, Start, StartError
 from services.lc.store import Store
 
 log = structlog.get_logger()
 
-WorkerPhase = Literal["Pending", "Running", "Failed"]
-
-FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
-#: seconds after which a process counts as stable
-STABLE_S = 30.0
-#: this many failures in a row, none after a stable run, are a crash loop
-QUICK_FAILURES = 3
+LONGEST_DELAY = 60.0
 #: exit code of a worker that was given something wrong: starting it again at once is of no use
 USERS_MISTAKE = 2
 #: seconds beyond its grace until a process is killed, and until one that was killed is given up
 EXTRA_S, KILL_S = 1.0, 10.0
-#: seconds after which a process that never reports counts as running all the same (a user's own script)
-SILENT_S = 5.0
-
-
-@dataclass(slots=True)
-class Entry:
-    """One worker that is looked after."""
-
-    worker: Worker
-    service: Key
-    uid: str
-    role: Role
-    spec_hash: str
-    #: None: adopted, and not asked for yet
-    start: Start | None
-    task: asyncio.Task[None] | None = None
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    process: Process | None = None
-    since: float = 0.0
-    adopted: bool = False
-    info: WorkerInfo | None = None
-    task_info: TaskInfo | None = None
-    restarts: int = 0
-    #: in a row, none of them after a stable run
-    failures: int = 0
-    #: the last failure was no crash but something that only a person can mend
-    mistaken: bool = False
-    #: why it could not be started; empty once it could
-    reason: str = ""
-    #: how the last process ended, and the last line of its log
-    ending: str = ""
-    line: str = ""
-    #: what it said when it failed; this may arrive after the process has ended
-    last_words: WorkerInfo | None = None
-    delay: float = FIRST_DELAY
 
 
 class Supervisor:
-    """The workers of a node. ``changed`` is called with a service whenever one of its workers changes its state."""
+    """The workers of a node. ``changed`` is called with a service whenever one of its workers changes its state.
+
+    ``missing`` is called with a model's path when the file has vanished since it was prepared.
+    """
 
     def __init__(
-        self, launcher: Launcher, store: Store, tasks: asyncio.TaskGroup, changed: Callable[[Key], None]
+        self,
+        launcher: Launcher,
+        store: Store,
+        tasks: asyncio.TaskGroup,
+        changed: Callable[[Key], None],
+        missing: Callable[[Path], None],
     ) -> None:
         self._launcher = launcher
         self._store = store
         self._tasks = tasks
         self._changed = changed
+        self._missing = missing
         self._entries: dict[Worker, Entry] = {}
 
     def adopt(self) -> None:
@@ -146,7 +114,7 @@ class Supervisor:
 
     def report(self, entry: Entry) -> WorkerReport:
         """Return how a worker stands now."""
-        phase, reason, message = _stand(entry, asyncio.get_running_loop().time())
+        phase, reason, message = stand(entry, asyncio.get_running_loop().time())
         return WorkerReport(
             name=entry.worker.name,
             role=entry.role,
@@ -176,7 +144,8 @@ class Supervisor:
                 break  # adopted, and ended before anyone asked for it: the next plan starts it anew
             self._changed(entry.service)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(entry.stop.wait(), entry.delay)
+                async with asyncio.timeout(entry.delay):
+                    await entry.stop.wait()
             entry.restarts += 0 if entry.stop.is_set() else 1
         del self._entries[entry.worker]
         self._changed(entry.service)
@@ -184,7 +153,17 @@ class Supervisor:
     def _launch(self, entry: Entry) -> Process:
         if entry.start is None:
             raise StartError("NotConfirmed", "nothing says how to start this worker")
-        process = self._launcher.start(entry.start)
+        path = entry.start.model
+        if path and not path.is_file():
+            self._missing(path)
+            raise StartError("ModelMissing", f"{path} is gone: it is brought to this node again")
+        try:
+            process = self._launcher.start(entry.start)
+        except StartError:
+            raise
+        except Exception as error:
+            log.exception("starting a worker broke", worker=str(entry.worker))
+            raise StartError("Internal", f"starting it broke: {type(error).__name__}") from error
         with _unless_store_fails():
             self._store.process_started(process.record)
         log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
@@ -249,26 +228,6 @@ class Supervisor:
     def _forget(self, worker: Worker) -> None:
         with _unless_store_fails():
             self._store.process_ended(worker)
-
-
-def _stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
-    """Return phase, reason and message. One that keeps failing is not called Running before it has proved itself."""
-    info = entry.info
-    looping = entry.mistaken or entry.failures >= QUICK_FAILURES
-    ran_s = now - entry.since
-    if entry.stop.is_set():
-        return "Pending", "Stopping", ""
-    if entry.process and info and info.status == "failed":
-        return "Failed", info.reason or "WorkerFailed", info.message
-    if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
-        silent = info is None and not entry.adopted and ran_s < SILENT_S
-        return ("Pending", "Starting", "") if silent or (info and info.status == "starting") else ("Running", "", "")
-    words = entry.last_words
-    said = (words.message if words else "") or entry.line
-    message = f"{entry.ending}: {said}" if said else entry.ending
-    if entry.mistaken:
-        return "Failed", entry.reason or (words.reason if words else "") or "InvalidConfiguration", message
-    return ("Failed", "CrashLoopBackOff", message) if looping else ("Pending", "Restarting", message)
 
 
 def _grace(entry: Entry) -> float:

@@ -11,6 +11,7 @@ so that GM and whoever wrote it learn of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -186,11 +187,10 @@ class Channel:
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    return False
 
 
 def _key(names: Mapping[str, str]) -> Key:

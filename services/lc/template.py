@@ -39,6 +39,8 @@ CONTAINER_HARMLESS = frozenset({
 })  # fmt: skip
 OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
 PYTHONS = frozenset({"python", "python3"})
+#: beyond these no kernel takes a limit, and no library a number of threads
+MAX_MEMORY, MAX_CPUS = 2**63 - 1, 4096
 _reference = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
@@ -79,6 +81,9 @@ def to_process(template: dict[str, Any], role: Role, told: Told, folder: Path, h
         memory, threads = _limits(container.resources, f"{at}.resources")
     except InvalidFieldError as error:
         raise RefusalError(error.field, f"{error.value} is not accepted: {error.fix}", "InvalidTemplate") from error
+    if container.working_dir and not container.working_dir.startswith("/"):
+        text = f"{container.working_dir!r} is relative to nothing here: write an absolute path"
+        raise RefusalError(f"{at}.workingDir", text)
     argv, ours = _command(container, role, env, at, host)
     if ours:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(host.library)]))
@@ -128,10 +133,19 @@ def _limits(resources: Mapping[str, Any], at: str) -> tuple[int | None, dict[str
     _only(resources, {"limits", "requests"}, at)
     limits = resources.get("limits") or {}
     _only(limits, {"cpu", "memory"}, f"{at}.limits")
-    threads = math.ceil(quantity(f"{at}.limits.cpu", limits["cpu"])) if "cpu" in limits else None
-    memory = int(quantity(f"{at}.limits.memory", limits["memory"])) if "memory" in limits else None
+    threads = _bounded(limits, "cpu", f"{at}.limits", MAX_CPUS)
+    memory = _bounded(limits, "memory", f"{at}.limits", MAX_MEMORY)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return memory, {name: str(threads) for name in names} if threads else {}
+
+
+def _bounded(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | None:
+    if name not in limits:
+        return None
+    amount = math.ceil(quantity(f"{at}.{name}", limits[name]))
+    if amount > most:
+        raise RefusalError(f"{at}.{name}", f"{limits[name]!r} is more than any node has: write at most {most}")
+    return amount
 
 
 def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[NeededPath]:

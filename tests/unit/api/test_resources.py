@@ -215,3 +215,23 @@ def test_users_name_a_kind_as_kubectl_does(word: str) -> None:
 def test_an_unknown_kind_lists_the_known_ones() -> None:
     with pytest.raises(InvalidFieldError, match="models"):
         api.kind_of("pods")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("securityContext", "root"),
+        ("securityContext", ["root"]),
+        ("securityContext", 7),
+        ("restartPolicy", ["Always"]),
+        ("containers.0.securityContext", True),
+    ],
+)
+def test_a_template_whose_parts_are_of_another_type_is_refused_by_name(path: str, value: object) -> None:
+    body = sedna_service()
+    body["spec"]["edgeWorker"]["template"]["spec"] |= {"securityContext": {}, "restartPolicy": "Always"}
+    body["spec"]["edgeWorker"]["template"]["spec"]["containers"][0]["securityContext"] = {}
+    api.parse(body)
+    with pytest.raises(InvalidFieldError) as caught:
+        api.parse(put(body, f"spec.edgeWorker.template.spec.{path}", value))
+    assert caught.value.field == f"spec.edgeWorker.template.spec.{path.replace('.0', '[0]')}"

@@ -39,6 +39,39 @@ def test_a_bad_broker_is_refused_without_its_password(capsys: pytest.CaptureFixt
     assert "hunter2" not in said
 
 
+def home_that_is(kind: str, folder: Path) -> Path:
+    if kind == "a file":
+        (folder / "home").write_text("")
+    elif kind == "full of files":
+        (folder / "home").mkdir()
+        (folder / "home" / "nodes").write_text("")
+    elif kind == "a node's file":
+        (folder / "home" / "nodes").mkdir(parents=True)
+        (folder / "home" / "nodes" / "edge0").write_text("")
+    elif kind == "too long":
+        return folder / ("h" * 600)
+    elif kind == "a folder for a lock":
+        (folder / "home" / "nodes" / "edge0" / "lc.lock").mkdir(parents=True)
+    return folder / "home"
+
+
+@pytest.mark.parametrize("kind", ["a file", "full of files", "a node's file", "too long", "a folder for a lock"])
+def test_a_home_that_cannot_be_used_is_told_in_one_line(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("halimede.log.configure", lambda **_: None)  # it would hold on to this test's stderr
+    home = home_that_is(kind, tmp_path)
+    assert main(["--node", "edge0", "--home", str(home)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(f"services.lc: {home}/nodes/edge0 cannot be used: ")
+    assert "set --home" in said
+
+
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(InvalidFieldError, match="--home"):
+        parse(["--node", "edge0", "--home", "~no-such-user/halimede"])
+
+
 def test_the_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])

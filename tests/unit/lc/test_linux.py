@@ -24,6 +24,10 @@ from tests.simulated import eventually
 WORKER = Worker("default", "w")
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 class Running:
     """A launcher, and everything that it started."""
 
@@ -175,3 +179,32 @@ async def test_what_cannot_be_started_says_why(
 async def test_a_folder_that_may_be_made_is_made(running: Running, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     assert await running.start("test", "-d", str(folder), paths=(NeededPath(str(folder), "folder", True),)).wait() == 0
+
+
+@pytest.mark.parametrize("breaks", ["prlimit", "pidfd_open"])
+async def test_a_process_that_cannot_be_limited_or_watched_is_ended(
+    running: Running, breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise OverflowError("int too big to convert")
+
+    open_before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(resource if breaks == "prlimit" else os, breaks, broken)
+        with pytest.raises(StartError) as caught:
+            running.start("sleep", "600", memory_bytes=10**9)
+    assert caught.value.reason == "CannotStart"
+    assert open_files() == open_before
+    assert LinuxLauncher(running.folders).find([]) == []
+
+
+async def test_waiting_that_is_given_up_closes_what_it_watched(running: Running) -> None:
+    open_before = open_files()
+    process = running.python("import time; time.sleep(60)")
+    waiting = asyncio.create_task(process.wait())
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert open_files() == open_before
+    assert start_ticks(process.record.pid)

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from halimede import topics
+from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBus
 from halimede.bus.requests import Requests
 from halimede.messages import LogsReply, LogsRequest
 from services.lc import logs
-from services.lc.logs import read_part, rotate
+from services.lc.folders import Folders
+from services.lc.logs import Logs, read_part, rotate
 from tests.integration.lc_world import EDGE, World, world
 from tests.simulated import eventually, simulated
 
@@ -107,3 +109,23 @@ async def test_a_reply_stays_below_what_the_broker_takes(tmp_path: Path) -> None
         path.write_bytes(bytes(2_000_000))
         reply = await ask(node, LogsRequest(namespace="default", worker=EDGE.name, offset=0))
         assert 1000 < len(reply.text) < 20_000 / 6
+
+
+@pytest.mark.parametrize(("namespace", "worker"), [("default", "../../etc"), ("default", "Upper"), ("a/b", "w")])
+@simulated
+async def test_whoever_asks_for_a_name_that_is_none_is_told_so(namespace: str, worker: str, tmp_path: Path) -> None:
+    async with world(tmp_path) as node, MemoryBus("operator", node.broker) as operator:
+        await operator.wait_connected(10)
+        replies: list[LogsReply] = []
+
+        async def receive(delivery: Delivery[LogsReply]) -> None:
+            replies.append(delivery.body)
+
+        await operator.subscribe(topics.LOGS_REPLY.filter(client="operator"), receive)
+        to = topics.LOGS_REQUEST.at(node="edge0", client="operator")
+        packet = Packet(to.text, b"", response_topic=topics.LOGS_REPLY.at(client="operator").text)
+        names = {"node": "edge0", "client": "operator"}
+        request = Delivery(to, names, LogsRequest(namespace=namespace, worker=worker), packet)
+        await Logs(Folders(tmp_path, "edge0"), node.bus)._on_request(request)
+        await eventually(lambda: replies)
+        assert "is not accepted" in replies[0].error

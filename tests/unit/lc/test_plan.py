@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from halimede.api import neptune, parse
 from halimede.messages import ModelOutput
 from halimede.names import Key
+from services.lc import items, template
+from services.lc import plan as planning
 from services.lc.folders import Folders, Worker
 from services.lc.items import Items
 from services.lc.plan import Node, Plan, Preparation, Running, plan
@@ -248,6 +252,69 @@ def test_the_neptune_form_is_for_gm_to_translate_and_then_runs_the_users_script(
     assert (spec.argv, spec.cwd) == (("python", "little.py"), "/code")
     assert (spec.env["PYTHONPATH"], spec.env["nms_threshold"], spec.env["HEM_NAME"]) == ("/code", "0.6", "IBT")
     assert [path.path for path in spec.paths] == ["/code"]
+
+
+FIELDS = sorted(
+    template.POD_HARMLESS | template.CONTAINER_HARMLESS
+    | {"securityContext", "restartPolicy", "runAsUser", "limits", "memory", "cpu", "hostPath", "mountPath", "path"}
+)  # fmt: skip
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+    | st.sampled_from(["Always", "100E", "9e99", "512Mi", "$(A)", "/data", "python", "edge0"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+PARTS = st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4)
+
+
+@settings(deadline=None)
+@given(PARTS, PARTS)
+def test_no_template_whatsoever_ends_the_plan(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    body = service("other", uid="u2")
+    spec = {"nodeName": "edge0", "containers": [{"image": "halimede/worker", **container}], **pod}
+    body["spec"]["edgeWorker"]["template"] = {"spec": spec}
+    decided = decide(model(), service(), body)
+    assert HELMET in {start.service for start in decided.start}
+    standing = decided.standings[Key("jointinferenceservices", "default", "other")]
+    assert "Internal" not in str(standing)
+    for start in decided.start:
+        assert start.spec.digest
+        assert (start.spec.memory_bytes or 0) < 2**63
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise AttributeError("hunter2")
+
+
+@pytest.mark.parametrize("where", ["to_process", "placements", "redact"])
+def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = decide(model(), service()).start[0].spec.digest
+    monkeypatch.setattr(planning, where, broken)
+    decided = decide(model(), service(), running=[runs(digest)])
+    assert (decided.start, decided.stop) == ((), ())
+    lacks = [lack for s in decided.standings.values() for lack in (s.settled, *s.lacks.values()) if lack]
+    assert ("Failed", "Internal") in {(lack.phase, lack.reason) for lack in lacks}
+    assert "hunter2" not in str(lacks)
+
+
+def test_a_mistake_of_ours_with_one_worker_leaves_the_other_of_its_service_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken_at_the_edge(body: Any, role: str, *rest: Any) -> Any:
+        return broken() if role == "edge" else template.to_process(body, role, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planning, "to_process", broken_at_the_edge)
+    decided = decide(model(), model("big"), service(cloud_node="edge0"))
+    assert [start.worker for start in decided.start] == [CLOUD]
+    assert decided.standings[HELMET].lacks[EDGE].reason == "Internal"
+
+
+def test_a_resource_whose_reading_breaks_is_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "parse", broken)
+    settled = decide(service()).standings[HELMET].settled
+    assert settled
+    assert (settled.phase, settled.reason) == ("Failed", "Internal")
+    assert "hunter2" not in settled.message
 
 
 def test_datasets_are_wanted_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from halimede.models import Cache, Fetched, FetchError, Reason
 from halimede.names import Key
-from tests.integration.lc_world import HELMET, SMALL, World, model, service
+from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
 from tests.simulated import eventually, simulated
 
 
@@ -34,7 +35,7 @@ class Origin:
                 await asyncio.sleep(self.delay / 10)
             if self.failures:
                 raise self.failures.pop(0)
-            return Fetched(cache.path("0" * 64), "0" * 64, 1)
+            return cached(cache, "0" * 64)
         finally:
             self.now -= 1
 
@@ -153,3 +154,40 @@ async def test_a_dataset_elsewhere_is_taken_as_it_is(tmp_path: Path) -> None:
     async with node.gm.running(), node.lc():
         await node.gm.insert(body)
         await node.gm.reaches(Key("datasets", "default", "images"), "Ready")
+
+
+@simulated
+async def test_a_model_whose_file_has_vanished_is_brought_again_before_its_worker_starts_again(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin()
+    node.fetch = origin
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), service())
+        await eventually(lambda: node.launcher.alive)
+        origin.delay = 20
+        shutil.rmtree(node.config.folders.models)
+        node.launcher.of(EDGE).end(-9)
+        status = await node.gm.reaches(SMALL, "Pending", "ModelMissing")
+        assert "is gone" in status.message
+        status = await node.gm.reaches(HELMET, "Pending", "ModelNotReady")
+        assert status.workers[0].reason == "ModelMissing"
+        assert not node.launcher.alive
+        await node.gm.reaches(SMALL, "Ready")
+        await eventually(lambda: node.launcher.alive, 60)
+        await node.gm.says(EDGE)
+        await node.gm.reaches(HELMET, "Running")
+        assert len(origin.asked) == 2
+
+
+@simulated
+async def test_a_vanished_model_whose_origin_is_away_heals_when_it_comes_back(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin()
+    node.fetch = origin
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), service())
+        await eventually(lambda: node.launcher.alive)
+        origin.failures = [temporary(), temporary()]
+        shutil.rmtree(node.config.folders.models)
+        node.launcher.of(EDGE).end(1)
+        await node.gm.reaches(SMALL, "Pending", "Unreachable")
+        await eventually(lambda: node.launcher.alive, 60)
+        await node.gm.reaches(SMALL, "Ready")

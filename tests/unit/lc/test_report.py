@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from halimede import histogram
+from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
-from services.lc.folders import Worker
+from services.lc.folders import Folders, Worker
 from services.lc.plan import Lack, Standing
-from services.lc.report import add_up, compose
-from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service, world
+from services.lc.report import Reporter, add_up, compose
+from services.lc.store import Store
+from services.lc.supervisor import Supervisor
+from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, FakeLauncher, model, service, world
 from tests.simulated import eventually, simulated
 
 RUNNING = WorkerReport(name=EDGE.name, role="edge", phase="Running")
@@ -187,3 +190,25 @@ async def test_workers_of_two_services_are_told_apart(tmp_path: Path) -> None:
         await node.gm.reaches(type(HELMET)(HELMET.plural, "default", "other"), "Failed", "NoCamera")
         assert isinstance(node.gm.statuses[HELMET], NodeStatus)
         assert node.gm.statuses[HELMET].phase == "Running"
+
+
+@pytest.mark.parametrize("turns", range(4))
+@simulated
+async def test_a_stop_that_comes_with_news_is_not_lost(
+    turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Python 3.11 asyncio.wait_for would swallow it, and the controller would ignore SIGTERM from then on."""
+    with Store(tmp_path / "store.db") as store:
+        async with asyncio.TaskGroup() as tasks:
+            supervisor = Supervisor(FakeLauncher(), store, tasks, lambda _: None, lambda _: None)
+            reporter = Reporter(Folders(tmp_path, "edge0"), MemoryBus("lc.edge0", MemoryBroker()), store, supervisor)
+            # counts wait for their turn
+            monkeypatch.setattr(reporter, "_round", lambda: asyncio.sleep(0, 60.0))
+            task = tasks.create_task(reporter.run())
+            await asyncio.sleep(1)
+            reporter.touch(HELMET)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task], timeout=5)
+            assert task.cancelled()

@@ -253,3 +253,27 @@ async def test_info_of_unknown_workers_or_foreign_services_changes_nothing(tmp_p
         await asyncio.sleep(5)
         assert len(node.gm.history) == before
         assert Key("jointinferenceservices", "default", "other") not in node.gm.statuses
+
+
+@simulated
+async def test_a_start_that_breaks_in_an_unknown_way_ends_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise OverflowError("hunter2")
+
+    async with world(tmp_path) as node:
+        with monkeypatch.context() as patch:
+            patch.setattr(node.launcher, "start", broken)
+            await node.gm.insert(model(), service())
+            status = await node.gm.reaches(HELMET, "Failed", "Internal")
+            assert "hunter2" not in status.message
+        await eventually(lambda: node.launcher.alive, 60)
+        await node.gm.says(EDGE)
+        await node.gm.reaches(HELMET, "Running")
+
+
+@simulated
+async def test_a_worker_that_has_not_been_started_yet_is_not_called_restarting(tmp_path: Path) -> None:
+    async with world(tmp_path, inserted=True) as node:
+        assert not [s for _, key, s in node.gm.history if key == HELMET and s and s.reason == "Restarting"]

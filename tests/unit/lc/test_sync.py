@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from halimede.bus.memory import MemoryBus
-from services.lc.sync import PERIOD_S
+from services.lc.sync import PERIOD_S, _set_within
 from tests.integration.lc_world import HELMET, SMALL, FakeGm, World, model, service, world
 from tests.simulated import eventually, simulated
 
@@ -115,3 +117,23 @@ async def test_what_was_deleted_while_the_node_was_away_is_removed_after_its_syn
         await node.gm.delete(HELMET, "u1")
         await node.gm.forgotten(HELMET)
         assert node.launcher.alive == []
+
+
+@pytest.mark.parametrize("turns", range(4))
+@simulated
+async def test_a_stop_that_comes_with_a_wake_up_is_not_lost(turns: int) -> None:
+    event = asyncio.Event()
+
+    async def run() -> None:
+        while True:
+            event.clear()
+            await _set_within(event, 300)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(1)
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=5)
+    assert task.cancelled()

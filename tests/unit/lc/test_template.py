@@ -284,6 +284,39 @@ def test_equal_specs_have_equal_digests_and_any_change_another() -> None:
     )
 
 
+@pytest.mark.parametrize("context", ["root", ["root"], 7, True])
+def test_a_security_context_that_is_no_mapping_is_a_mistake_in_that_field(context: object) -> None:
+    assert "template.spec.securityContext" in refusal(securityContext=context)
+    assert "template.spec.containers[0].securityContext" in refusal({"securityContext": context})
+
+
+@pytest.mark.parametrize("policy", [["Always"], {"a": 1}, 7, True])
+def test_a_restart_policy_that_is_no_text_is_a_mistake_in_that_field(policy: object) -> None:
+    assert "template.spec.restartPolicy" in refusal(restartPolicy=policy)
+
+
+def test_what_is_null_asks_for_nothing() -> None:
+    assert process({"securityContext": None}, securityContext=None, restartPolicy=None) == process()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("memory", "100E"), ("memory", "9e99"), ("memory", 2**63), ("cpu", "9e99"), ("cpu", "5k")],
+)
+def test_limits_beyond_what_a_kernel_takes_are_refused(name: str, value: object) -> None:
+    assert f"containers[0].resources.limits.{name}: " in refusal({"resources": {"limits": {name: value}}})
+
+
+def test_the_largest_memory_limit_is_taken() -> None:
+    assert process({"resources": {"limits": {"memory": str(2**63 - 1)[:18]}}}).memory_bytes
+    assert process({"resources": {"limits": {"memory": "7Ei"}}}).memory_bytes == 7 * 2**60
+
+
+@pytest.mark.parametrize("folder", ["code", "./code", "../code", "~/code"])
+def test_a_relative_working_folder_is_refused_by_name(folder: str) -> None:
+    assert "containers[0].workingDir: " in refusal({"command": ["run"], "workingDir": folder})
+
+
 def test_the_host_is_this_one() -> None:
     host = Host("python", Path("/"))
     assert (host.uid, host.gid) == (os.getuid(), os.getgid())

@@ -160,14 +160,42 @@ async def test_a_changed_local_file_is_read_again_and_an_unchanged_one_is_not(tm
     assert (await fetch(str(path), "", cache)).path.read_bytes() == b"a new model"
 
 
-@pytest.mark.parametrize("status", [500, 503, 429])
+@pytest.mark.parametrize("etag", ['"1"', ""])
+@pytest.mark.parametrize("status", [500, 503, 429, 404, 410])
 async def test_an_origin_that_cannot_answer_does_not_take_the_cached_model_away(
-    status: int, origin: Origin, cache: Cache
+    status: int, etag: str, origin: Origin, cache: Cache
 ) -> None:
+    origin.etag = etag
     await fetch(f"{origin.url}/model", "", cache)
     origin.status = status
     fetched = await fetch(f"{origin.url}/model", "", cache)
     assert (fetched.digest, fetched.fresh) == (DIGEST, False)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_origin_that_refuses_takes_the_cached_model_away(status: int, origin: Origin, cache: Cache) -> None:
+    await fetch(f"{origin.url}/model", "", cache)
+    origin.status = status
+    with pytest.raises(FetchError, match=str(status)):
+        await fetch(f"{origin.url}/model", "", cache)
+
+
+async def test_a_local_file_that_was_removed_is_still_in_the_cache(tmp_path: Path, cache: Cache) -> None:
+    path = model_file(tmp_path)
+    await fetch(str(path), "", cache)
+    path.unlink()
+    fetched = await fetch(str(path), "", cache)
+    assert (fetched.digest, fetched.fresh) == (DIGEST, False)
+    with pytest.raises(FetchError, match="does not exist"):
+        await fetch(str(path), "0" * 64, cache)
+
+
+async def test_an_origin_whose_etag_went_away_is_known_by_what_it_gave_last(origin: Origin, cache: Cache) -> None:
+    await fetch(f"{origin.url}/model", "", cache)
+    origin.body, origin.etag = b"a new model", ""
+    await fetch(f"{origin.url}/model", "", cache)
+    origin.status = 503
+    assert (await fetch(f"{origin.url}/model", "", cache)).path.read_bytes() == b"a new model"
 
 
 async def test_a_wrong_digest_is_refused_and_nothing_is_kept(origin: Origin, tmp_path: Path, cache: Cache) -> None:

@@ -1,0 +1,78 @@
+"""One worker that is looked after: what is known of it, and how it stands by that. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Literal
+
+from halimede.messages import TaskInfo, WorkerInfo
+from halimede.names import Key
+from services.lc.folders import Worker
+from services.lc.process import Process, Role, Start
+
+WorkerPhase = Literal["Pending", "Running", "Failed"]
+
+#: seconds until a worker that has failed for the first time is started again
+FIRST_DELAY = 0.5
+#: seconds after which a process counts as stable
+STABLE_S = 30.0
+#: this many failures in a row, none after a stable run, are a crash loop
+QUICK_FAILURES = 3
+#: seconds after which a process that never reports counts as running all the same (a user's own script)
+SILENT_S = 5.0
+
+
+@dataclass(slots=True)
+class Entry:
+    """One worker that is looked after."""
+
+    worker: Worker
+    service: Key
+    uid: str
+    role: Role
+    spec_hash: str
+    #: None: adopted, and not asked for yet
+    start: Start | None
+    task: asyncio.Task[None] | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    process: Process | None = None
+    since: float = 0.0
+    adopted: bool = False
+    info: WorkerInfo | None = None
+    task_info: TaskInfo | None = None
+    restarts: int = 0
+    #: in a row, none of them after a stable run
+    failures: int = 0
+    #: the last failure was no crash but something that only a person can mend
+    mistaken: bool = False
+    #: why it could not be started; empty once it could
+    reason: str = ""
+    #: how the last process ended, and the last line of its log
+    ending: str = ""
+    line: str = ""
+    #: what it said when it failed; this may arrive after the process has ended
+    last_words: WorkerInfo | None = None
+    delay: float = FIRST_DELAY
+
+
+def stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
+    """Return phase, reason and message. One that keeps failing is not called Running before it has proved itself."""
+    info = entry.info
+    looping = entry.mistaken or entry.failures >= QUICK_FAILURES
+    ran_s = now - entry.since
+    if entry.stop.is_set():
+        return "Pending", "Stopping", ""
+    if entry.process and info and info.status == "failed":
+        return "Failed", info.reason or "WorkerFailed", info.message
+    if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
+        silent = info is None and not entry.adopted and ran_s < SILENT_S
+        return ("Pending", "Starting", "") if silent or (info and info.status == "starting") else ("Running", "", "")
+    if not entry.ending:  # its task has not run yet
+        return "Pending", "Starting", ""
+    words = entry.last_words
+    said = (words.message if words else "") or entry.line
+    message = f"{entry.ending}: {said}" if said else entry.ending
+    if entry.mistaken:
+        return "Failed", entry.reason or (words.reason if words else "") or "InvalidConfiguration", message
+    return ("Failed", "CrashLoopBackOff", message) if looping else ("Pending", "Restarting", message)

@@ -1,0 +1,52 @@
+"""Removes what the workers of a forgotten service have left on this node: their logs, ledgers and own files.
+
+A worker's folder is moved aside at once, so that a service that comes back under that name starts with an empty one,
+and is removed later in a thread: a worker may have written any number of files. A crash in between loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from typing import get_args
+
+import structlog
+
+from halimede.api import jointinference
+from halimede.api.placement import worker_name
+from halimede.errors import InvalidFieldError
+from halimede.names import Key
+from services.lc.folders import Folders, Worker
+from services.lc.process import Role
+
+log = structlog.get_logger()
+
+
+def put_aside(folders: Folders, service: Key) -> None:
+    """Move the folders of a service's workers to where ``remove`` finds them. None of its workers may run."""
+    if service.plural != jointinference.PLURAL:
+        return
+    for role in get_args(Role):
+        worker = Worker(service.namespace, worker_name(service.name, role, folders.node))
+        try:
+            folder = folders.worker(worker)
+            if folder.exists():
+                folders.removed.mkdir(exist_ok=True)
+                folder.rename(folders.removed / secrets.token_hex(8))
+                with contextlib.suppress(OSError):  # other workers of that namespace are there
+                    folder.parent.rmdir()
+        except InvalidFieldError:  # a name too long for a worker never had a folder
+            continue
+        except OSError as error:
+            log.warning("folder of a worker not removed", worker=str(worker), error=str(error))
+
+
+def remove(folders: Folders) -> None:
+    """Remove what was put aside. Blocks: call it in a thread."""
+    if folders.removed.is_dir():
+        for path in folders.removed.iterdir():
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
