@@ -59,7 +59,12 @@ def _layout(arguments: Sequence[str] | None) -> Layout:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    """Tell the user; a reader who has gone (``| head``) must not keep the system from stopping in order."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        # or what is left in the buffer would fail once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: HalimedeError, code: int) -> int:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from halimede.errors import HalimedeError, InvalidFieldError
+from services.runfile import usable
 
 DEFAULT_PORT = 1883
 #: how many ports from there are tried when none was asked for
@@ -97,11 +98,13 @@ class Broker:
         if self._process:
             raise RuntimeError("the broker runs already")
         binary = find_mosquitto()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        with usable(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
         for port in self._candidates():
             if not _is_free(port):
                 continue
-            self._spawn(binary, port)
+            with usable(self._folder):
+                self._spawn(binary, port)
             try:
                 trouble = await self._came_up(port)
             except BaseException:
@@ -203,10 +206,11 @@ class Broker:
 
     async def _came_up(self, port: int) -> str:
         """Wait until it says that it runs and accepts a connection; return what went wrong, or nothing."""
-        assert self._process is not None, "spawned"  # noqa: S101 - for the type checker
+        process = self._process
+        assert process is not None, "spawned"  # noqa: S101 - for the type checker
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                while self._process.poll() is None:
+                while process.poll() is None:  # ``stop`` may end it meanwhile
                     # its own word comes first: on a port that it lost somebody else would answer
                     if " running" in self._read_log():
                         _, writer = await asyncio.open_connection(HOST, port)
@@ -218,7 +222,7 @@ class Broker:
         lines = self._read_log().strip().splitlines()
         if any(IN_USE in line for line in lines):
             return IN_USE
-        return lines[-1] if lines else f"exit code {self._process.returncode}"
+        return lines[-1] if lines else f"exit code {process.returncode}"
 
     def _read_log(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""

@@ -7,8 +7,10 @@ stops when.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.runfile import usable
+
 PR_SET_PDEATHSIG = 1
 #: seconds: the pause before the first restart, the longest one, and how long a run counts as a good one
 FIRST_PAUSE, LONGEST_PAUSE, GOOD_RUN = 0.2, 10.0, 10.0
-MAX_LOG = 16 * 1024 * 1024
+#: a log that is longer is rotated; one earlier part is kept
+MAX_LOG = 10 * 1024 * 1024
 #: what a service exits with when its user has to change something
 USER_ERROR = 2
 
@@ -65,7 +70,8 @@ class Child:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             started = loop.time()
-            self._process = self._spawn()
+            with usable(self.log):
+                self._process = self._spawn()
             code = await _exited(self._process)
             if self._stopping.is_set():
                 return
@@ -103,10 +109,9 @@ class Child:
             return ""
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        if self.log.exists() and self.log.stat().st_size > MAX_LOG:
-            self.log.replace(self.log.with_suffix(".log.1"))
         # the services are no part of the wheel: they are found beside this file
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             return subprocess.Popen(
                 self._command,
@@ -117,6 +122,20 @@ class Child:
                 start_new_session=True,
                 preexec_fn=_end_with(os.getpid()),  # noqa: PLW1509 - two system calls, both safe after a fork
             )
+
+
+def rotate(log: Path) -> None:
+    """Put a long log aside while it is written: its writers hold it open, and append to whatever is there.
+
+    The few lines that are written between copying and truncating are lost. When there is no room for the copy, the
+    log is what takes it: then it is truncated all the same.
+    """
+    with contextlib.suppress(OSError):
+        if log.stat().st_size <= MAX_LOG:
+            return
+        with contextlib.suppress(OSError):
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        os.truncate(log, 0)
 
 
 def _end_with(parent: int) -> Callable[[], None]:

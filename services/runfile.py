@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from halimede.errors import HalimedeError
+
+
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raise HalimedeError that says what to do where a file of the system cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        raise HalimedeError(
+            f"{error.filename or path} cannot be used ({error.strerror}): "
+            "move it away or make room, or choose another folder with HALIMEDE_HOME or --home"
+        ) from error
 
 
 class RunFile:
@@ -39,17 +53,19 @@ class RunFile:
             raise HalimedeError(
                 f"a system already runs in {self._home} (pid {holder}): stop it first, or choose another --home"
             ) from error
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
         self._handle = handle
-        self.path.unlink(missing_ok=True)  # of one that was killed
+        with usable(self.path):
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+            self.path.unlink(missing_ok=True)  # of one that was killed
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Remove the file, then let the folder go. The lock file stays: removing it would let two in."""
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -58,5 +74,6 @@ class RunFile:
         """Say where the broker is; a reader sees all of it or nothing."""
         content = {"broker": broker, "pid": os.getpid(), "nodes": nodes, "started": datetime.now(UTC).isoformat()}
         new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(content, indent=2) + "\n")
-        new.replace(self.path)
+        with usable(self.path):
+            new.write_text(json.dumps(content, indent=2) + "\n")
+            new.replace(self.path)

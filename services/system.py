@@ -7,6 +7,7 @@ LCs first, for they let their workers finish; then GM; then the broker that all 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -22,14 +23,17 @@ from halimede.messages import GmPresence, Presence
 from halimede.names import check_name
 from services import orphans
 from services.broker import Broker
-from services.child import USER_ERROR, Child, Exit
-from services.runfile import RunFile
+from services.child import USER_ERROR, Child, Exit, rotate
+from services.runfile import RunFile, usable
 
-#: seconds: until everything is up, and for each step of stopping
-UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 30.0, 30.0, 10.0, 15.0
+#: seconds: until everything is up, and for each step of stopping. An LC gives each worker the grace that its user set
+UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 30.0, 120.0, 10.0, 15.0
+#: seconds between two words on who is waited for, and between two looks at the length of the logs
+WAITING_SAID, LOGS_SEEN = 5.0, 5.0
 #: how often a service may die while the system starts
 START_ATTEMPTS = 3
-BROKER_PAUSE = 0.2
+#: seconds before the broker is started again: at first, at most, and how long a run of it counts as a good one
+BROKER_PAUSE, BROKER_LONGEST_PAUSE, BROKER_GOOD_RUN = 0.2, 10.0, 30.0
 ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
 DEFAULT_NODES = ("edge0", "edge1", "cloud0")
 
@@ -91,12 +95,14 @@ class System:
         self._gm: Child | None = None
         self._lcs: list[Child] = []
         self._gave_up: asyncio.Future[None] | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Start everything, say where it is, wait for ``stop``, stop everything."""
         await self._broker.start()
         try:
+            if count := await orphans.end_strays(self._layout.home, self._layout.nodes, ORPHAN_STOP, hurry):
+                self._say(f"ended {count} processes of nodes that are not run any more")
             with first_error():
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._keep_broker(), name="broker")
@@ -104,8 +110,9 @@ class System:
                     for child in self._all():
                         group.create_task(child.run(), name=child.name)
                     group.create_task(self._live(stop, hurry), name="live")
+                    group.create_task(self._rotate_logs(), name="logs")
         finally:
-            self._stopping = True
+            self._stopping.set()
             await self._broker.stop()
 
     def reap(self) -> None:
@@ -130,19 +137,36 @@ class System:
             await self._stop(hurry)
 
     async def _stop(self, hurry: asyncio.Event) -> None:
-        self._stopping = True
+        self._stopping.set()
         self._say("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again hurries)")
-        await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
+        saying = asyncio.create_task(self._say_who_is_left(), name="waiting")
+        try:
+            await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
+        finally:
+            saying.cancel()
         await orphans.end(self._own, ORPHAN_STOP, hurry)
+        await orphans.end_strays(self._layout.home, (), ORPHAN_STOP, hurry)
         if self._gm:
             await self._gm.stop(GM_STOP, hurry)
         await self._broker.stop()
         self._say("stopped: nothing is left running")
 
+    async def _say_who_is_left(self) -> None:
+        while True:
+            await asyncio.sleep(WAITING_SAID)
+            left = ", ".join(lc.name for lc in self._lcs if lc.pid)
+            self._say(f"waiting for {left}: workers may finish what they do (Ctrl-C again ends them now)")
+
+    async def _rotate_logs(self) -> None:
+        while not await self._stops_within(LOGS_SEEN):
+            for log in (self._broker.log, *(child.log for child in self._all())):
+                rotate(log)
+
     def _make_children(self) -> None:
         home, url = self._layout.home, self._broker.url
         logs = home / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        with usable(logs):  # now, not when the first service starts
+            logs.mkdir(parents=True, exist_ok=True)
         arguments = ["--store", str(home / "gm"), "--broker", url]
         self._gm = Child("gm", "services.gm", arguments, logs / "gm.log", self._died)
         for node in self._layout.nodes:
@@ -160,13 +184,35 @@ class System:
                 self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {words} (see {child.log})"))
 
     async def _keep_broker(self) -> None:
-        """Start the broker again, on its port, when it dies. It comes back empty: all say again what they know."""
-        while not self._stopping:
+        """Start the broker again, on its port, when it dies, and go on trying: meanwhile edges answer without it.
+
+        It comes back empty: all say again what they know.
+        """
+        loop = asyncio.get_running_loop()
+        pause = BROKER_PAUSE
+        while not self._stopping.is_set():
+            started = loop.time()
             await self._broker.wait()
-            await asyncio.sleep(BROKER_PAUSE)  # when the whole group was signalled, our own stop comes first
-            if not self._stopping:
-                self._say("the broker ended; starting it again")
-                await self._broker.restart()
+            if loop.time() - started > BROKER_GOOD_RUN:
+                pause = BROKER_PAUSE
+            said = "the broker ended; starting it again"
+            while True:
+                # when the whole group was signalled, our own stop comes first
+                if await self._stops_within(pause):
+                    return
+                pause = min(pause * 2, BROKER_LONGEST_PAUSE)
+                self._say(said)
+                try:
+                    await self._broker.restart()
+                    break
+                except HalimedeError as error:
+                    said = f"the broker did not start ({error}); trying again"
+
+    async def _stops_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
 
     async def _wait_up(self) -> None:
         """Wait until GM and all nodes have said that they are there; raise HalimedeError that says who has not."""

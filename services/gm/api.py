@@ -25,14 +25,16 @@ from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownReso
 from services.gm.controllers import CONTROLLERS
 from services.gm.database import StoreError
 from services.gm.engine import Engine
+from services.gm.index import Entry
+from services.gm.removal import UnknownNodeError, remove_node
 from services.gm.store import SERVER_SET
 
 log = structlog.get_logger()
 
-#: bytes that an answer needs besides its items
+#: bytes that an answer needs besides its items, and a resource besides what the user wrote
 MARGIN = 64 * 1024
 #: operations that change something, and how many of their answers are kept for requests that are delivered again
-EDITS = frozenset({"apply", "delete"})
+EDITS = frozenset({"apply", "delete", "delete-node"})
 MAX_GIVEN = 256
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
 
@@ -83,11 +85,11 @@ class Api:
             return await self._dispatch(request)
         except InvalidFieldError as error:
             return _refused("Invalid", error, error.field)
-        except UnknownResourceError as error:
+        except (UnknownResourceError, UnknownNodeError) as error:
             return _refused("NotFound", error)
         except ConflictError as error:
             return _refused("Conflict", error)
-        except StoreError as error:
+        except (StoreError, BusError) as error:
             return _refused("Internal", error)
 
     async def _dispatch(self, request: ApiRequest) -> ApiReply:
@@ -110,6 +112,9 @@ class Api:
                 return ApiReply(events=self._editor.events(request.after, request.about, request.limit))
             case "nodes":
                 return self._nodes(request)
+            case "delete-node":
+                await remove_node(check_name("name", request.name), self._bus, self._cluster, self._engine)
+                return ApiReply(outcome="deleted")
             case "version":
                 return ApiReply(value={"version": __version__, "epoch": self._cluster.epoch})
 
@@ -118,7 +123,7 @@ class Api:
             return ApiReply(error=NO_EDITOR)
         resource = parse(_without_server_set(request.object))
         # what nodes will get must be valid as well, where the form is translated
-        CONTROLLERS[resource.key.plural].entry(resource)
+        self._check_size(CONTROLLERS[resource.key.plural].entry(resource))
         applied = await self._editor.apply(resource)
         if applied.outcome != "unchanged":
             generation = applied.stored.resource.metadata.generation
@@ -126,10 +131,17 @@ class Api:
             await self._cluster.record("Normal", reason, str(resource.key), f"generation {generation}")
         return ApiReply(outcome=applied.outcome, object=body_of(applied.stored))
 
+    def _check_size(self, entry: Entry) -> None:
+        """Refuse what could be stored and never be sent: nodes would wait for it without a word."""
+        size = len(msgspec.json.encode(entry.resource.body))
+        if size > self._room:
+            fix = f"keep it below {self._room} bytes, for it goes to nodes in one message: put data into files on them"
+            raise InvalidFieldError("resource", f"{size} bytes", fix)
+
     async def _delete(self, key: Key) -> ApiReply:
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
-        if self._cluster.get(key) is None and self._engine.forget_orphan(key):
+        if self._cluster.get(key) is None and await self._engine.forget_orphan(key):
             return ApiReply(outcome="deleted")
         stored = await self._editor.delete(key)
         return ApiReply(outcome="deleted", object=body_of(stored))
@@ -162,7 +174,7 @@ class Api:
 
     @property
     def _room(self) -> int:
-        """Bytes that the items of one answer may take."""
+        """Bytes that the items of one answer may take, and a resource on its way to a node."""
         return min(MAX_JSON, self._bus.max_packet or MAX_JSON) - MARGIN
 
 

@@ -8,7 +8,7 @@ import structlog
 
 from halimede import __version__, codec
 from halimede.bus import Announcement, Bus, Packet
-from halimede.errors import DisconnectedError
+from halimede.errors import DisconnectedError, first_error
 from halimede.messages import GmPresence
 from halimede.topics import GM_PRESENCE
 from services.gm.api import Api
@@ -47,18 +47,19 @@ class GlobalManager:
                 # Subscriptions before the first connection, which announces us: nodes answer with a sync at once.
                 await self._upstream.start()
                 await self._api.start()
-                async with asyncio.TaskGroup() as group:
-                    for name, work in {
-                        "gm changes": engine.follow(),
-                        "gm nodes": engine.watch(),
-                        "gm reconcile": engine.queue.run(),
-                        "gm status topics": engine.shown.run(),
-                        "gm syncs": engine.answers.run(),
-                        "gm downstream": engine.downstream.queue.run(),
-                        "gm memory": self._remember_always(),
-                        "gm broker watch": self._complain(),
-                    }.items():
-                        group.create_task(work, name=name)
+                with first_error():
+                    async with asyncio.TaskGroup() as group:
+                        for name, work in {
+                            "gm changes": engine.follow(),
+                            "gm nodes": engine.watch(),
+                            "gm reconcile": engine.queue.run(),
+                            "gm status topics": engine.shown.run(),
+                            "gm syncs": engine.answers.run(),
+                            "gm downstream": engine.downstream.queue.run(),
+                            "gm memory": self._remember_always(),
+                            "gm broker watch": self._complain(),
+                        }.items():
+                            group.create_task(work, name=name)
         finally:
             await self._remember()
             log.info("global manager stopped", epoch=self._cluster.epoch)

@@ -1,8 +1,8 @@
 """Opens GM's SQLite file: one GM at a time, a schema it knows, an epoch above all earlier ones, no corrupt content.
 
 Refuses a file that another GM holds or a newer version wrote (StoreError, with what to do). A corrupt file is moved
-aside, never deleted. The epoch has a copy in the lock file, so that a lost or quarantined store does not start again
-at 1: nodes would ignore it.
+aside, never deleted. The epoch has a copy in the lock file, and a new store counts from the time on, so that a lost,
+quarantined or removed store never starts below its predecessor: nodes would ignore it.
 
 Calls are synchronous and stay on the event loop: in WAL mode a write takes some tens of microseconds, and one that
 waits for the disk (a user's edit) happens at human speed. In return each method is atomic without a lock.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,8 @@ CREATE TABLE events (
 );
 CREATE INDEX events_about ON events (about, sequence);
 """
+#: came later and does not trouble a version that does not know it
+ADDED = "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)"
 CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 EPOCH_WIDTH = 20
 
@@ -53,7 +56,14 @@ class StoreError(HalimedeError):
 
 
 class Database:
-    """The open file. Attributes: ``epoch`` of this run, and ``lost`` if an earlier file of this place is gone."""
+    """The open file.
+
+    Attributes:
+        epoch: of this run.
+        lost: whether there may have been an earlier store, now gone: what it does not know need not be deleted. True
+            for every new one, for a folder that was emptied looks like one that was never used.
+
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +82,7 @@ class Database:
                 self.__exit__(None, None, None)
                 raise
         except OSError as error:
-            raise StoreError(f"the store {self.path} cannot be opened: {error.strerror}") from error
+            raise StoreError(_not_opened(self.path, error.strerror)) from error
         return self
 
     def __exit__(
@@ -127,15 +137,15 @@ class Database:
             self._connection = self._connect()
         except sqlite3.DatabaseError as error:
             if not _is_corrupt(error):
-                raise StoreError(f"the store {self.path} cannot be opened: {error}") from error
+                raise StoreError(_not_opened(self.path, error)) from error
             moved = self._quarantine()
             log.critical("store quarantined", store=str(self.path), moved_to=str(moved), error=str(error))
             self._connection = self._connect()
         with self.transaction(durable=True) as connection:
             known = dict(connection.execute("SELECT key, value FROM meta"))
             stored = known.get("epoch", 0)
-            self.lost = bool(known.get("lost", 0)) or (stored == 0 and spare > 0)
-            self.epoch = max(stored, spare) + 1
+            self.lost = bool(known.get("lost", 0)) or stored == 0
+            self.epoch = max(stored or _new_floor(), spare) + 1
             connection.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", [("epoch", self.epoch), ("lost", int(self.lost))]
             )
@@ -161,6 +171,7 @@ class Database:
                 )
             if version == 0:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            connection.execute(ADDED)
         except BaseException:
             connection.close()
             raise
@@ -177,6 +188,22 @@ class Database:
             if beside.exists():
                 beside.rename(f"{moved}{suffix}")
         return moved
+
+
+def _not_opened(path: Path, why: object) -> str:
+    return (
+        f"the store {path} cannot be opened: {why}: {path.parent} must be a folder that this user may write, with room"
+        f" on its disk, and {path.name} a file; make it so, or give another folder with --store"
+    )
+
+
+def _new_floor() -> int:
+    """Return what a new store counts from: nodes may have followed another one here, and ignore lower epochs for ever.
+
+    The time is surely above what any store counted: none starts more than once a second for long. It serves new stores
+    alone, so a clock that is set back later changes nothing.
+    """
+    return int(time.time())
 
 
 def _corrupt(text: str) -> sqlite3.DatabaseError:

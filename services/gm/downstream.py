@@ -148,6 +148,14 @@ class Downstream:
                 part.pop(key, None)
             line.deletes.pop((key, uid), None)
 
+    def remove(self, node: str) -> set[Key]:
+        """The node is gone for good; return what it held or should hold."""
+        keys = self.keys(node)
+        for key in keys:
+            self._holders.get(key, set()).discard(node)
+        del self._lines[node]
+        return keys
+
     # --- what nodes hold --------------------------------------------------------------------------------------
 
     def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> None:

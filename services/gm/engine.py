@@ -123,10 +123,11 @@ class Engine:
         patience = 0.0 if self.nodes.described(node) else BIRTH_PATIENCE
         self.answers.add(node, at=asyncio.get_running_loop().time() + patience)
 
-    def forget_orphan(self, key: Key) -> bool:
+    async def forget_orphan(self, key: Key) -> bool:
         """Take from all nodes what only they know (see ``Cluster.complete``); return whether any holds it."""
         held = self.downstream.held(key)
         for node, version in held.items():
+            await self._cluster.bury(version.uid, version.generation)  # others may hold it, and be away
             self.downstream.forget(node, key, version.uid, version.generation)
         return bool(held)
 
@@ -256,12 +257,16 @@ class Engine:
         stored = self._cluster.get(key)
         if stored is not None and stored.uid == held.uid:
             return
+        generation = held.generation
         if stored is None and not self._cluster.complete:
-            # our own store was lost: what runs out there may be all that is left of the user's work
-            text = "the store was lost and does not know it: apply it again, or delete it"
-            await self._cluster.record("Warning", "Unknown", str(key), f"node {node} holds it, but {text}")
-            return
-        self.downstream.forget(node, key, held.uid, held.generation)
+            last = self._cluster.buried(held.uid)
+            if last is None:
+                # our own store was lost: what runs out there may be all that is left of the user's work
+                text = "the store was lost and does not know it: apply it again, or delete it"
+                await self._cluster.record("Warning", "Unknown", str(key), f"node {node} holds it, but {text}")
+                return
+            generation = max(generation, last)
+        self.downstream.forget(node, key, held.uid, generation)
 
     def _existing(self, key: Key) -> Resource[Any] | None:
         entry = self.index.get(key)

@@ -78,8 +78,12 @@ class Index:
         return concerned | entry.references
 
     def node_changed(self, node: str) -> set[Key]:
-        """Place anew, on this node alone, what is there or may want it now; return all that this concerns."""
-        labels = self._nodes[node].labels
+        """Place anew, on this node alone, what is there or may want it now; return all that this concerns.
+
+        A node that is gone has no labels: only what names it stays.
+        """
+        known = self._nodes.get(node)
+        labels = known.labels if known else {}
         candidates = set(self._assigned.get(node, ()))
         for item in [(NODE_NAME, node), *labels.items()]:
             candidates |= self._wishes.get(item, set())

@@ -2,7 +2,7 @@
 
 Two rules keep stale news out: a will or birth of an earlier connection (lower epoch) is ignored, and a sync, which
 the broker never keeps, proves that its sender lives now. Labels are indexed, so that a selector costs no walk over
-all nodes. Nodes are never forgotten: a node that is away keeps what it was given.
+all nodes. A node that is away keeps what it was given: only a user can say that it is gone for good.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOTHING = Change()
 
 
 class Nodes(Mapping[str, Node]):
-    """All nodes that were ever seen."""
+    """All nodes that were ever seen and not removed since."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -109,6 +109,15 @@ class Nodes(Mapping[str, Node]):
         self._dirty.add(name)
         return self._put(replace(self._nodes[name], online=False))
 
+    def remove(self, name: str) -> None:
+        """Forget a node, as if it had never been seen."""
+        node = self._nodes.pop(name)
+        for item in node.labels.items():
+            self._discard(item, name)
+        self._dirty.discard(name)
+        self._unconfirmed.discard(name)
+        self._doubtful.pop(name, None)
+
     def described(self, name: str) -> bool:
         """Whether the birth of the node's present connection has arrived, and its labels with it."""
         node = self._nodes.get(name)
@@ -127,7 +136,7 @@ class Nodes(Mapping[str, Node]):
 
     def put_back(self, presences: Iterable[Presence]) -> None:
         """Hand these out again: they could not be remembered."""
-        self._dirty |= {presence.node for presence in presences}
+        self._dirty |= {presence.node for presence in presences} & self._nodes.keys()
 
     def _put(self, node: Node) -> Change:
         old = self._nodes.get(node.name)
@@ -135,9 +144,12 @@ class Nodes(Mapping[str, Node]):
         before = set(old.labels.items()) if old else set()
         after = set(node.labels.items())
         for item in before - after:
-            self._by_label[item].discard(node.name)
-            if not self._by_label[item]:
-                del self._by_label[item]
+            self._discard(item, node.name)
         for item in after - before:
             self._by_label.setdefault(item, set()).add(node.name)
         return Change(online=node.online != (old is not None and old.online), labels=before != after)
+
+    def _discard(self, item: tuple[str, str], name: str) -> None:
+        self._by_label[item].discard(name)
+        if not self._by_label[item]:
+            del self._by_label[item]

@@ -56,6 +56,18 @@ class Reports:
         for node in self._by_key.pop(key, {}):
             self._dirty.pop((key, node), None)
 
+    def keys(self, node: str) -> set[Key]:
+        """Return what a node reported on."""
+        return {key for key, reports in self._by_key.items() if node in reports}
+
+    def drop_node(self, node: str) -> set[Key]:
+        """The node is gone for good; return what it had reported on."""
+        keys = self.keys(node)
+        for key in keys:
+            del self._by_key[key][node]
+            self._dirty.pop((key, node), None)
+        return keys
+
     def take_dirty(self) -> tuple[Report, ...]:
         """Return what changed since the last call, to be remembered."""
         dirty, self._dirty = self._dirty, {}

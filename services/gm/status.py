@@ -5,7 +5,8 @@
 What the phases of a service mean:
 
 - Running: every expected worker runs the present generation.
-- Degraded: an edge worker runs, so samples are answered, but something else is not as asked.
+- Degraded: an edge worker runs, so samples are answered, but something else is not as asked. A worker needs no word of
+  its node for that: where one ran in this generation when its node fell silent, it is taken to run still.
 - Pending: no edge worker runs yet; something is missing, away or still starting. Heals by itself or when it appears.
 - Failed: no edge worker runs, and a worker has failed.
 """
@@ -66,7 +67,10 @@ class Share:
 
 @dataclass(slots=True)
 class _Tally:
-    """What is found while going through the nodes, each list in the order of the nodes."""
+    """What is found while going through the nodes, each list in the order of the nodes.
+
+    ``active`` workers run; of ``edges`` some may only have run when their node was last heard.
+    """
 
     active: int = 0
     edges: int = 0
@@ -149,7 +153,10 @@ def _count(share: Share, generation: int, tally: _Tally) -> None:
         return  # named and never seen: that is among what is missing
     told = share.told
     if not share.online:
-        tally.offline.append(Problem("NodeOffline", f"node {share.node} is offline"))
+        gone = f"node {share.node} is offline (gone for good: `halimede delete node {share.node}`)"
+        tally.offline.append(Problem("NodeOffline", gone))
+        if told is not None and told.observed_generation >= generation:
+            tally.edges += any(worker.role == "edge" and worker.phase == "Running" for worker in told.workers)
         return
     if told is None:
         tally.waiting.append(Problem("WaitingForNode", f"node {share.node} has not reported on it yet"))

@@ -34,6 +34,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 MAX_EVENTS = 5000
+#: a node that was away for longer than that many deletions has to be told by the user
+MAX_TOMBSTONES = 100_000
 #: events are counted now and then: that many more may be there
 EVENT_SLACK = 100
 #: what only the server sets; ``resourceVersion`` in an edit is the version that it is based on
@@ -102,7 +104,7 @@ class Store:
             self._write(stored)
         return stored
 
-    def remove(self, key: Key, uid: str) -> None:
+    def remove(self, key: Key, uid: str, generation: int) -> None:
         """Drop a resource and what nodes reported on it."""
         with self._db.transaction(durable=True) as db:
             db.execute(
@@ -110,6 +112,24 @@ class Store:
                 (key.plural, key.namespace, key.name),
             )
             db.execute("DELETE FROM reports WHERE uid = ?", (uid,))
+            self._bury(uid, generation)
+
+    def bury(self, uid: str, generation: int) -> None:
+        """Remember that a uid was deleted, for nodes that are away."""
+        with self._db.transaction(durable=True):
+            self._bury(uid, generation)
+
+    def buried(self, uid: str) -> int | None:
+        """Return the last generation of a uid that was deleted; None: nothing is known of that."""
+        row = self._db.connection.execute("SELECT generation FROM tombstones WHERE uid = ?", (uid,)).fetchone()
+        return row[0] if row else None
+
+    def _bury(self, uid: str, generation: int) -> None:
+        if not self._db.lost:
+            return  # whatever is not here was deleted
+        db = self._db.connection
+        db.execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (uid, generation))
+        db.execute("DELETE FROM tombstones WHERE rowid <= (SELECT max(rowid) FROM tombstones) - ?", (MAX_TOMBSTONES,))
 
     def write_status(self, key: Key, status: Status) -> None:
         """Replace a status."""
@@ -220,6 +240,12 @@ class Store:
             db.executemany(
                 "INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(node.node, msgspec.json.encode(node)) for node in nodes]
             )
+
+    def forget_node(self, node: str) -> None:
+        """Drop what is kept of a node."""
+        with self._db.transaction() as db:
+            db.execute("DELETE FROM reports WHERE node = ?", (node,))
+            db.execute("DELETE FROM nodes WHERE name = ?", (node,))
 
     def recall(self) -> Memory:
         """Return what was remembered. What another version wrote and this one cannot read is left out: nodes say it

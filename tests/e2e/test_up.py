@@ -101,6 +101,10 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
     nodes = {node["name"]: node for node in json.loads(up.halimede("nodes", "-o", "json").stdout)}
     assert {name: node["online"] for name, node in nodes.items()} == {"edge0": True, "cloud0": True}
     assert nodes["edge0"]["labels"] == {"node-role.kubernetes.io/edge": ""}
+    refused = up.halimede("delete", "node", "edge0")
+    assert (refused.returncode, "node edge0 is online" in refused.stderr) == (1, True)
+    assert "there is no node edge9" in up.halimede("delete", "node/edge9").stderr
+    assert up.halimede("delete", "node", "edge9", "--ignore-not-found").returncode == 0
     every = up.descendants()
     assert len(every) >= 4
 

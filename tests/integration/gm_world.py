@@ -135,9 +135,9 @@ class FakeNode:
             self._wake.clear()
             with contextlib.suppress(BusError):
                 await self._speak()
-            wait = asyncio.wait_for(self._wake.wait(), 1 if self._unsynced or self._unreported else 300)
             try:
-                await wait
+                async with asyncio.timeout(1 if self._unsynced or self._unreported else 300):
+                    await self._wake.wait()
             except TimeoutError:
                 self._unsynced = True
 

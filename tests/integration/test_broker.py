@@ -18,7 +18,9 @@ from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import HalimedeError, InvalidFieldError
 from services import broker as module
+from services import system as system_module
 from services.broker import Broker
+from services.runfile import RunFile
 from tests.simulated import eventually
 
 
@@ -98,7 +100,8 @@ async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
         waiting = asyncio.create_task(broker.wait())
         assert broker.pid
         os.kill(broker.pid, signal.SIGKILL)
-        assert await asyncio.wait_for(waiting, 5) == -signal.SIGKILL
+        async with asyncio.timeout(5):
+            assert await waiting == -signal.SIGKILL
         await broker.start()
         assert broker.pid
 
@@ -129,7 +132,8 @@ async def test_it_ends_with_its_parent(tmp_path: Path) -> None:
         sys.executable, "-c", textwrap.dedent(program), stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout
-    pid = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+    async with asyncio.timeout(20):
+        pid = int(await parent.stdout.readline())
     assert psutil.pid_exists(pid)
     parent.kill()
     await parent.wait()
@@ -139,3 +143,54 @@ async def test_it_ends_with_its_parent(tmp_path: Path) -> None:
 async def test_its_allocator_is_pinned_for_large_frames(tmp_path: Path) -> None:
     async with Broker(tmp_path) as broker:
         assert psutil.Process(broker.pid).environ().items() >= module.MALLOC.items()
+
+
+async def test_the_system_outlives_a_broker_that_cannot_be_restarted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_module, "BROKER_PAUSE", 0.05)
+    said: list[str] = []
+    with RunFile(tmp_path) as run_file:
+        system = system_module.System(system_module.Layout(tmp_path), run_file, said.append)
+        broker = system._broker
+        await broker.start()
+        keeping = asyncio.create_task(system._keep_broker())
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            assert broker.pid
+            os.kill(broker.pid, signal.SIGKILL)
+            await eventually(lambda: broker.pid is None)
+            thief.bind((module.HOST, broker.port))
+            thief.listen()
+            await eventually(lambda: sum("did not start" in line for line in said) >= 2)
+            assert not keeping.done()
+        await eventually(lambda: broker.pid is not None, 10)
+        # stopping does not wait for a long pause
+        monkeypatch.setattr(system_module, "BROKER_LONGEST_PAUSE", 60.0)
+        system._stopping.set()
+        await broker.stop()
+        async with asyncio.timeout(1):
+            await keeping
+    assert said[0] == "the broker ended; starting it again"
+    assert "it is in use" in said[1]
+
+
+async def test_a_broker_that_dies_again_and_again_is_started_ever_more_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    with RunFile(tmp_path) as run_file:
+        system = system_module.System(system_module.Layout(tmp_path), run_file, lambda _: None)
+
+        async def stops_within(seconds: float) -> bool:
+            pauses.append(seconds)
+            return len(pauses) == 8
+
+        async def nothing() -> int:
+            return 1
+
+        monkeypatch.setattr(system, "_stops_within", stops_within)
+        monkeypatch.setattr(system._broker, "wait", nothing)
+        monkeypatch.setattr(system._broker, "restart", nothing)
+        await system._keep_broker()
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -165,7 +167,7 @@ async def test_a_node_that_was_away_gets_everything_by_its_sync(tmp_path: Path) 
         await w.apply(model("small"), model("big"), service())
         await w.reaches("Running")
         edge.bus.cut()
-        await w.reaches("Pending", "NodeOffline")
+        await w.reaches("Degraded", "NodeOffline")
         edited = service()
         edited["spec"]["edgeWorker"]["deadlineMs"] = 100
         await w.apply(edited, model("small", labels=["a"]))
@@ -187,7 +189,7 @@ async def test_what_was_deleted_while_a_node_was_away_is_removed_by_its_sync(tmp
         await w.apply(model("small"), model("big"), service())
         await w.reaches("Running")
         edge.bus.cut()
-        await w.reaches("Pending", "NodeOffline")
+        await w.reaches("Degraded", "NodeOffline")
         assert (await w.ask("delete", plural=SERVICES, name="helmet")).outcome == "deleted"
         await eventually(lambda: w.status() is None)
         assert (await w.ask("get", plural=SERVICES, name="helmet")).error.reason == "NotFound"
@@ -272,7 +274,8 @@ async def test_counts_are_added_over_edge_workers_alone_and_survive_moves_and_a_
 @simulated
 async def test_a_restarted_gm_has_a_higher_epoch_and_takes_nothing_away(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0") as cloud:
-        async with w.gm():
+        async with w.gm() as cluster:
+            before = cluster.epoch
             await w.apply(model("small"), model("big"), service())
             await w.reaches("Running")
         await eventually(lambda: b'"online":true' not in w.broker.retained("sedna/gm/presence"))
@@ -285,7 +288,7 @@ async def test_a_restarted_gm_has_a_higher_epoch_and_takes_nothing_away(tmp_path
             await asyncio.sleep(60)
             assert edge.log == [("synced", "", 0)]
             assert cloud.log == [("synced", "", 0)]
-            assert edge.gm_epoch == 2
+            assert edge.gm_epoch == before + 1
             assert {d.status.phase for _, d in w.statuses if d.name == "helmet"} == {"Running"}, "no false alarm"
 
 
@@ -420,25 +423,26 @@ async def test_a_sync_before_its_birth_takes_nothing_away(tmp_path: Path) -> Non
 
 @simulated
 async def test_a_second_gm_on_one_store_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.gm():
+    async with world(tmp_path) as w, w.gm() as first:
         with pytest.raises(StoreError, match=r"another global manager uses .*store\.db: stop it, or .*--store"):
             async with LocalCluster(w.store):
                 pass
     async with LocalCluster(w.store) as cluster:
-        assert cluster.epoch == 2
+        assert cluster.epoch == first.epoch + 1
 
 
 @simulated
 async def test_a_corrupt_store_is_put_aside_and_costs_no_running_worker(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0"):
-        async with w.gm():
+        async with w.gm() as cluster:
+            before = cluster.epoch
             await w.apply(model("small"), model("big"), service())
             await w.reaches("Running")
         w.store.write_bytes(b"not a database at all" * 1000)
         edge.log.clear()
         async with w.gm() as cluster:
             assert w.store.with_name("store.db.corrupt-1").exists()
-            assert cluster.epoch == 2, "nodes follow the highest epoch only"
+            assert cluster.epoch > before, "nodes follow the highest epoch only"
             await eventually(lambda: bool(edge.sent("synced")))
             assert edge.sent("delete") == []
             assert {k.name for k in edge.holds} == {"helmet", "small"}
@@ -452,6 +456,77 @@ async def test_a_corrupt_store_is_put_aside_and_costs_no_running_worker(tmp_path
             await w.reaches("Running", name="other")
         async with w.gm() as cluster:
             assert not cluster.complete, "still not all is known after the next start"
+
+
+@simulated
+async def test_a_gm_whose_folder_was_emptied_is_followed_and_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge, w.node("cloud0"):
+        async with w.gm():
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+        shutil.rmtree(w.store.parent)
+        edge.log.clear()
+        later = time.time() + 60
+        monkeypatch.setattr("time.time", lambda: later)
+        async with w.gm():
+            await eventually(lambda: bool(edge.sent("synced")))
+            await asyncio.sleep(60)
+            assert HELMET in edge.holds
+            await w.apply(model("small"), model("big"), service("other"))
+            await w.reaches("Running", name="other")
+
+
+@simulated
+@pytest.mark.parametrize("known", [True, False], ids=["deleted", "deleted though only nodes knew it"])
+async def test_a_delete_reaches_a_node_that_was_away_even_once_a_store_was_lost(tmp_path: Path, known: bool) -> None:
+    async with world(tmp_path) as w, w.node("edge0") as edge:
+        async with w.gm(), w.node("cloud0") as cloud:
+            await w.apply(model("small"), model("big"), service())
+            await w.reaches("Running")
+        w.store.unlink()
+        async with w.gm():
+            await eventually(lambda: bool(edge.sent("synced")))
+            if known:
+                await w.apply(model("small"), model("big"), service())
+                stored = (await w.ask("get", plural=SERVICES, name="helmet")).object
+                await eventually(lambda: edge.holds[HELMET][0] == stored["metadata"]["uid"])
+            away = w.node("cloud0")
+            away.holds, away.epoch = {**cloud.holds, HELMET: edge.holds[HELMET]}, cloud.epoch
+            assert (await w.ask("delete", plural=SERVICES, name="helmet")).outcome == "deleted"
+            await eventually(lambda: HELMET not in edge.holds)
+        async with w.gm(), away:
+            await eventually(lambda: HELMET not in away.holds)
+            assert known or Key(MODELS, "default", "big") in away.holds, "nobody asked for that to be deleted"
+
+
+@simulated
+async def test_a_node_that_is_gone_for_good_is_deleted_and_troubles_nobody_any_more(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.node("edge0", line="1"), w.node("cloud0"):
+        async with w.gm():
+            gone = w.node("edge7", line="1")
+            async with gone:
+                await w.apply(model("small"), model("big"), service(edge={"line": "1"}))
+                await w.reaches("Running")
+                refused = (await w.ask("delete-node", name="edge7")).error
+                assert refused.reason == "Conflict"
+                assert "edge7 is online" in refused.message
+            degraded = await w.reaches("Degraded", "NodeOffline")
+            assert "halimede delete node edge7" in degraded.conditions[-1].message
+            assert (await w.ask("delete-node", name="edge7")).outcome == "deleted"
+            await w.reaches("Running")
+            assert [n.name for n in (await w.ask("nodes")).nodes] == ["cloud0", "edge0"]
+            assert (await w.ask("delete-node", name="edge7")).error.reason == "NotFound"
+            assert not w.broker.retained("node/edge7/sedna/presence")
+            assert not w.broker.retained("node/edge7/default/sedna/upstream/models/small/status")
+        async with w.gm():
+            await asyncio.sleep(30)
+            assert [n.name for n in (await w.ask("nodes")).nodes] == ["cloud0", "edge0"]
+            assert [n.node for n in (await w.reaches("Running")).nodes] == ["cloud0", "edge0"]
+            # it may come back all the same
+            async with w.node("edge7", line="1"):
+                await eventually(lambda: [n.node for n in w.status().status.nodes] == ["cloud0", "edge0", "edge7"])
 
 
 @simulated

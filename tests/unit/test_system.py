@@ -8,19 +8,32 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
+from filelock import FileLock
 
 from halimede.errors import HalimedeError, InvalidFieldError
 from services import child as child_module
 from services import orphans
+from services import system as system_module
 from services.__main__ import main
 from services.child import Child, Exit
+from services.lc.folders import Folders
+from services.lc.linux import MARK
 from services.runfile import RunFile
-from services.system import labels, parse_nodes
+from services.system import Layout, System, labels, parse_nodes
 
 NEVER = asyncio.Event
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """``main`` sets up logging for its process; here that is the process of other tests as well."""
+    yield
+    structlog.reset_defaults()
 
 
 def test_nodes_get_the_label_of_the_role_in_their_name() -> None:
@@ -115,7 +128,8 @@ async def test_a_child_that_is_killed_comes_back_and_one_that_is_stopped_does_no
     assert await pid_of(child) != first
     assert str(exits[0]) == "played ended (signal SIGKILL); starting it again in 0.01 s"
     await child.stop(5, NEVER())
-    await asyncio.wait_for(running, 5)
+    async with asyncio.timeout(5):
+        await running
     assert child.pid is None
     assert len(exits) == 1
 
@@ -128,7 +142,8 @@ async def test_a_child_that_keeps_dying_is_started_ever_more_slowly(modules: Pat
         while len(exits) < 3:
             await asyncio.sleep(0.01)
     await child.stop(5, NEVER())
-    await asyncio.wait_for(running, 5)
+    async with asyncio.timeout(5):
+        await running
     assert [exit_.pause for exit_ in exits[:3]] == [0.01, 0.02, 0.04]
 
 
@@ -154,6 +169,7 @@ def test_orphans_become_children_are_reaped_and_ended() -> None:
     script = """
 import asyncio, subprocess, sys, time
 from services import orphans
+from services import system as system_module
 orphans.become_subreaper()
 leave = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', sys.argv[1]]).pid)"
 stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
@@ -167,6 +183,113 @@ assert not orphans.children()
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("folder", ["logs", "broker", "run.json"])
+def test_a_file_in_the_way_is_one_line_that_says_what_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], folder: str
+) -> None:
+    (tmp_path / folder).mkdir() if folder == "run.json" else (tmp_path / folder).touch()
+    assert main(["--home", str(tmp_path), "--nodes", "edge0"]) == 1
+    said = capfd.readouterr().err
+    assert said.startswith(f"Error: {tmp_path / folder}")
+    assert "move it away" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_reader_who_has_gone_keeps_nothing_from_being_done() -> None:
+    script = "from services.__main__ import _say\nfor n in range(3): _say('word')\nimport sys; sys.exit(7)"
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, timeout=30, check=False
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (7, b"")
+
+
+async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "MAX_LOG", 10)
+    monkeypatch.setattr(system_module, "LOGS_SEEN", 0.01)
+    with RunFile(tmp_path) as run_file:
+        system = System(Layout(tmp_path, ["edge0"]), run_file, lambda _: None)
+        system._make_children()
+        logs = [system._broker.log, tmp_path / "logs" / "gm.log", tmp_path / "logs" / "lc-edge0.log"]
+        rotating = asyncio.create_task(system._rotate_logs())
+        for log in logs:
+            log.parent.mkdir(exist_ok=True)
+            with log.open("ab", buffering=0) as file:
+                file.write(b"a long line\n")
+                async with asyncio.timeout(5):
+                    while log.stat().st_size:
+                        await asyncio.sleep(0.01)
+                file.write(b"short\n")
+            assert log.read_bytes() == b"short\n"
+            assert log.with_name(f"{log.name}.1").read_bytes() == b"a long line\n"
+        system._stopping.set()
+        async with asyncio.timeout(5):
+            await rotating
+
+
+async def test_whoever_is_waited_for_is_named_and_gets_its_time(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_module, "WAITING_SAID", 0.1)
+    slow = (
+        "import signal, time, sys\nsignal.signal(15, lambda *_: (time.sleep(0.5), sys.exit(0)))\n"
+        "print('ready', flush=True)\ntime.sleep(60)"
+    )
+    said: list[str] = []
+    child = make(modules, slow, [])
+    with RunFile(modules) as run_file:
+        system = System(Layout(modules, ["edge0"]), run_file, said.append)
+        system._lcs = [child]
+        running = asyncio.create_task(child.run())
+        await pid_of(child)
+        await system._stop(asyncio.Event())
+        await running
+    assert any(line.startswith("waiting for played: ") for line in said)
+    assert (said[-1], system_module.LC_STOP >= 120) == ("stopped: nothing is left running", True)
+
+
+def worker_of(home: Path, node: str, code: str = "") -> subprocess.Popen[bytes]:
+    """Start what looks like a worker of a node, and wait until it runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import signal, time\n{code}\nprint('ready', flush=True)\ntime.sleep(60)"],
+        env={**os.environ, "HALIMEDE_PROCESS": f"{home}/nodes/{node} {{}}"},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+async def test_workers_of_nodes_that_are_not_run_any_more_are_ended_and_no_others(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    stubborn = worker_of(home, "edge9", "signal.signal(15, signal.SIG_IGN)")
+    stray, with_lc = worker_of(home, "edge8"), worker_of(home, "edge7")
+    kept, foreign = worker_of(home, "edge0"), worker_of(tmp_path / "other", "edge9")
+    lock = home / "nodes" / "edge7" / "lc.lock"
+    lock.parent.mkdir(parents=True)
+    every = [stubborn, stray, with_lc, kept, foreign]
+    try:
+        with FileLock(lock):
+            assert await orphans.end_strays(home, ["edge0"], 0.3, asyncio.Event()) == 2
+            assert stray.wait(5) == -signal.SIGTERM
+            assert stubborn.wait(5) == -signal.SIGKILL
+            assert [process.poll() for process in (with_lc, kept, foreign)] == [None] * 3
+        assert await orphans.end_strays(home, (), 0.3, asyncio.Event()) == 2
+        assert foreign.poll() is None
+    finally:
+        for process in every:
+            process.kill()
+            process.communicate()
+
+
+def test_the_mark_and_the_lock_are_those_of_local_controllers(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, "edge0")
+    assert orphans.MARK == MARK
+    assert folders.root == tmp_path / "nodes" / "edge0"
+    assert folders.lock == folders.root / "lc.lock"
 
 
 def test_own_children_are_not_reaped() -> None:

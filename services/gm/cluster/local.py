@@ -12,12 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
+
 from halimede.api import Resource
 from halimede.messages import Event, Status
 from halimede.names import Key
 from services.gm.cluster.port import Applied, ConflictError, EventType, Memory, Stored
-from services.gm.database import Database
+from services.gm.database import Database, StoreError
 from services.gm.store import Store, require
+
+log = structlog.get_logger()
 
 
 class LocalCluster:
@@ -54,7 +58,7 @@ class LocalCluster:
 
     @property
     def complete(self) -> bool:
-        """False once the file was lost or quarantined."""
+        """False unless no earlier store can have been lost (see ``Database.lost``)."""
         return not self._database.lost
 
     def get(self, key: Key) -> Stored | None:
@@ -89,17 +93,32 @@ class LocalCluster:
         """Let a resource go whose deletion was asked for."""
         stored = self._resources.get(key)
         if stored is not None and stored.uid == uid and stored.deleting:
-            self._store.remove(key, uid)
+            self._store.remove(key, uid, stored.resource.metadata.generation)
             del self._resources[key]
             self._announce(key)
 
+    async def bury(self, uid: str, generation: int) -> None:
+        """Remember that a uid was deleted."""
+        self._store.bury(uid, generation)
+
+    def buried(self, uid: str) -> int | None:
+        """Return the last generation of a uid that was deleted."""
+        return self._store.buried(uid)
+
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Add to the event log."""
-        self._store.add_event(type_, reason, about, message)
+        """Add to the event log, if there is room: nothing that happens may fail because it cannot be told."""
+        try:
+            self._store.add_event(type_, reason, about, message)
+        except StoreError as error:
+            log.warning("event not kept", reason=reason, about=about, message=message, error=str(error))
 
     async def remember(self, memory: Memory) -> None:
         """Keep reports and nodes."""
         self._store.remember(memory.reports, memory.nodes)
+
+    async def forget_node(self, node: str) -> None:
+        """Drop what is kept of a node."""
+        self._store.forget_node(node)
 
     async def recall(self) -> Memory:
         """Return what was remembered."""

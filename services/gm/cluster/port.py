@@ -112,11 +112,22 @@ class Cluster(Protocol):
     async def finalize(self, key: Key, uid: str) -> None:
         """Let a resource go whose deletion was asked for. Nothing happens if it is gone, or is another one by now."""
 
+    async def bury(self, uid: str, generation: int) -> None:
+        """Remember that a uid was deleted which only nodes knew."""
+
+    def buried(self, uid: str) -> int | None:
+        """Return the last generation of a uid that is known to be deleted, where not all that is gone is (see
+        ``complete``).
+        """
+
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Add to the event log; the same again in a row raises its count."""
+        """Add to the event log, if that can be done; the same again in a row raises its count. Raises nothing."""
 
     async def remember(self, memory: Memory) -> None:
         """Keep reports and nodes, each in place of the earlier one."""
+
+    async def forget_node(self, node: str) -> None:
+        """Drop what was remembered of a node that is gone for good."""
 
     async def recall(self) -> Memory:
         """Return what was remembered."""

@@ -13,7 +13,8 @@ import pytest
 import structlog
 
 from services.gm.__main__ import main
-from services.gm.database import Database
+from services.gm.app import GlobalManager
+from services.gm.database import Database, StoreError
 
 NOBODY = "mqtt://127.0.0.1:1"
 
@@ -51,6 +52,17 @@ def test_a_store_in_use_is_named_with_what_to_do_and_exit_code_2(
     assert str(tmp_path / "store.db") in error
     assert "--store" in error
     assert "Traceback" not in error
+
+
+def test_what_goes_wrong_in_a_background_task_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def breaks(_: GlobalManager) -> None:
+        raise StoreError("the disk is full: make room")
+
+    monkeypatch.setattr(GlobalManager, "_complain", breaks)
+    assert main(["--store", str(tmp_path), "--broker", NOBODY]) == 2
+    assert "halimede gm: the disk is full: make room\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from halimede.api import parse
 from halimede.messages import NodeStatus, Presence, Status
 from halimede.names import Key
+from services.gm.cluster.local import LocalCluster
 from services.gm.cluster.port import ConflictError, Report, Stored
 from services.gm.database import SCHEMA_VERSION, Database, StoreError
 from services.gm.store import EVENT_SLACK, MAX_EVENTS, Store
@@ -102,14 +103,9 @@ def test_two_groups_cannot_share_a_name(tmp_path: Path) -> None:
             store.apply(first, parse(seed))
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("apply"), st.integers(0, 2), st.sampled_from(["", "a", "b"])),
-        st.tuples(st.just("delete"), st.just(0), st.just("")),
-        st.tuples(st.just("reopen"), st.just(0), st.just("")),
-    ),
-    max_size=25,
-)
+APPLIES = st.tuples(st.just("apply"), st.integers(0, 2), st.sampled_from(["", "a", "b"]))
+OTHERS = st.tuples(st.sampled_from(["delete", "reopen"]), st.just(0), st.just(""))
+STEPS = st.lists(st.one_of(APPLIES, OTHERS), max_size=25)
 
 
 @settings(deadline=None, max_examples=50)  # each step waits for the disk
@@ -133,7 +129,7 @@ def test_identity_follows_the_history_of_edits_whatever_it_is(steps: list[tuple[
                     assert store.mark_deleted(marked) is marked
                     with pytest.raises(ConflictError, match="being deleted"):
                         store.apply(marked, parse(model("small")))
-                    store.remove(SMALL, have.uid)
+                    store.remove(SMALL, have.uid, have.resource.metadata.generation)
                     have = None
             else:
                 applied = store.apply(have, edited(model("small", labels=[str(label)]), annotations={"note": text}))
@@ -189,19 +185,28 @@ def test_reports_and_nodes_are_remembered_and_unreadable_ones_left_out(tmp_path:
         memory = Store(database).recall()
         assert memory.reports == (report,)
         assert memory.nodes == (presence,)
-        Store(database).remove(SMALL, "u")
+        Store(database).remove(SMALL, "u", 1)
         assert Store(database).recall().reports == ()
 
 
-def test_the_epoch_rises_at_every_start_even_if_the_file_is_lost(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def test_the_epoch_rises_at_every_start_even_if_the_file_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gm" / "store.db"
+    clock = 1000
+    monkeypatch.setattr("time.time", lambda: clock)
     seen = []
-    for lose in (False, False, True, False):
+    for lose in ("", "", "file", "", "folder", ""):
         with Database(path) as database:
-            seen.append((database.epoch, database.lost))
-        if lose:
+            seen.append(database.epoch)
+            assert database.lost, "whoever made a new store cannot know what was there before"
+        if lose == "file":
+            clock = 10  # set back: the copy of the epoch counts
             path.unlink()
-    assert seen == [(1, False), (2, False), (3, False), (4, True)]
+        elif lose == "folder":
+            clock = 2000
+            shutil.rmtree(path.parent)
+    assert seen == [1001, 1002, 1003, 1004, 1005, 2001]
 
 
 @pytest.mark.parametrize("damage", ["garbage", "torn"])
@@ -250,6 +255,23 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         pass
 
 
+async def test_an_event_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "store.db") as cluster:
+        cluster._database.connection.execute("PRAGMA max_page_count = 1")
+        for number in range(1000):
+            await cluster.record("Normal", "Flood", f"node/{number}", "x" * 1000)
+        assert len(cluster.events(0, "", 10_000)) < 1000
+
+
+def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "store.db").mkdir()
+    with pytest.raises(StoreError, match=r"unable to open database file: .* give another folder with --store"):
+        Database(tmp_path / "store.db").__enter__()
+    (tmp_path / "gm").write_text("")
+    with pytest.raises(StoreError, match="give another folder with --store"):
+        Database(tmp_path / "gm" / "store.db").__enter__()
+
+
 def _apply_and_die(path: str) -> None:
     with opened(Path(path)) as store:
         store.apply(None, parse(model("small")))
@@ -268,9 +290,10 @@ def test_what_was_applied_survives_a_kill_and_the_lock_does_not(tmp_path: Path) 
 
 def test_one_store_serves_one_manager(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with Database(path), pytest.raises(StoreError, match="another global manager uses"), Database(path):
+    with Database(path) as database, pytest.raises(StoreError, match="another global manager uses"), Database(path):
         pass
+    before = database.epoch
     with Database(path) as database:
-        assert database.epoch == 2
+        assert database.epoch == before + 1
         with pytest.raises(sqlite3.OperationalError):
             database.connection.execute("nonsense")
