@@ -177,7 +177,7 @@ EXAMPLES: dict[str, Any] = {
             ],
         ),
     ),
-    t.GM_PRESENCE.id: m.GmPresence(epoch=12, online=True, version="0.1.0"),
+    t.GM_PRESENCE.id: m.GmPresence(epoch=12, online=True, version="0.1.0", store="5f1d7a84e2d94f0b"),
     t.API_REQUEST.id: m.ApiRequest(op="apply", object=SERVICE),
     t.API_REPLY.id: m.ApiReply(outcome="created", object=SERVICE),
     t.LOGS_REQUEST.id: m.LogsRequest(namespace="default", worker=EDGE, offset=-4096),

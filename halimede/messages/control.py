@@ -146,11 +146,15 @@ class Presence(Message, kw_only=True):
 
 
 class GmPresence(Message, kw_only=True):
-    """Birth and will of GM. A node follows the highest epoch that it has seen."""
+    """Birth and will of GM. A node follows the highest epoch that it has seen.
+
+    ``store`` tells two GMs apart that keep different stores: only one may use a broker.
+    """
 
     epoch: Count
     online: bool
     version: Short = ""
+    store: Short = ""
 
 
 class DeadLetter(Message, kw_only=True):

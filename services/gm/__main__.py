@@ -15,6 +15,7 @@ from halimede import __version__
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError
 from halimede.log import configure
+from services.gm.alone import refuse_a_second
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 
@@ -37,12 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(store: Path, settings: MqttSettings) -> None:
     async with LocalCluster(store / "store.db") as cluster:
-        work = asyncio.create_task(GlobalManager(MqttBus(CLIENT_ID, settings), cluster, cluster).run(), name="gm")
+        work = asyncio.create_task(_work(cluster, settings), name="gm")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, work.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await work
+
+
+async def _work(cluster: LocalCluster, settings: MqttSettings) -> None:
+    await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", settings), cluster.identity)
+    await GlobalManager(MqttBus(CLIENT_ID, settings), cluster, cluster).run()
 
 
 def _parser() -> argparse.ArgumentParser:

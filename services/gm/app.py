@@ -67,11 +67,12 @@ class GlobalManager:
     def _announcement(self) -> Announcement:
         """Return birth and will; the bus asks for them right before each connection."""
         self._engine.connecting()
+        epoch, store = self._cluster.epoch, self._cluster.identity
         birth, will = (
             Packet(
                 topic=str(GM_PRESENCE.at()),
                 payload=codec.encode(
-                    GM_PRESENCE, GmPresence(epoch=self._cluster.epoch, online=online, version=__version__)
+                    GM_PRESENCE, GmPresence(epoch=epoch, online=online, version=__version__, store=store)
                 ),
                 qos=GM_PRESENCE.qos,
                 retain=GM_PRESENCE.retain,

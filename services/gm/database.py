@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ CREATE INDEX events_about ON events (about, sequence);
 ADDED = "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)"
 CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 EPOCH_WIDTH = 20
+#: fits SQLite's signed integers
+IDENTITY_BITS = 62
 
 
 class StoreError(HalimedeError):
@@ -60,6 +63,7 @@ class Database:
 
     Attributes:
         epoch: of this run.
+        identity: of this store, drawn when it was made.
         lost: whether there may have been an earlier store, now gone: what it does not know need not be deleted. True
             for every new one, for a folder that was emptied looks like one that was never used.
 
@@ -68,6 +72,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.epoch = 0
+        self.identity = ""
         self.lost = False
         self._lock = -1
         self._connection: sqlite3.Connection | None = None
@@ -146,8 +151,11 @@ class Database:
             stored = known.get("epoch", 0)
             self.lost = bool(known.get("lost", 0)) or stored == 0
             self.epoch = max(stored or _new_floor(), spare) + 1
+            identity = known.get("identity") or secrets.randbits(IDENTITY_BITS)
+            self.identity = f"{identity:016x}"
             connection.executemany(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)", [("epoch", self.epoch), ("lost", int(self.lost))]
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", identity)],
             )
         # one write of fixed width: never half a number
         os.pwrite(self._lock, f"{self.epoch:0{EPOCH_WIDTH}d}\n".encode(), 0)

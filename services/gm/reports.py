@@ -51,6 +51,14 @@ class Reports:
         if old is not None and old.live:
             self._put(replace(old, live=False))
 
+    def missing(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
+        """Return what a node reported on and does not hold, by key and uid: its clearing was missed."""
+        return [
+            key
+            for key in self.keys(node)
+            if (report := self._by_key[key][node]).live and holds.get(key) != report.status.uid
+        ]
+
     def drop(self, key: Key) -> None:
         """The resource is gone, and what was counted for it."""
         for node in self._by_key.pop(key, {}):

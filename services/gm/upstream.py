@@ -54,6 +54,9 @@ class Upstream:
     async def _sync(self, delivery: Delivery[Sync]) -> None:
         node = delivery.names["node"]
         await self._engine.node_changed(node, self._engine.nodes.synced(node, delivery.body.epoch))
+        holds = {Key(held.plural, held.namespace, held.name): held.uid for held in delivery.body.holds}
+        for key in self._engine.reports.missing(node, holds):  # a sync is the whole truth
+            self._cleared(node, key)
         self._engine.synced(node, delivery.body)
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
@@ -66,7 +69,9 @@ class Upstream:
             self._engine.queue.add(key, spaced=True)
 
     async def _status_cleared(self, names: Mapping[str, str]) -> None:
-        node, key = names["node"], _key(names)
+        self._cleared(names["node"], _key(names))
+
+    def _cleared(self, node: str, key: Key) -> None:
         self._engine.reports.cleared(key, node)
         self._engine.downstream.cleared(node, key)
         self._engine.queue.add(key)

@@ -83,6 +83,21 @@ async def test_a_missing_model_is_named_and_heals_when_it_appears(tmp_path: Path
 
 
 @simulated
+async def test_a_node_that_forgot_while_nobody_listened_is_not_shown_as_running(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        edge.holds.clear()
+        edge.reports = False  # its clearing went into the void
+        edge.sync()
+        status = await w.reaches("Pending")
+        assert status.active == 1
+        edge.reports = True
+        edge.sync()
+        await w.reaches("Running")
+
+
+@simulated
 async def test_a_misspelt_model_in_an_edit_costs_no_running_worker(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"):
         await w.apply(model("small"), model("big"), service())

@@ -57,6 +57,11 @@ class LocalCluster:
         return self._database.epoch
 
     @property
+    def identity(self) -> str:
+        """Of the store."""
+        return self._database.identity
+
+    @property
     def complete(self) -> bool:
         """False unless no earlier store can have been lost (see ``Database.lost``)."""
         return not self._database.lost

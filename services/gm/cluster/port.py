@@ -92,6 +92,10 @@ class Cluster(Protocol):
         """Higher at every start of GM than ever before: nodes follow the highest."""
 
     @property
+    def identity(self) -> str:
+        """Tells this source of truth from any other."""
+
+    @property
     def complete(self) -> bool:
         """Whether a resource that is not here is known to be deleted. False once a store was lost: then what nodes
         hold beyond it is left alone.
