@@ -11,13 +11,14 @@ import pytest
 
 from halimede.bus.memory import MemoryBroker
 from services.broker import Broker
+from tests.ports import free_port
 from tests.worlds import MemoryWorld, MqttWorld, World
 
 
 @pytest.fixture(scope="session")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A real broker on a free port. Shared by the tests of one process: use names of your own (``unique``)."""
-    broker = Broker(tmp_path_factory.mktemp("mosquitto"))
+    broker = Broker(tmp_path_factory.mktemp("mosquitto"), port=free_port())
     asyncio.run(broker.start())
     yield broker
     asyncio.run(broker.stop())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -18,6 +17,7 @@ from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError
 from services.broker import Broker
+from tests.ports import free_port
 from tests.proxy import Proxy
 from tests.simulated import eventually
 
@@ -28,12 +28,6 @@ HOST = "127.0.0.1"
 async def proxy(mosquitto: Broker) -> AsyncIterator[Proxy]:
     async with Proxy(mosquitto.port) as proxy:
         yield proxy
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_a_refused_client_says_why_and_never_its_password(tmp_path: Path, unique: str) -> None:

@@ -26,6 +26,7 @@ from halimede.cli.client import Client
 from halimede.cli.manifests import load as load_manifests
 from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Result, StatusDocument
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits"
@@ -111,7 +112,7 @@ class System:
 async def running(home: Path, nodes: str = "edge0,edge1,cloud0") -> AsyncIterator[System]:
     """Start a system, yield it, stop it by Ctrl-C, and insist that nothing is left behind."""
     environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_TEST_RUN": str(home)}
-    command = [sys.executable, "-m", "services", "--nodes", nodes, "--home", str(home)]
+    command = [sys.executable, "-m", "services", "--nodes", nodes, "--home", str(home), "--port", str(free_port())]
     with (home.parent / f"{home.name}.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -28,11 +30,6 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
             return found
         time.sleep(0.05)
     raise AssertionError(f"not within {seconds} s")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Up:

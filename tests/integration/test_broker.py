@@ -21,6 +21,7 @@ from services import broker as module
 from services import system as system_module
 from services.broker import Broker
 from services.runfile import RunFile
+from tests.ports import free_port
 from tests.simulated import eventually
 
 
@@ -80,7 +81,7 @@ async def test_a_restart_keeps_the_port_and_loses_what_was_retained(tmp_path: Pa
     async def receive(packet: Packet) -> None:
         got.append(packet.payload)
 
-    async with Broker(tmp_path) as broker:
+    async with Broker(tmp_path, port=free_port()) as broker:
         port, pid = broker.port, broker.pid
         async with MqttBus(unique, broker.url) as bus:
             await bus.wait_connected(5)
@@ -96,7 +97,7 @@ async def test_a_restart_keeps_the_port_and_loses_what_was_retained(tmp_path: Pa
 
 
 async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
-    async with Broker(tmp_path) as broker:
+    async with Broker(tmp_path, port=free_port()) as broker:
         waiting = asyncio.create_task(broker.wait())
         assert broker.pid
         os.kill(broker.pid, signal.SIGKILL)

@@ -21,6 +21,7 @@ from halimede.bus.requests import Requests
 from halimede.messages import LogsReply, LogsRequest
 from services.broker import Broker
 from tests.integration.lc_world import EDGE, HELMET, FakeGm, model, service
+from tests.ports import free_port
 from tests.simulated import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +124,7 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with Broker(tmp_path / "broker") as broker:
+    async with Broker(tmp_path / "broker", port=free_port()) as broker:
         gm = FakeGm(MqttBus("gm", broker.url))
         async with gm.running():
             made = Node(tmp_path, broker, gm)

@@ -19,6 +19,7 @@ from halimede.cli.client import Client
 from services.broker import Broker
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 async def mosquitto(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with Broker(tmp_path / "broker") as broker:
+    async with Broker(tmp_path / "broker", port=free_port()) as broker:
         yield broker
 
 

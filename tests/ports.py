@@ -1,0 +1,25 @@
+"""Ports for brokers that a test kills and starts again: nobody else may take one of them in between.
+
+They lie below the range that systems hand out to outgoing connections, and every pytest process has its own part.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+
+FIRST, PART = 20_000, 1500
+
+
+def free_port() -> int:
+    """Return a port on loopback that is free, and that no other test process will choose."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    while True:
+        port = FIRST + worker * PART + random.randrange(PART)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
