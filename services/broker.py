@@ -254,7 +254,10 @@ def _is_free(port: int) -> bool:
 async def _exited(process: subprocess.Popen[bytes]) -> int:
     """Wait for a child without a thread and without a tie to the loop that started it."""
     loop = asyncio.get_running_loop()
-    pidfd = os.pidfd_open(process.pid)
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return process.wait()  # reaped already
     try:
         gone = asyncio.Event()
         loop.add_reader(pidfd, gone.set)

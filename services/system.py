@@ -92,6 +92,8 @@ class System:
         self._run_file = run_file
         self._say = say
         self._broker = Broker(layout.home / "broker", port=layout.port)
+        #: children of this process from before this system: none of its orphans
+        self._before = frozenset(orphans.children())
         self._gm: Child | None = None
         self._lcs: list[Child] = []
         self._gave_up: asyncio.Future[None] | None = None
@@ -238,7 +240,7 @@ class System:
         return [*([self._gm] if self._gm else []), *self._lcs]
 
     def _own(self) -> set[int | None]:
-        return {self._broker.pid, *(child.pid for child in self._all())}
+        return {self._broker.pid, *(child.pid for child in self._all()), *self._before}
 
     def _where(self) -> str:
         home, port = self._layout.home, self._broker.port

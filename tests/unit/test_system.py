@@ -239,13 +239,15 @@ async def test_whoever_is_waited_for_is_named_and_gets_its_time(modules: Path, m
     )
     said: list[str] = []
     child = make(modules, slow, [])
-    with RunFile(modules) as run_file:
+    with RunFile(modules) as run_file, subprocess.Popen(["sleep", "60"]) as stranger:
         system = System(Layout(modules, ["edge0"]), run_file, said.append)
         system._lcs = [child]
         running = asyncio.create_task(child.run())
         await pid_of(child)
         await system._stop(asyncio.Event())
         await running
+        assert stranger.poll() is None, "a child from before the system is not the system's to end"
+        stranger.kill()
     assert any(line.startswith("waiting for played: ") for line in said)
     assert (said[-1], system_module.LC_STOP >= 120) == ("stopped: nothing is left running", True)
 
