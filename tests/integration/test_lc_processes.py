@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -107,7 +108,13 @@ class Node:
         return [p for p in found if not self.process or p.pid != self.process.pid]
 
     def workers(self) -> list[int]:
-        return [p.pid for p in self.leftovers() if os.getsid(p.pid) == p.pid]
+        """Those among them that lead a session: a worker does, what it starts does not."""
+        found = []
+        for process in self.leftovers():
+            with contextlib.suppress(ProcessLookupError):  # it may end while we look
+                if os.getsid(process.pid) == process.pid:
+                    found.append(process.pid)
+        return found
 
     async def apply(self, script: str, *, generation: int = 1, **container: Any) -> None:
         """Send the Model and a service whose edge worker is that script."""
@@ -227,8 +234,10 @@ async def test_a_worker_that_dies_takes_its_family_with_it_before_the_next_one(n
         model(url=str(node.folder / "model.onnx")),
         service(edge={"image": "any", "command": ["sh", "-c", FAMILY], "workingDir": str(node.folder)}),
     )
-    await eventually(lambda: len(node.leftovers()) == 3, PATIENCE)
+    log = node.home / "nodes/edge0/workers/default/helmet-edge-edge0/worker.log"
+    await eventually(lambda: log.exists() and "steady" in log.read_text(), PATIENCE)  # all three are there
     first = {p.pid for p in node.leftovers()}
+    assert len(first) == 3
     os.kill(node.workers()[0], signal.SIGKILL)
     await eventually(lambda: len(node.leftovers()) == 3 and not first & {p.pid for p in node.leftovers()}, PATIENCE)
 
