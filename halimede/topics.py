@@ -79,8 +79,9 @@ PRESENCE = Topic(
     qos=1,
     retain=True,
     publishers=(Role.LC, Role.GM),
-    subscribers=(Role.GM, Role.OPERATOR),
-    doc="Birth and will of the node's LC, both with the connection's epoch. GM clears it when a user deletes the node.",
+    subscribers=(Role.GM, Role.LC, Role.OPERATOR),
+    doc="Birth and will of the node's LC, both with the connection's epoch. GM clears it when a user deletes the node. "
+    "An LC listens to its own: another one under its name shows there.",
 )
 WORKER_INFO = Topic(
     "worker-info",
@@ -104,7 +105,7 @@ CAMERA_FRAME = Topic(
     qos=1,
     retain=False,
     publishers=(Role.CAMERA, Role.OPERATOR),
-    subscribers=(Role.EDGE,),
+    subscribers=(Role.EDGE, Role.OPERATOR),
     doc="One frame: ours (msgpack, see `request`), or a bare JPEG or PNG from any MQTT client. QoS 0 or 1, "
     "the publisher's choice. The edge workers of a service share one subscription per camera.",
     shared=True,
@@ -151,7 +152,7 @@ LOAD = Topic(
     qos=0,
     retain=True,
     publishers=(Role.CLOUD,),
-    subscribers=(Role.EDGE,),
+    subscribers=(Role.EDGE, Role.OPERATOR),
     doc="A cloud worker's free credits and service time. Cleared by its will.",
 )
 RESULT = Topic(
@@ -164,6 +165,18 @@ RESULT = Topic(
     publishers=(Role.EDGE,),
     subscribers=(Role.CONSUMER, Role.OPERATOR),
     doc="Every final answer, once for each frame id; consumers drop repeated ids.",
+)
+
+HARD_SAMPLE = Topic(
+    "hard-sample",
+    "{ns}/sedna/inference/{service}/hard",
+    m.HardSample,
+    Encoding.MSGPACK,
+    qos=0,
+    retain=False,
+    publishers=(Role.EDGE,),
+    subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER),
+    doc="A glimpse of a hard sample, as a thumbnail: at most one a second from each edge worker.",
 )
 
 # --- watching and steering --------------------------------------------------------------------------------------
@@ -187,8 +200,8 @@ GM_PRESENCE = Topic(
     qos=1,
     retain=True,
     publishers=(Role.GM,),
-    subscribers=(Role.LC, Role.OPERATOR),
-    doc="Birth and will of GM, with its epoch.",
+    subscribers=(Role.LC, Role.GM, Role.OPERATOR),
+    doc="Birth and will of GM, with its epoch. A GM looks whether another one is there.",
 )
 API_REQUEST = Topic(
     "api-request",
@@ -233,6 +246,28 @@ LOGS_REPLY = Topic(
     publishers=(Role.LC,),
     subscribers=(Role.OPERATOR,),
     doc="The node's answer to the client that asked.",
+)
+TRACE_REQUEST = Topic(
+    "trace-request",
+    "sedna/trace/request/{client}",
+    m.TraceRequest,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.OPERATOR,),
+    subscribers=(Role.EDGE, Role.CLOUD),
+    doc="Ask all workers what they remember of one frame.",
+)
+TRACE_REPLY = Topic(
+    "trace-reply",
+    "sedna/trace/reply/{client}",
+    m.TraceReply,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.EDGE, Role.CLOUD),
+    subscribers=(Role.OPERATOR,),
+    doc="The steps that one worker remembers, to the client that asked.",
 )
 DEAD_LETTER = Topic(
     "dead-letter",

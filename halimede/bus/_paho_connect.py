@@ -18,7 +18,7 @@ from halimede.bus._paho_properties import no_properties, v5_properties
 from halimede.bus.link import Deliver
 from halimede.bus.port import Packet
 from halimede.bus.settings import MqttSettings
-from halimede.errors import DisconnectedError
+from halimede.errors import DisconnectedError, InvalidFieldError
 
 #: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline
 CANCEL_PATIENCE = 1.0
@@ -26,8 +26,13 @@ CANCEL_PATIENCE = 1.0
 
 async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> PahoLink:
     """Connect and wait until the broker accepts us. Raises OSError, TimeoutError or DisconnectedError."""
-    tls = _RememberingContext(settings.tls) if settings.tls else None
-    client = _client(settings, client_id, will, tls)
+    try:
+        context = settings.context()
+        login = settings.login()
+    except InvalidFieldError as error:  # changed since the start: perhaps in the middle of a rotation
+        raise DisconnectedError(str(error)) from error
+    tls = _RememberingContext(context) if context else None
+    client = _client(settings, client_id, will, tls, login)
     try:
         await _connect_in_thread(client, settings)
     except OSError:
@@ -50,7 +55,13 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
     return link
 
 
-def _client(settings: MqttSettings, client_id: str, will: Packet | None, tls: _RememberingContext | None) -> Client:
+def _client(
+    settings: MqttSettings,
+    client_id: str,
+    will: Packet | None,
+    tls: _RememberingContext | None,
+    login: tuple[str | None, str | None],
+) -> Client:
     client = Client(
         CallbackAPIVersion.VERSION2,
         client_id,
@@ -60,8 +71,8 @@ def _client(settings: MqttSettings, client_id: str, will: Packet | None, tls: _R
     )
     client.connect_timeout = settings.connect_timeout_s
     client.max_inflight_messages = 0  # no limit of paho's: it would queue without one, and ours is the link's slots
-    if settings.username is not None:
-        client.username_pw_set(settings.username, settings.password)
+    if login[0] is not None:
+        client.username_pw_set(*login)
     if tls:
         client.tls_set_context(tls)  # type: ignore[arg-type]  # paho asks no more of a context
     if will:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from halimede.bus.credentials import Credentials
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 
@@ -19,6 +21,9 @@ class MqttSettings:
     """Where the broker is and how to speak to it. The password never shows in ``repr``.
 
     Attributes:
+        secure: TLS, and never anything less: the broker's certificate is checked, against the credentials' authority
+            or else the system's.
+        credentials: a folder that is read anew for every connection; it comes before ``username`` and ``password``.
         prefix: levels put before every topic and taken off again; for a broker that several systems share.
         keepalive_s: a silent connection is found dead within 1.5 times this.
         receive_maximum: QoS 1 messages that the broker may send before the first is acknowledged. A handler that is
@@ -33,7 +38,8 @@ class MqttSettings:
     port: int = PLAIN_PORT
     username: str | None = None
     password: str | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = None
+    secure: bool = False
+    credentials: Credentials | None = None
     prefix: str = ""
     keepalive_s: int = 15
     receive_maximum: int = 256
@@ -47,11 +53,27 @@ class MqttSettings:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    def login(self) -> tuple[str | None, str | None]:
+        """Return the user name and password for the next connection. Raises InvalidFieldError."""
+        return self.credentials.login() if self.credentials else (self.username, self.password)
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the TLS context for the next connection, None without TLS. Raises InvalidFieldError."""
+        if not self.secure:
+            return None
+        if self.credentials:
+            return self.credentials.context()
+        context = ssl.create_default_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
     @classmethod
-    def from_url(cls, url: str, *, variable: str = "HALIMEDE_BROKER") -> MqttSettings:
+    def from_url(
+        cls, url: str, *, variable: str = "HALIMEDE_BROKER", credentials: str | Path | None = None
+    ) -> MqttSettings:
         """Read ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
 
-        ``mqtts`` checks the broker's certificate against the system's authorities. Raises InvalidFieldError, naming
+        ``credentials`` is a folder (see ``Credentials``), empty for none. Raises InvalidFieldError, naming
         ``variable`` and without the password.
         """
         shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url) if isinstance(url, str) else url
@@ -68,12 +90,16 @@ class MqttSettings:
         if not re.fullmatch(r"[A-Za-z0-9._:%-]+", parts.hostname) or parts.netloc.endswith(":"):
             raise problem
         secure = parts.scheme == "mqtts"
+        own = Credentials(Path(credentials).expanduser()) if credentials else None
+        if own:
+            own.check(secure=secure)
         levels = [check_name(f"{variable} (prefix)", level) for level in parts.path.strip("/").split("/") if level]
         return cls(
             host=parts.hostname,
             port=port or (TLS_PORT if secure else PLAIN_PORT),
             username=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password) if parts.password is not None else None,
-            tls=ssl.create_default_context() if secure else None,
+            secure=secure,
+            credentials=own,
             prefix="".join(f"{level}/" for level in levels),
         )

@@ -29,12 +29,13 @@ async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict
     once, away = False, False
     while True:
         try:
+            user, password = settings.login()
             client = aiomqtt.Client(
                 settings.host,
                 settings.port,
-                username=settings.username,
-                password=settings.password,
-                tls_context=settings.tls,
+                username=user,
+                password=password,
+                tls_context=settings.context(),
                 identifier=f"cli-{secrets.token_hex(8)}",
                 protocol=aiomqtt.ProtocolVersion.V5,
                 timeout=5,

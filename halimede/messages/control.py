@@ -61,6 +61,11 @@ class TaskInfo(Message, kw_only=True, omit_defaults=False):
     batches: Count = 0
     edge_latency: Histogram | None = None
     offload_latency: Histogram | None = None
+    #: frames inside a worker now
+    queued: Count = 0
+    #: a cloud worker's parts of one answer: waiting for the model, and the model's call
+    queue_latency: Histogram | None = None
+    compute_latency: Histogram | None = None
 
 
 class WorkerInfo(Message, kw_only=True):
@@ -76,6 +81,8 @@ class WorkerInfo(Message, kw_only=True):
     message: Text = ""
     task_info: TaskInfo | None = None
     owner_info: TaskInfo | None = None
+    #: where its health and metrics are, such as http://127.0.0.1:40123
+    http: Short = ""
 
 
 class ModelOutput(Message, kw_only=True):
@@ -101,6 +108,7 @@ class WorkerReport(Message, kw_only=True):
     restarts: Count = 0
     reason: Short = ""
     message: Text = ""
+    http: Short = ""
 
 
 class NodeStatus(Message, kw_only=True):
@@ -143,6 +151,8 @@ class Presence(Message, kw_only=True):
     cpus: Count = 0
     memory_bytes: Count = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
+    #: where its health and metrics are
+    http: Short = ""
 
 
 class GmPresence(Message, kw_only=True):
@@ -155,6 +165,8 @@ class GmPresence(Message, kw_only=True):
     online: bool
     version: Short = ""
     store: Short = ""
+    #: where its page, health and metrics are
+    http: Short = ""
 
 
 class DeadLetter(Message, kw_only=True):

@@ -91,6 +91,9 @@ class NodeInfo(Message, kw_only=True):
     memory_bytes: Count = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
     resources: Count = 0
+    #: an operator has asked for it to be empty: nothing is placed here
+    drained: bool = False
+    http: Short = ""
 
 
 class ApiRequest(Message, kw_only=True):
@@ -98,10 +101,11 @@ class ApiRequest(Message, kw_only=True):
 
     ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it a stale one is refused. ``get`` and ``delete``
     need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes ``after`` and
-    ``about``; ``nodes`` takes nothing; ``delete-node`` needs ``name``, of a node that is gone for good.
+    ``about``; ``nodes`` takes nothing; ``delete-node`` needs ``name``, of a node that is gone for good; ``drain`` and
+    ``uncordon`` need ``name``, of a node.
     """
 
-    op: Literal["apply", "get", "list", "delete", "events", "nodes", "delete-node", "version"]
+    op: Literal["apply", "get", "list", "delete", "events", "nodes", "delete-node", "drain", "uncordon", "version"]
     plural: Short = ""
     namespace: Short = ""
     name: Short = ""

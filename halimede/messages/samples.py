@@ -100,3 +100,54 @@ class Load(Message, kw_only=True):
 
     credits: Count
     service_ms: Millis = 0.0
+
+
+class HardSample(Message, kw_only=True, omit_defaults=False):
+    """A hard sample as a small picture, for people who want to see what the small model is unsure of.
+
+    ``data`` is a JPEG or PNG thumbnail. It is a glimpse, at most one a second from a worker, never a record.
+    """
+
+    v: Literal[1] = 1
+    id: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    camera: Short = ""
+    worker: Name
+    node: Short = ""
+    by: Literal["edge", "cloud"]
+    degraded: bool = False
+    reason: Short = ""
+    edge_label: Annotated[str, Meta(max_length=1024)] = ""
+    edge_score: Finite = 0.0
+    label: Annotated[str, Meta(max_length=1024)] = ""
+    score: Finite = 0.0
+    data: Annotated[bytes, Meta(max_length=65_536)]
+
+
+class TraceRequest(Message, kw_only=True):
+    """Ask every worker what it remembers of one frame."""
+
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class Span(Message, kw_only=True):
+    """One step of a frame's way through a worker: an OpenTelemetry span in short.
+
+    ``start_ns`` is that worker's wall clock (nanoseconds since 1970), for show: clocks of machines differ. Within a
+    worker steps are in order; ``duration_ns`` is from a monotonic clock.
+    """
+
+    name: Short
+    start_ns: Count
+    duration_ns: Count
+    attributes: Annotated[dict[Short, str | int | float | bool], Meta(max_length=32)] = {}
+
+
+class TraceReply(Message, kw_only=True):
+    """What one worker remembers of a frame: nothing is said by one that knows nothing of it."""
+
+    worker: Name
+    role: Literal["edge", "cloud"]
+    namespace: Short = ""
+    service: Short = ""
+    node: Short = ""
+    spans: Annotated[list[Span], Meta(max_length=64)] = []

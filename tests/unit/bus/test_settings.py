@@ -31,11 +31,11 @@ def test_an_address_gives_host_and_port(url: str, host: str, port: int) -> None:
 
 
 def test_mqtts_checks_the_brokers_certificate_and_mqtt_has_none() -> None:
-    secure = MqttSettings.from_url("mqtts://broker").tls
+    secure = MqttSettings.from_url("mqtts://broker").context()
     assert secure is not None
     assert secure.verify_mode is ssl.CERT_REQUIRED
     assert secure.check_hostname
-    assert MqttSettings.from_url("mqtt://broker").tls is None
+    assert MqttSettings.from_url("mqtt://broker").context() is None
 
 
 def test_credentials_are_unquoted_and_the_password_never_shows() -> None:

@@ -1,0 +1,73 @@
+"""What a client shows the broker: a folder of small files, as a Kubernetes secret is mounted and `halimede certs` makes.
+
+``ca.crt``: who signs the broker's certificate (without it: the system's authorities). ``tls.crt`` and ``tls.key``: the
+client's own certificate. ``username`` and ``password``: for a broker that asks for them. They are read anew for every
+connection, so that new ones count from the next connection on, without a restart.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.errors import InvalidFieldError
+
+FIX = "give the folder of one user that `halimede certs` made, or mount one with ca.crt, tls.crt, tls.key or password"
+TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
+MOST_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A folder with the credentials of one user of the broker. ``variable`` is what errors name."""
+
+    folder: Path
+    variable: str = "HALIMEDE_CREDENTIALS"
+
+    def check(self, *, secure: bool) -> None:
+        """Raise InvalidFieldError for a folder that cannot serve, or that is for TLS where the address is not."""
+        if not self.folder.is_dir():
+            raise InvalidFieldError(self.variable, str(self.folder), f"there is no such folder: {FIX}")
+        found = [name for name in (*TLS_FILES, "password") if (self.folder / name).exists()]
+        if not found:
+            raise InvalidFieldError(self.variable, str(self.folder), f"it holds no credentials: {FIX}")
+        if ("tls.crt" in found) != ("tls.key" in found):
+            raise InvalidFieldError(self.variable, str(self.folder), "tls.crt and tls.key go together")
+        if not secure and any(name in TLS_FILES for name in found):
+            raise InvalidFieldError(
+                self.variable, str(self.folder), "it is for TLS: write the broker's address as mqtts://host:port"
+            )
+        self.login()
+        if secure:
+            self.context()
+
+    def login(self) -> tuple[str | None, str | None]:
+        """Return user name and password, None where there are none."""
+        return self._text("username"), self._text("password")
+
+    def context(self) -> ssl.SSLContext:
+        """Return a TLS context with what is in the folder now. Raises InvalidFieldError."""
+        authority, chain, key = (self.folder / name for name in TLS_FILES)
+        try:
+            context = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)
+            if chain.exists():
+                context.load_cert_chain(chain, key)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+            raise InvalidFieldError(
+                self.variable, str(self.folder), f"its files do not fit ({reason}): {FIX}"
+            ) from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    def _text(self, name: str) -> str | None:
+        try:
+            with (self.folder / name).open("rb") as file:
+                return file.read(MOST_BYTES).decode().strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidFieldError(
+                self.variable, str(self.folder / name), f"make it a readable text: {error}"
+            ) from None
