@@ -23,7 +23,8 @@ up: setup $(MODELS) ## Run the whole system here until Ctrl-C (ARGS="--nodes edg
 demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one cloud node; ends with a report
 	@exec $(BIN)/python -m examples.digits.demo $(ARGS)
 
-test: setup $(MODELS) ## Run all tests, with real Mosquitto (ARGS="-k name")
+test: setup $(MODELS) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
+	@scripts/setup.sh browser
 	@echo '==> pytest'
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that the make targets need, on a fresh Debian machine: a virtual environment in .venv with the pinned
 # packages, and Mosquitto. Does nothing, at once, when all is there. Without root it never installs system packages:
-# it says exactly what to install.
+# it says exactly what to install. `setup.sh browser` brings Chromium too, in which the web page is tested.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -95,6 +95,13 @@ setup_mosquitto() {
   fi
 }
 
+setup_browser() {
+  if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null; then
+    install "Chromium, for the tests of the web page," chromium
+  fi
+}
+
 setup_python
 setup_packages
 setup_mosquitto
+[[ ${1:-} != browser ]] || setup_browser

@@ -15,6 +15,7 @@ from services.gm.api import Api
 from services.gm.cluster.port import Cluster, Editor, Memory
 from services.gm.database import StoreError
 from services.gm.engine import Engine
+from services.gm.page.feed import Feed
 from services.gm.upstream import Upstream
 
 log = structlog.get_logger()
@@ -34,6 +35,8 @@ class GlobalManager:
         self._engine = Engine(bus, cluster)
         self._upstream = Upstream(bus, cluster, self._engine)
         self._api = Api(bus, cluster, self._engine, editor)
+        #: what the web page shows
+        self.feed = Feed(bus, cluster, self._engine, editor)
 
     async def run(self) -> None:
         """Work until cancelled; then say goodbye on the bus and keep what was counted."""
@@ -47,6 +50,7 @@ class GlobalManager:
                 # Subscriptions before the first connection, which announces us: nodes answer with a sync at once.
                 await self._upstream.start()
                 await self._api.start()
+                await self.feed.start()
                 with first_error():
                     async with asyncio.TaskGroup() as group:
                         for name, work in {
@@ -57,6 +61,7 @@ class GlobalManager:
                             "gm syncs": engine.answers.run(),
                             "gm downstream": engine.downstream.queue.run(),
                             "gm memory": self._remember_always(),
+                            "gm page": self.feed.run(),
                             "gm broker watch": self._complain(),
                         }.items():
                             group.create_task(work, name=name)

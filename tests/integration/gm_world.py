@@ -266,7 +266,8 @@ class World:
         """Run GM inside the block; leaving it is a clean stop."""
         async with LocalCluster(self.store) as cluster:
             self.bus = MemoryBus("gm", self.broker)
-            task = asyncio.create_task(GlobalManager(self.bus, cluster, cluster).run())
+            self.manager = GlobalManager(self.bus, cluster, cluster)
+            task = asyncio.create_task(self.manager.run())
             try:
                 await self.bus.wait_connected(10)
                 yield cluster

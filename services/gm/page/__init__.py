@@ -1,0 +1,1 @@
+"""The web page: what GM knows, for people who look. It reads, and changes nothing."""

@@ -1,0 +1,128 @@
+// Shows what the stream brings. Every text from outside goes through textContent: it can say anything and do nothing.
+
+import { chart, short } from "/charts.js";
+
+const KEPT = 120;
+const byId = (id) => document.getElementById(id);
+const seen = { services: [], nodes: [], samples: [], events: [] };
+let wanted = "";
+
+function make(name, className, ...content) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  made.append(...content.filter((part) => part !== null && part !== undefined && part !== ""));
+  return made;
+}
+
+const tone = (phase) => ({ Running: "good", Degraded: "warn", Pending: "warn", Failed: "bad" })[phase] || "plain";
+const pill = (text, kind) => make("span", `pill ${kind}`, text);
+const number = (value) => Number(value || 0).toLocaleString("en-US");
+const percent = (value) => `${(Number(value || 0) * 100).toFixed(1)} %`;
+
+function facts(pairs) {
+  const list = make("dl", "facts");
+  for (const [name, value, kind] of pairs) list.append(make("div", kind || "", make("dt", "", name), make("dd", "", value)));
+  return list;
+}
+
+function meter(ratio) {
+  const bar = make("meter", "ratio");
+  bar.max = 1;
+  bar.value = Math.min(Math.max(Number(ratio) || 0, 0), 1);
+  bar.title = "share of samples sent to the cloud";
+  return bar;
+}
+
+function service(row) {
+  const m = row.metrics, line = (at) => row.points.map((point) => point[at]);
+  const title = make("h3", "", make("span", "dim", `${row.namespace}/`), row.name, " ", pill(row.phase, tone(row.phase)));
+  const alarm = (value) => (Number(value) > 0 ? "alarm" : "");
+  const extra = Object.entries(m).filter(([key]) => /ccuracy|audit/.test(key)).map(([key, value]) => [key, value]);
+  const card = make("article", `card ${tone(row.phase)}`, title,
+    row.message && row.phase !== "Running" ? make("p", "why", make("b", "", row.reason), ` ${row.message}`) : null,
+    facts([
+      ["answered", number(m.inferenceNumber)], ["by the cloud", number(m.cloudInferenceNumber)],
+      ["inside now", number(row.queued)], ["degraded", number(m.degraded), alarm(m.degraded)],
+      ["lost", number(m.lost), alarm(m.lost)], ["rejected", number(m.rejected), alarm(m.rejected)], ...extra,
+    ]),
+    make("p", "upload", `${percent(m.uploadCloudRatio)} sent to the cloud`, meter(m.uploadCloudRatio)),
+    make("div", "charts",
+      chart("answers", "/s", [{ name: "all", values: line(0) }, { name: "cloud", values: line(1) }], KEPT),
+      chart("edge latency", "ms", [{ name: "p50", values: line(2) }, { name: "p99", values: line(3) }], KEPT),
+      chart("offload latency", "ms", [{ name: "p50", values: line(4) }, { name: "p99", values: line(5) }], KEPT)),
+    make("p", "where", ...row.nodes.map((n) => pill(`${n.node} · ${n.workers}`, n.online ? tone(n.phase) : "bad"))));
+  return card;
+}
+
+function node(row) {
+  const gigabytes = row.memory ? `${short(row.memory / 2 ** 30)} GiB` : "";
+  return make("article", `tile ${row.online ? "good" : "bad"}`,
+    make("h3", "", row.name, " ", pill(row.online ? "online" : "offline", row.online ? "good" : "bad"),
+      row.drained ? pill("drained", "warn") : null),
+    make("p", "dim", [row.cpus ? `${row.cpus} CPUs` : "", gigabytes, `${row.resources} resources`, row.version].filter(Boolean).join(" · ")),
+    make("p", "labels", ...row.labels.map((label) => make("span", "label", label))));
+}
+
+function sample(row) {
+  const picture = make("img", "");
+  picture.src = `/samples/${encodeURIComponent(row.id)}`;
+  picture.alt = `hard sample of camera ${row.camera || "?"}`;
+  picture.loading = "lazy";
+  const differs = row.by === "cloud" && row.label !== row.edge;
+  const says = (label, score) => `${label || "?"} ${score ? percent(score) : ""}`.trim();
+  return make("figure", "sample", picture, make("figcaption", "",
+    make("span", differs ? "struck" : "", `edge ${says(row.edge, row.edgeScore)}`),
+    row.by === "cloud" ? make("b", "", `cloud ${says(row.label, row.score)}`) : pill(row.reason || "edge", "warn"),
+    make("span", "dim", `${row.service} · ${row.camera}`),
+    make("code", "dim id", row.id)));
+}
+
+function event(row) {
+  const time = make("time", "", row.time.slice(11, 19));
+  time.dateTime = row.time;
+  return make("li", row.type === "Warning" ? "warning" : "", time, pill(row.reason, row.type === "Warning" ? "warn" : "plain"),
+    make("span", "about", row.about), make("span", "message", row.message), row.n > 1 ? make("span", "dim", `×${row.n}`) : null);
+}
+
+const MAKERS = { services: service, nodes: node, samples: sample, events: event };
+
+function show(section) {
+  const rows = seen[section].filter((row) => !wanted || JSON.stringify(row).toLowerCase().includes(wanted));
+  byId(`${section}-list`).replaceChildren(...rows.map(MAKERS[section]));
+  byId(`${section}-empty`).hidden = rows.length > 0;
+  byId(`${section}-title`).dataset.count = rows.length;
+}
+
+function summary(row) {
+  const services = row.services === 1 ? "1 service" : `${row.services} services`;
+  const text = `manager ${row.version} · ${row.online} of ${row.nodes} nodes online · ${services}`;
+  byId("summary").replaceChildren(pill(row.broker ? "live" : "no broker", row.broker ? "good" : "bad"), ` ${text}`);
+  const bad = seen.services.filter((each) => each.phase !== "Running").length;
+  document.title = bad ? `(${bad}) halimede` : "halimede";
+}
+
+const stream = new EventSource("/stream");
+for (const section of Object.keys(MAKERS)) {
+  stream.addEventListener(section, (message) => {
+    seen[section] = JSON.parse(message.data);
+    show(section);
+  });
+}
+stream.addEventListener("manager", (message) => summary(JSON.parse(message.data)));
+stream.addEventListener("error", () => {
+  byId("summary").replaceChildren(pill("not connected", "bad"), " trying again; what is shown is the last that was heard");
+});
+
+byId("find").addEventListener("input", (change) => {
+  wanted = change.target.value.trim().toLowerCase();
+  Object.keys(MAKERS).forEach(show);
+});
+document.addEventListener("keydown", (press) => {
+  if (press.ctrlKey || press.metaKey || press.altKey) return;
+  const typing = press.target instanceof HTMLInputElement;
+  if (press.key === "Escape" && typing) { press.target.value = ""; press.target.dispatchEvent(new Event("input")); press.target.blur(); }
+  if (typing) return;
+  if (press.key === "/") { press.preventDefault(); byId("find").focus(); }
+  const section = Object.keys(MAKERS)[Number(press.key) - 1];
+  if (section) { byId(section).scrollIntoView(); byId(section).focus({ preventScroll: true }); }
+});

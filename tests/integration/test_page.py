@@ -1,0 +1,204 @@
+"""The web page: what it is sent, who may see it, and what a real browser makes of hostile words in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from PIL import Image
+
+from halimede import topics
+from halimede.messages import HardSample, TaskInfo
+from halimede.names import Key
+from services.gm.page.routes import MOST_WATCHERS, Page
+from tests.browser import browser
+from tests.integration.gm_world import SERVICES, World, model, service, world
+from tests.simulated import eventually
+
+BUILD = Path(__file__).parents[2] / "build"
+HELMET = Key(SERVICES, "default", "helmet")
+#: what it would take to run: each sets a flag that the test looks for
+SCRIPT = "<img src=x onerror=\"window.broken='{0}'\"><script>window.broken='{0}'</script>"
+
+
+def picture(level: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (16, 16), level).save(file, "PNG")
+    return file.getvalue()
+
+
+def glimpse(number: int, **fields: Any) -> HardSample:
+    told: dict[str, Any] = {"camera": "cam0", "worker": "helmet-edge-edge0", "node": "edge0", "by": "cloud"}
+    told |= {"edge_label": "3", "edge_score": 0.4, "label": "5", "score": 0.9, "data": picture(number % 256)}
+    return HardSample(id=number.to_bytes(16), **(told | fields))
+
+
+@contextlib.asynccontextmanager
+async def served(w: World, token: str = "") -> AsyncIterator[str]:
+    application = web.Application()
+    Page(w.manager.feed, token).add_to(application)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def read(lines: aiohttp.StreamReader, section: str) -> Any:
+    """Return the next content of a section of the stream."""
+    async with asyncio.timeout(20):
+        while True:
+            if (await lines.readline()).decode().strip() == f"event: {section}":
+                return json.loads((await lines.readline()).decode().removeprefix("data: "))
+
+
+async def test_a_page_is_sent_what_gm_knows_and_then_only_what_changes(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0") as edge, w.node("cloud0"), served(w) as url:
+        await w.apply(model("small"), model("big"), service())
+        edge.counts[HELMET] = TaskInfo(inference_number=7, hard_example_number=2)
+        await w.reaches("Running")
+        await w.manager._bus.publish(topics.HARD_SAMPLE.at(ns="default", service="helmet"), glimpse(1), qos=0)
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/stream") as answer:
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            manager = await read(answer.content, "manager")
+            assert (manager["online"], manager["nodes"], manager["services"], manager["broker"]) == (2, 2, 1, True)
+            (helmet,) = await read(answer.content, "services")
+            assert (helmet["name"], helmet["phase"], helmet["metrics"]["inferenceNumber"]) == ("helmet", "Running", "7")
+            assert [node["name"] for node in await read(answer.content, "nodes")] == ["cloud0", "edge0"]
+            events = await read(answer.content, "events")
+            assert "NodeOnline" in {event["reason"] for event in events}
+            samples = await read(answer.content, "samples") if not w.manager.feed._samples else None
+            assert samples is None or len(samples) <= 1
+        await eventually(lambda: w.manager.feed.picture(f"{1:032x}") is not None, 20)
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/samples/{1:032x}") as answer:
+            assert answer.content_type == "image/png"
+            assert await answer.read() == picture(1)
+
+
+async def test_only_the_last_samples_are_kept_and_what_is_no_picture_is_not(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        topic = topics.HARD_SAMPLE.at(ns="default", service="helmet")
+        for number in range(1, 41):
+            await w.operator.publish(topic, glimpse(number))
+        await w.operator.publish(topic, glimpse(41, data=b"<svg onload=alert(1)>"))
+        await eventually(lambda: w.manager.feed.picture(f"{40:032x}") is not None, 20)
+        kept = [sample["id"] for sample in w.manager.feed.sections()["samples"]]
+        assert len(kept) <= 24
+        assert kept[0] == f"{40:032x}"
+        assert w.manager.feed.picture(f"{41:032x}") is None
+
+
+async def test_every_answer_forbids_scripts_of_others_and_frames(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), served(w) as url, aiohttp.ClientSession() as session:
+        for path in ("/", "/page.js", "/charts.js", "/page.css", "/icon.svg", "/samples/" + "0" * 32):
+            async with session.get(url + path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        async with session.post(url + "/") as answer:
+            assert answer.status == 405
+
+
+async def test_with_a_token_nothing_is_shown_without_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), served(w, "s3cret") as url, aiohttp.ClientSession() as session:
+        for path in ("/", "/stream", "/page.js", "/samples/" + "0" * 32, "/?token=guess", "/?token=%ff"):
+            async with session.get(url + path) as answer:
+                assert answer.status == 401
+                assert "s3cret" not in await answer.text()
+        async with session.get(f"{url}/?token=s3cret", allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, "/")
+            cookie = answer.headers["Set-Cookie"]
+            assert "HttpOnly" in cookie
+            assert "SameSite=Strict" in cookie
+        headers = {"Authorization": "Bearer s3cret"}
+        async with aiohttp.ClientSession() as other, other.get(url + "/", headers=headers) as answer:
+            assert answer.status == 200
+
+
+async def test_more_pages_than_a_few_are_told_to_wait(tmp_path: Path) -> None:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with world(tmp_path) as w, w.gm(), served(w) as url, aiohttp.ClientSession(connector=connector) as session:
+        watching = [await session.get(f"{url}/stream") for _ in range(MOST_WATCHERS)]
+        assert {answer.status for answer in watching} == {200}
+        async with session.get(f"{url}/stream") as answer:
+            assert answer.status == 503
+        watching[0].close()
+
+        async def let_in() -> bool:
+            async with session.get(f"{url}/stream") as answer:
+                return answer.status == 200
+
+        async with asyncio.timeout(20):
+            while not await let_in():
+                await asyncio.sleep(0.2)
+        for answer in watching:
+            answer.close()
+
+
+async def test_hostile_words_are_shown_and_do_nothing(tmp_path: Path) -> None:
+    labels = {"site": SCRIPT.format("label"), "<b>bold</b>": "x"}
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0", **labels) as edge, w.node("cloud0"):
+        await w.apply(model("small"), model("big"), service())
+        edge.counts[HELMET] = TaskInfo(inference_number=7)
+        await w.reaches("Running")
+        await cluster.record("Warning", SCRIPT.format("reason")[:200], "node/edge0", SCRIPT.format("event"))
+        sample = glimpse(7, camera=SCRIPT.format("camera"), edge_label=SCRIPT.format("answer"), label="5")
+        await w.operator.publish(topics.HARD_SAMPLE.at(ns="default", service="helmet"), sample)
+        await eventually(lambda: w.manager.feed.picture(f"{7:032x}") is not None, 20)
+        async with served(w) as url, browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            await tab.until("document.querySelectorAll('.card, .tile, .sample, li').length >= 5")
+            shown = await tab.evaluate("document.body.innerText")
+            for what in ("label", "event", "camera", "answer"):
+                assert SCRIPT.format(what)[:60] in shown, what
+            await asyncio.sleep(1.5)  # an onerror would have come by now
+            assert await tab.evaluate("window.broken") is None
+            assert await tab.evaluate("document.querySelectorAll('main script, main [onerror]').length") == 0
+            assert tab.said == []  # no violation of the policy, no error
+
+
+async def test_keys_reach_every_section_and_a_word_finds(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("edge0"), w.node("cloud0"), served(w) as url:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        async with browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            await tab.until("document.querySelectorAll('.tile').length == 2")
+            for key, section in (("2", "nodes"), ("4", "events"), ("1", "services")):
+                await tab.press(key)
+                assert await tab.evaluate("document.activeElement.id") == section
+            await tab.press("/")
+            for letter in "cloud0":
+                await tab.press(letter)
+            await tab.until("document.querySelectorAll('.tile').length == 1")
+            await tab.press("Escape")
+            await tab.until("document.querySelectorAll('.tile').length == 2")
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["desktop", "phone"])
+async def test_nothing_is_wider_than_the_screen(tmp_path: Path, size: tuple[int, int]) -> None:
+    labels = {"a-very-long-label.kubernetes.io/" + "x" * 60: "y" * 60}
+    async with world(tmp_path) as w, w.gm() as cluster, w.node("edge0", **labels), w.node("cloud0"), served(w) as url:
+        await w.apply(model("small"), model("big"), service())
+        await w.reaches("Running")
+        await cluster.record("Warning", "LongWord", "node/edge0", "w" * 400)
+        async with browser(tmp_path / "profile") as tab:
+            await tab.resize(*size, mobile=size[0] < 600)
+            await tab.open(url)
+            await tab.until("document.querySelectorAll('.card, .tile, li').length >= 4")
+            assert await tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            if os.environ.get("HALIMEDE_KEEP_PICTURES"):
+                await tab.picture(BUILD / f"page-plain-{size[0]}.png")
