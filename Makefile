@@ -3,10 +3,14 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 MODELS := examples/digits/models/small.onnx examples/digits/models/big.onnx
-#: ARGS="--nodes edge0,cloud0" for up, ARGS="-k contract" for test
+#: ARGS="--nodes edge0,cloud0" for up, ARGS=--tls for up and demo, ARGS="-k contract" for test
 ARGS ?=
+#: of the stateful model; 2,000 take about five minutes
+EXAMPLES ?= 2000
+#: how often `make faults` runs each of them
+REPEAT ?= 1
 
-.PHONY: help setup up demo test check contract models clean
+.PHONY: help setup up demo test faults check contract model models clean soak
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -27,6 +31,16 @@ test: setup $(MODELS) ## Run all tests, with real Mosquitto and Chromium (ARGS="
 	@scripts/setup.sh browser
 	@echo '==> pytest'
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
+	@echo '==> faults and attacks, $(REPEAT) times'
+	@$(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 4 --dist worksteal tests/faults tests/attacks $(ARGS)
+
+model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
+	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)
+
+soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000" for a short one)
+	@$(BIN)/python -m bench.soak $(ARGS)
 
 check: setup ## Check style, types, layers and the generated contract
 	@echo '==> ruff check'

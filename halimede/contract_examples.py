@@ -108,6 +108,7 @@ EXAMPLES: dict[str, Any] = {
     ),
     t.SYNC.id: m.Sync(
         epoch=3,
+        gm_epoch=12,
         holds=[m.Held(plural="jointinferenceservices", namespace="default", name="digits", uid=UID, generation=1)],
     ),
     t.PRESENCE.id: m.Presence(
@@ -118,6 +119,7 @@ EXAMPLES: dict[str, Any] = {
         cpus=4,
         memory_bytes=8_589_934_592,
         labels={"node-role.kubernetes.io/edge": ""},
+        store="9c02b7714e5fa3d8",
     ),
     t.WORKER_INFO.id: m.WorkerInfo(
         name=EDGE, namespace="default", owner_name="digits", status="running", task_info=COUNTS

@@ -3,14 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import reprlib
 from collections.abc import Iterator
 
 MAX_SHOWN = 160
+#: characters of a value that are looked at: an address is shorter
+MAX_LOOKED_AT = 4200
 
-#: values may be large, nested or hold themselves: show their beginning only
-_shown = reprlib.Repr()
+#: an address: user and password, what may be shown, query and fragment
+_address = re.compile(r"://(?P<user>[^\s'\"]*@)?(?P<plain>[^\s'\"?#]*)(?P<rest>[?#][^\s'\"]*)?")
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text with ``***`` for what may be secret in the addresses in it. Rather too much than too little."""
+    return _address.sub(
+        lambda at: f"://{'***@' if at['user'] else ''}{at['plain']}{'?***' if at['rest'] else ''}", text
+    )
+
+
+class _Shown(reprlib.Repr):
+    """Values may be large or hold themselves, and addresses hold secrets: show their beginning, without these."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        """Hide before anything is cut: what is left of an address would not look like one."""
+        return super().repr_str(hide_secrets(x[:MAX_LOOKED_AT]), level)
+
+    def repr_instance(self, x: object, level: int) -> str:
+        """Likewise for all that is no plain data."""
+        with contextlib.suppress(Exception):  # somebody else's __repr__
+            x = _Verbatim(hide_secrets(repr(x)[:MAX_LOOKED_AT]))
+        return super().repr_instance(x, level)
+
+
+class _Verbatim:
+    """Something whose repr is given."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+_shown = _Shown()
 _shown.maxstring = _shown.maxother = 120
+
+
+def one_line(text: str) -> str:
+    """Return text as one short line to show: a field's name may be a key that somebody made up."""
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
 
 
 class HalimedeError(Exception):
@@ -31,7 +74,7 @@ class InvalidFieldError(HalimedeError):
         self.field = field
         self.value = _shown.repr(value)[:MAX_SHOWN]
         self.fix = fix
-        super().__init__(f"{field}: {self.value} is not accepted: {fix}")
+        super().__init__(f"{one_line(field)}: {self.value} is not accepted: {fix}")
 
 
 class DecodeError(HalimedeError):
@@ -48,6 +91,10 @@ class BusError(HalimedeError):
 
 class DisconnectedError(BusError):
     """The connection was lost before the broker answered: the message may or may not have arrived."""
+
+
+class NotAllowedError(DisconnectedError):
+    """The broker does not let this client in, or the client does not trust the broker: waiting alone does not help."""
 
 
 class RefusedError(BusError):

@@ -11,13 +11,17 @@ GROWTH = math.log(1.05)
 LOWEST, HIGHEST = -200, 300
 
 
+def bucket(milliseconds: float) -> int:
+    """Return a value's bucket (milliseconds; negative, NaN and out-of-range values go to the outermost ones)."""
+    if not milliseconds > 0:
+        return LOWEST
+    exact = math.log(milliseconds) / GROWTH if milliseconds < math.inf else HIGHEST
+    return min(max(math.ceil(exact), LOWEST), HIGHEST)
+
+
 def record(histogram: Histogram, milliseconds: float) -> None:
-    """Count one value (milliseconds; negative, NaN and out-of-range values go to the outermost buckets)."""
-    index = LOWEST
-    if milliseconds > 0:
-        exact = math.log(milliseconds) / GROWTH if math.isfinite(milliseconds) else HIGHEST
-        index = min(max(math.ceil(exact), LOWEST), HIGHEST)
-    key = str(index)
+    """Count one value, in milliseconds."""
+    key = str(bucket(milliseconds))
     histogram.buckets[key] = histogram.buckets.get(key, 0) + 1
 
 

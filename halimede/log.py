@@ -1,37 +1,173 @@
-"""Log lines: constant event names with fields, for people on a terminal, as JSON everywhere else."""
+"""Log lines: constant event names with fields, for people on a terminal, as JSON everywhere else.
+
+Whatever a process has to say comes out here in one form: our own lines, those of the libraries (standard logging), and
+exceptions that nobody caught. A field that concerns one frame is named ``frame``. Secrets are taken out on the way, and
+a line that cannot be written (a full disk) costs nothing but itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import re
 import sys
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
 
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+HIDDEN = "***"
+#: fields whose values are never shown
+SECRET_FIELD = re.compile(r"password|passwd|passphrase|token|secret|authorization|api_?key|private_?key", re.IGNORECASE)
+#: secrets inside of a text: the user's part of a URL, ``password=...`` or ``"password": "..."``, an HTTP bearer
+SECRET_TEXTS = (
+    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@\"']+@"), rf"\1{HIDDEN}@"),
+    (
+        re.compile(
+            r"((?:password|passwd|passphrase|token|secret|api[_-]?key)(?:=|[\"']\s*:\s*[\"']?))[^\s\"'&,;}]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    (re.compile(r"(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
+)
+#: how far into nested values secrets are looked for; what lies deeper is not shown
+DEEPEST = 4
 
 
 def configure(level: str = "INFO", **bound: str) -> None:
-    """Set up structlog on standard error. ``HALIMEDE_LOG`` is ``json`` or ``console``; ``HALIMEDE_LOG_LEVEL`` a level.
+    """Set up all logging on standard error.
 
-    ``level`` holds where the environment says nothing. ``bound`` fields (node, service, worker) stand on every line.
+    ``HALIMEDE_LOG`` is ``json`` or ``console``, ``HALIMEDE_LOG_LEVEL`` a level; ``level`` holds where the environment
+    says nothing. ``bound`` fields (node, service, worker) stand on every line, in whatever thread it is written; a
+    process with some is a service, and what it does not catch becomes a line, too.
     """
     form = os.environ.get("HALIMEDE_LOG") or ("console" if sys.stderr.isatty() else "json")
     wanted = os.environ.get("HALIMEDE_LOG_LEVEL", level).upper()
     threshold = logging.getLevelNamesMapping().get(wanted, logging.INFO)
-    renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if form == "console" else structlog.processors.JSONRenderer()
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if form == "console"
+        else structlog.processors.JSONRenderer()
     )
-    processors: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    if form != "console":
-        processors.append(structlog.processors.format_exc_info)
     structlog.configure(
-        processors=[*processors, renderer],
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            _Bound(bound),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            redact_fields,
+            renderer,
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_Output,
         cache_logger_on_first_use=False,
     )
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(**bound)
+    _take_standard_logging(threshold)
+    if bound:
+        logging.captureWarnings(capture=True)
+        sys.excepthook = _uncaught
+        threading.excepthook = _uncaught_in_thread
+
+
+def redact_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Take secrets out of a line (a processor of structlog)."""
+    return {key: _hidden(key, value, 0) for key, value in event.items()}
+
+
+def redact_text(text: str) -> str:
+    """Return a text without what looks like a secret."""
+    for pattern, instead in SECRET_TEXTS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _hidden(key: object, value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(key, str) and SECRET_FIELD.search(key):
+        return HIDDEN
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
+        return {redact_text(str(k)): _hidden(k, v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_hidden("", v, depth + 1) for v in value]
+    return redact_text(repr(value))
+
+
+class _Bound:
+    """Adds the process's own fields, in every thread: context variables would miss some. A line's own come first."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = dict(fields)
+
+    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        return {**self._fields, **event}
+
+
+class _Output:
+    """Writes lines to standard error, as it is at that moment."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, *_: object) -> None:
+        """Take what structlog gives a logger's factory: nothing that is needed."""
+
+    def msg(self, line: str) -> None:
+        """Write one line. Where that fails there is nowhere to complain, and the service has better things to do."""
+        with self._lock, contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+    critical = debug = error = exception = fatal = info = log = warn = warning = msg
+
+
+class _Forward(logging.Handler):
+    """Makes a library's record one of our lines: its text is the event, its logger a field."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record. Whatever is wrong with it must not come out at the library that logged it."""
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - arguments that do not fit the format
+            text = str(record.msg)
+        level = max(min(record.levelno // 10 * 10, logging.CRITICAL), logging.DEBUG)
+        log = structlog.get_logger()
+        if record.exc_info and record.exc_info[0]:
+            log.log(level, text, logger=record.name, exc_info=record.exc_info)
+        else:
+            log.log(level, text, logger=record.name)
+
+
+def _take_standard_logging(threshold: int) -> None:
+    """Send what libraries log here; of their chatter below a warning only what is asked for by ``DEBUG``."""
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if isinstance(h, _Forward)]:
+        root.removeHandler(handler)
+    root.addHandler(_Forward())
+    root.setLevel(threshold if threshold <= logging.DEBUG else max(threshold, logging.WARNING))
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    structlog.get_logger().critical("uncaught exception", error=kind.__name__, exc_info=(kind, error, trace))
+
+
+def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is None or isinstance(args.exc_value, SystemExit):
+        return
+    structlog.get_logger().critical(
+        "uncaught exception",
+        error=args.exc_type.__name__,
+        thread=args.thread.name if args.thread else "",
+        exc_info=(args.exc_type, args.exc_value, args.exc_traceback),
+    )

@@ -21,7 +21,8 @@ INSERT = Topic(
     retain=False,
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
-    doc="A resource for this node, as the API server gives it, in sedna.io form. User property `epoch`: GM's epoch.",
+    doc="A resource for this node, as the API server gives it, in sedna.io form. User properties `epoch` (GM's) and "
+    "`number` (which GM message of that epoch this is): what was said later stands.",
 )
 DELETE = Topic(
     "delete",
@@ -32,7 +33,7 @@ DELETE = Topic(
     retain=False,
     publishers=(Role.GM,),
     subscribers=(Role.LC,),
-    doc="The node shall forget this resource. User property `epoch`: GM's epoch.",
+    doc="The node shall forget this resource. User properties `epoch` and `number` as with an insert.",
 )
 SYNCED = Topic(
     "synced",
@@ -58,7 +59,8 @@ NODE_STATUS = Topic(
     publishers=(Role.LC, Role.GM),
     subscribers=(Role.GM,),
     doc="This node's report on the resource. Cleared (empty, retained) once the node has forgotten it; GM "
-    "clears it when a user deletes the node.",
+    "clears it when a user deletes the node. User properties `epoch` (of the connection) and `number`: what was said "
+    "later stands.",
 )
 SYNC = Topic(
     "sync",
@@ -69,7 +71,8 @@ SYNC = Topic(
     retain=False,
     publishers=(Role.LC,),
     subscribers=(Role.GM,),
-    doc="What the node holds: sent on every connection, on a new GM epoch and every few minutes.",
+    doc="What the node holds: sent on every connection, on a new GM epoch and every few minutes. User properties "
+    "`epoch` (of the connection) and `number`: what was said later stands.",
 )
 PRESENCE = Topic(
     "presence",
@@ -107,7 +110,8 @@ CAMERA_FRAME = Topic(
     publishers=(Role.CAMERA, Role.OPERATOR),
     subscribers=(Role.EDGE, Role.OPERATOR),
     doc="One frame: ours (msgpack, see `request`), or a bare JPEG or PNG from any MQTT client. QoS 0 or 1, "
-    "the publisher's choice. The edge workers of a service share one subscription per camera.",
+    "the publisher's choice. The edge workers of a service share one subscription per camera. User properties "
+    "`traceparent` and `tracestate` (W3C Trace Context) may name the trace that it belongs to; else its id does.",
     shared=True,
 )
 REQUEST = Topic(
@@ -119,7 +123,8 @@ REQUEST = Topic(
     retain=False,
     publishers=(Role.EDGE,),
     subscribers=(Role.CLOUD,),
-    doc="A hard sample for whichever cloud worker is next (response topic and correlation data are required).",
+    doc="A hard sample for whichever cloud worker is next (response topic and correlation data are required). "
+    "User properties `traceparent` and `tracestate`: its place in the frame's trace.",
     shared=True,
 )
 REQUEST_TO = Topic(
@@ -164,7 +169,8 @@ RESULT = Topic(
     retain=False,
     publishers=(Role.EDGE,),
     subscribers=(Role.CONSUMER, Role.OPERATOR),
-    doc="Every final answer, once for each frame id; consumers drop repeated ids.",
+    doc="Every final answer, once for each frame id; consumers drop repeated ids. User properties `traceparent` and "
+    "`tracestate` where the frame came with them, or the worker exports traces.",
 )
 
 HARD_SAMPLE = Topic(

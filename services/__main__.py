@@ -12,6 +12,7 @@ from pathlib import Path
 from halimede import log
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.broker import find_mosquitto
+from services.site import Security
 from services.system import DEFAULT_NODES, Layout, parse_nodes, run
 
 FAILED, USER_ERROR = 1, 2
@@ -52,10 +53,21 @@ def _layout(arguments: Sequence[str] | None) -> Layout:
         help="where everything is kept (default: HALIMEDE_HOME, else %(default)s)",
     )
     parser.add_argument("--port", type=int, metavar="N", help="the broker's port (default: a free one from 1883 on)")
+    safety = parser.add_mutually_exclusive_group()
+    safety.add_argument(
+        "--tls", dest="security", action="store_const", const=Security.TLS,
+        help="the broker and its clients know one another by certificates (default: passwords)",
+    )  # fmt: skip
+    safety.add_argument(
+        "--insecure", dest="security", action="store_const", const=Security.INSECURE,
+        help="no passwords and no access rules: whoever reaches the port may do everything",
+    )  # fmt: skip
+    parser.set_defaults(security=Security.PASSWORDS)
     options = parser.parse_args(arguments)
     if options.port is not None and not 0 < options.port < 65536:
         raise InvalidFieldError("--port", options.port, "use a port between 1 and 65535")
-    return Layout(Path(options.home).expanduser().absolute(), parse_nodes(options.nodes), options.port)
+    home = Path(options.home).expanduser().absolute()
+    return Layout(home, parse_nodes(options.nodes), options.port, options.security)
 
 
 def _say(text: str) -> None:

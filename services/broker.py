@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from halimede.access.mosquitto import LIMITS
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.runfile import usable
 
@@ -27,10 +28,6 @@ PORTS = 200
 HOST = "127.0.0.1"
 #: seconds
 START_TIMEOUT, STOP_TIMEOUT = 10.0, 5.0
-#: the largest body (16 MiB), with room for topic and properties
-MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024
-#: messages for one client: unacknowledged, and waiting beyond that
-MAX_INFLIGHT, MAX_QUEUED = 1000, 20_000
 #: glibc adapts these at run time, and frames of about 1 MB then take three times as long through the broker
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
@@ -52,22 +49,25 @@ class Broker:
 
     """
 
-    def __init__(self, folder: Path, *, port: int | None = None, access: Sequence[str] = ANONYMOUS) -> None:
+    def __init__(
+        self, folder: Path, *, port: int | None = None, access: Sequence[str] = ANONYMOUS, secure: bool = False
+    ) -> None:
         """Prepare a broker that keeps ``mosquitto.conf`` and ``mosquitto.log`` in ``folder``.
 
         Without ``port`` the first free one from 1883 on is taken. ``access`` are the configuration's lines on who may
-        do what.
+        do what; ``secure`` says that they ask for TLS.
         """
         self.port = port or 0
         self._wanted = port
         self._folder = folder
         self._access = access
+        self._secure = secure
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Where clients find it."""
-        return f"mqtt://{HOST}:{self.port}"
+        return f"{'mqtts' if self._secure else 'mqtt'}://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -188,11 +188,7 @@ class Broker:
         lines = [
             f"listener {port} {HOST}",
             *self._access,
-            "persistence false",
-            "set_tcp_nodelay true",
-            f"max_packet_size {MAX_PACKET}",
-            f"max_inflight_messages {MAX_INFLIGHT}",
-            f"max_queued_messages {MAX_QUEUED}",
+            *LIMITS,
             # a pipe that nobody drains would hang it
             f"log_dest file {self.log}",
             "log_type error",
@@ -239,6 +235,14 @@ def find_mosquitto() -> str:
             "or point HALIMEDE_BROKER to a broker that runs elsewhere"
         )
     return binary
+
+
+def free_port(first: int) -> int:
+    """Return the first free port on loopback from ``first`` on; raise HalimedeError when there is none near it."""
+    for port in range(first, min(first + PORTS, 65_536)):
+        if _is_free(port):
+            return port
+    raise HalimedeError(f"no free port from {first} to {first + PORTS - 1} on {HOST}")
 
 
 def _is_free(port: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from halimede.errors import HalimedeError
 
@@ -70,9 +70,12 @@ class RunFile:
             os.close(self._handle)
             self._handle = None
 
-    def write(self, broker: str, nodes: list[str]) -> None:
-        """Say where the broker is; a reader sees all of it or nothing."""
-        content = {"broker": broker, "pid": os.getpid(), "nodes": nodes, "started": datetime.now(UTC).isoformat()}
+    def write(self, broker: str, nodes: list[str], credentials: Path | None = None) -> None:
+        """Say where the broker is, and the folder of what to show it; a reader sees all of it or nothing."""
+        content: dict[str, Any] = {"broker": broker}
+        if credentials:
+            content["credentials"] = str(credentials)
+        content |= {"pid": os.getpid(), "nodes": nodes, "started": datetime.now(UTC).isoformat()}
         new = self.path.with_suffix(".new")
         with usable(self.path):
             new.write_text(json.dumps(content, indent=2) + "\n")

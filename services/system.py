@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from halimede import topics
-from halimede.bus.mqtt import MqttBus
-from halimede.bus.port import Delivery
+from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
-from halimede.messages import GmPresence, Presence
 from halimede.names import check_name
 from services import orphans
-from services.broker import Broker
+from services.broker import DEFAULT_PORT, HOST, Broker, free_port
 from services.child import USER_ERROR, Child, Exit, rotate
+from services.rollcall import RollCall
 from services.runfile import RunFile, usable
+from services.site import LocalSite, Security
 
 #: seconds: until everything is up, and for each step of stopping. An LC gives each worker the grace that its user set
 UP_TIMEOUT, LC_STOP, GM_STOP, ORPHAN_STOP = 30.0, 120.0, 10.0, 15.0
@@ -35,6 +36,8 @@ START_ATTEMPTS = 3
 #: seconds before the broker is started again: at first, at most, and how long a run of it counts as a good one
 BROKER_PAUSE, BROKER_LONGEST_PAUSE, BROKER_GOOD_RUN = 0.2, 10.0, 30.0
 ROLE_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
+#: where GM's page is beside a broker on its usual port, or on the next port that is free
+PAGE_PORT = 8686
 DEFAULT_NODES = ("edge0", "edge1", "cloud0")
 
 Say = Callable[[str], None]
@@ -42,11 +45,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What to run, and where it keeps its files. ``port`` None: the first free one."""
+    """What to run, where it keeps its files, and how it is guarded. ``port`` None: the first free one."""
 
     home: Path
     nodes: Sequence[str] = DEFAULT_NODES
     port: int | None = None
+    security: Security = Security.PASSWORDS
 
 
 def parse_nodes(text: str) -> list[str]:
@@ -91,16 +95,22 @@ class System:
         self._layout = layout
         self._run_file = run_file
         self._say = say
-        self._broker = Broker(layout.home / "broker", port=layout.port)
+        self._site = LocalSite(layout.home, layout.nodes, layout.security)
+        self._broker = Broker(
+            layout.home / "broker", port=layout.port, access=self._site.access, secure=self._site.secure
+        )
         #: children of this process from before this system: none of its orphans
         self._before = frozenset(orphans.children())
         self._gm: Child | None = None
         self._lcs: list[Child] = []
+        self._page = 0
         self._gave_up: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Start everything, say where it is, wait for ``stop``, stop everything."""
+        with usable(self._site.folder):
+            await asyncio.to_thread(self._site.make)
         await self._broker.start()
         try:
             if count := await orphans.end_strays(self._layout.home, self._layout.nodes, ORPHAN_STOP, hurry):
@@ -116,6 +126,7 @@ class System:
         finally:
             self._stopping.set()
             await self._broker.stop()
+            self._site.forget_clients()
 
     def reap(self) -> None:
         """Take note of the end of orphans; our own children are waited for elsewhere."""
@@ -131,7 +142,9 @@ class System:
                 await asyncio.wait([came_up])
             else:
                 came_up.result()
-                self._run_file.write(self._broker.url, list(self._layout.nodes))
+                with usable(self._site.clients):
+                    self._site.write_clients(HOST, self._broker.port)
+                self._run_file.write(self._broker.url, list(self._layout.nodes), self._site.operator)
                 self._say(self._where())
             await stopped
         finally:
@@ -169,10 +182,14 @@ class System:
         logs = home / "logs"
         with usable(logs):  # now, not when the first service starts
             logs.mkdir(parents=True, exist_ok=True)
-        arguments = ["--store", str(home / "gm"), "--broker", url]
+        # several systems on one machine look for theirs at different places
+        self._page = free_port(PAGE_PORT + self._broker.port - DEFAULT_PORT)
+        arguments = ["--store", str(home / "gm"), "--broker", url, *_credentials(self._site.gm)]
+        arguments += ["--http", f"{HOST}:{self._page}"]
         self._gm = Child("gm", "services.gm", arguments, logs / "gm.log", self._died)
         for node in self._layout.nodes:
-            arguments = ["--node", node, "--home", str(home), "--broker", url]
+            arguments = ["--node", node, "--home", str(home), "--broker", url, *_credentials(self._site.node(node))]
+            arguments += ["--http", f"{HOST}:0"]
             for key, value in labels(node).items():
                 arguments += ["--label", f"{key}={value}"]
             self._lcs.append(Child(f"lc {node}", "services.lc", arguments, logs / f"lc-{node}.log", self._died))
@@ -220,7 +237,8 @@ class System:
         """Wait until GM and all nodes have said that they are there; raise HalimedeError that says who has not."""
         self._gave_up = asyncio.get_running_loop().create_future()
         roll = RollCall(self._layout.nodes)
-        async with MqttBus(f"system-{os.getpid()}", self._broker.url) as bus:
+        settings = MqttSettings.from_url(self._broker.url, credentials=self._site.operator)
+        async with MqttBus(f"system-{os.getpid()}", settings) as bus:
             await bus.subscribe(topics.GM_PRESENCE.filter(), roll.gm)
             await bus.subscribe(topics.PRESENCE.filter(), roll.node)
             complete = asyncio.ensure_future(roll.complete.wait())
@@ -243,11 +261,15 @@ class System:
         return {self._broker.pid, *(child.pid for child in self._all()), *self._before}
 
     def _where(self) -> str:
-        home, port = self._layout.home, self._broker.port
+        home = self._layout.home
         rows = [
-            ("broker", f"{self._broker.url}"),
+            ("broker", f"{self._broker.url} ({self._site.security.words})"),
+            ("page", f"http://{HOST}:{self._page} (health, metrics and Prometheus' /targets too)"),
             ("nodes", ", ".join(self._layout.nodes)),
-            ("status", f"mosquitto_sub -p {port} -t '+/sedna/status/#' -v"),
+            (
+                "status",
+                f"XDG_CONFIG_HOME={shlex.quote(str(self._site.clients))} mosquitto_sub -t '+/sedna/status/#' -v",
+            ),
             ("run file", str(self._run_file.path)),
             ("logs", str(home / "logs")),
             ("try", "halimede apply -f examples/digits/"),
@@ -258,24 +280,6 @@ class System:
         return "halimede is up\n" + "\n".join(f"  {name:<9} {value}" for name, value in rows)
 
 
-class RollCall:
-    """Waits for the presence of GM and of every node."""
-
-    def __init__(self, nodes: Sequence[str]) -> None:
-        self.missing = {"global manager", *(f"node {node}" for node in nodes)}
-        self.complete = asyncio.Event()
-
-    async def gm(self, delivery: Delivery[GmPresence]) -> None:
-        """Hear GM."""
-        if delivery.body.online:
-            self._here("global manager")
-
-    async def node(self, delivery: Delivery[Presence]) -> None:
-        """Hear a node's LC."""
-        if delivery.body.online:
-            self._here(f"node {delivery.names['node']}")
-
-    def _here(self, name: str) -> None:
-        self.missing.discard(name)
-        if not self.missing:
-            self.complete.set()
+def _credentials(folder: Path | None) -> list[str]:
+    """Return the option. Without credentials it is empty: what the caller's environment names is not meant for here."""
+    return ["--credentials", str(folder or "")]

@@ -67,7 +67,8 @@ class Tab:
 
     async def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" and len(key) == 1 else "")
+            text = key if kind == "keyDown" and len(key) == 1 else ""
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, text=text)
 
     async def resize(self, width: int, height: int, *, mobile: bool = False, dark: bool = False) -> None:
         await self.call(

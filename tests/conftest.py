@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from halimede.bus.memory import MemoryBroker
 from services.broker import Broker
+from tests.digits import Digits
 from tests.ports import free_port
 from tests.worlds import MemoryWorld, MqttWorld, World
+
+# how fast examples are made says something about the machine and its load, nothing about the code
+settings.register_profile("halimede", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("halimede")
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +57,13 @@ async def world(any_broker: MemoryBroker | Broker) -> AsyncIterator[World]:
             yield MqttWorld(any_broker, stack)
         else:
             yield MemoryWorld(any_broker, stack)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+    """Real digits, and a small and a big ONNX model of them."""
+    from examples.digits.data import to_png
+    from tests.integration.workers import train
+
+    small, big, split = train(tmp_path_factory.mktemp("digits"))
+    return Digits(small, big, [to_png(image) for image in split.test_x])

@@ -1,6 +1,6 @@
 """The whole system on real images, from nothing to a report: what `make demo` runs.
 
-    python -m examples.digits.demo [--fps 120] [--out build/demo]
+    python -m examples.digits.demo [--fps 120] [--out build/demo] [--tls | --insecure]
 
 Trains the two models if they are not there, starts broker, GM and three nodes as separate processes, applies the YAML
 beside this file, publishes the test half of the digits from two cameras, and writes report.json and report.html.
@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from halimede.errors import HalimedeError
 from halimede.frames.payloads import new_id, pack
 from halimede.inference import open_model
 from halimede.messages import Frame, Result, StatusDocument
+from halimede.tracing import origin
 
 HERE = Path(__file__).parent
 NAMESPACE, SERVICE = "default", "digits"
@@ -92,7 +93,8 @@ class Demo:
             camera = CAMERAS[i % len(CAMERAS)]
             frame = Frame(id=new_id(), camera=camera, sequence=i, encoding="png", data=memoryview(picture))
             self.sent[frame.id.hex()] = i
-            await bus.publish(topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera), pack(frame))
+            address = topics.CAMERA_FRAME.at(ns=NAMESPACE, camera=camera)
+            await bus.publish(address, pack(frame), properties=origin(frame.id))
             await asyncio.sleep(start + (i + 1) / fps - asyncio.get_running_loop().time())
 
     def view(self, progress: Progress) -> Group:
@@ -126,14 +128,14 @@ def _model_spec(name: str) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def system(home: Path, console: Console) -> AsyncIterator[str]:
-    """Run ``python -m services`` as its user would; yield the broker's address."""
+async def system(home: Path, options: Sequence[str], console: Console) -> AsyncIterator[MqttSettings]:
+    """Run ``python -m services`` as its user would; yield how its operator reaches the broker."""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     log = home / "services.log"
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services", "--nodes", NODES, "--home", str(home), stdout=out, stderr=out
+            sys.executable, "-m", "services", "--nodes", NODES, "--home", str(home), *options, stdout=out, stderr=out
         )
     try:
         run_file, deadline = home / "run.json", time.monotonic() + START
@@ -141,9 +143,9 @@ async def system(home: Path, console: Console) -> AsyncIterator[str]:
             if process.returncode is not None or time.monotonic() > deadline:
                 raise HalimedeError(f"the system did not start; it said:\n{log.read_text()[-2000:]}")
             await asyncio.sleep(0.05)
-        broker = str(msgspec.json.decode(run_file.read_bytes())["broker"])
-        console.print(f"broker, GM and nodes {NODES} run; broker at {broker}")
-        yield broker
+        run = msgspec.json.decode(run_file.read_bytes())
+        console.print(f"broker, GM and nodes {NODES} run; broker at {run['broker']}")
+        yield MqttSettings.from_url(run["broker"], credentials=run.get("credentials"))
     finally:
         if process.returncode is None:
             process.terminate()
@@ -151,13 +153,12 @@ async def system(home: Path, console: Console) -> AsyncIterator[str]:
                 await process.wait()
 
 
-async def run(fps: float, out: Path, console: Console) -> dict[str, Any]:
-    """Run the demo and return the figures."""
+async def run(fps: float, out: Path, options: Sequence[str], console: Console) -> dict[str, Any]:
+    """Run the demo on a system with these options and return the figures."""
     if not (train.FOLDER / "big.onnx").exists():
         train.main()
     demo = Demo(console)
-    async with system(out / "home", console) as broker:
-        settings = MqttSettings.from_url(broker)
+    async with system(out / "home", options, console) as settings:
         bus = MqttBus(f"demo-{secrets.token_hex(4)}", settings)
         async with Client(bus) as client:
             await bus.subscribe(topics.RESULT.filter(ns=NAMESPACE, service=SERVICE), demo.on_result)
@@ -212,11 +213,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fps", type=float, default=120.0, help="frames a second, both cameras together")
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="folder of the report")
+    security = parser.add_mutually_exclusive_group()
+    security.add_argument("--tls", action="store_true", help="with certificates on every connection, not passwords")
+    security.add_argument("--insecure", action="store_true", help="without passwords and access rules")
     options = parser.parse_args()
+    chosen = [f"--{name}" for name in ("tls", "insecure") if getattr(options, name)]
     console = Console()
     log.configure("ERROR")
     try:
-        found = asyncio.run(run(options.fps, options.out, console))
+        found = asyncio.run(run(options.fps, options.out, chosen, console))
     except HalimedeError as error:
         sys.exit(f"demo failed: {error}")
     except KeyboardInterrupt:

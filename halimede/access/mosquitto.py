@@ -1,4 +1,4 @@
-"""A site's access rules as Mosquitto reads them: a user section each, default deny.
+"""A site's access rules and listener as Mosquitto reads them: a user section each, default deny.
 
 Mosquitto checks what it delivers, so a wider subscription is granted and brings only what the rules allow. A shared
 subscription is checked without its ``$share/<group>/``.
@@ -7,26 +7,79 @@ subscription is checked without its ``$share/<group>/``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from halimede.access.grants import Action, Grant, grants
 from halimede.access.site import Site
 
-HEAD = """\
+PORT = 8883
+#: the largest body (16 MiB), with room for topic and properties
+MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024
+#: messages for one client: unacknowledged, and waiting beyond that
+MAX_INFLIGHT, MAX_QUEUED = 1000, 20_000
+LIMITS = (
+    # what has to be there after a crash, its owner sends again
+    "persistence false",
+    "set_tcp_nodelay true",
+    f"max_packet_size {MAX_PACKET}",
+    f"max_inflight_messages {MAX_INFLIGHT}",
+    f"max_queued_messages {MAX_QUEUED}",
+)
+ACL_HEAD = """\
 # Access rules of a halimede site for Mosquitto (acl_file). Made from the topic contract: do not edit, make it anew.
 # What is not granted here is denied.
 """
+CONF_HEAD = """\
+# Mosquitto of a halimede site: TLS, certificates for everyone, access rules. Made by `halimede certs`: do not edit.
+#   mosquitto -c {conf}
+# It has to be able to read this folder: `chown -R mosquitto: {folder}` where it runs as the user mosquitto.
+# After a change of acl or tls.crt: `kill -HUP <its pid>` (or `systemctl reload mosquitto`). After a change of ca.crt:
+# restart it.
+"""
 
 
-def acl_file(site: Site, prefix: str = "") -> str:
-    """Return the file. ``prefix``: levels before every topic, ending in a slash, where systems share a broker."""
-    sections = [HEAD]
+def listener_lines(folder: Path, *, tls: bool) -> tuple[str, ...]:
+    """Return the lines after ``listener`` on who may do what, for the site in ``folder``, an absolute path.
+
+    With ``tls``: certificates, and nobody without one; else passwords.
+    """
+    return _lines(folder / "broker", tls=tls)
+
+
+def configuration(site: Site, folder: Path) -> str:
+    """Return a whole configuration file, for certificates, of a broker that serves other machines."""
+    broker = Path(site.install) if site.install else folder / "broker"
+    lines = [f"listener {PORT}", *_lines(broker, tls=True), *LIMITS, "log_dest stdout"]
+    lines += [f"log_type {kind}" for kind in ("error", "warning", "notice", "information")]
+    return CONF_HEAD.format(conf=broker / "mosquitto.conf", folder=broker) + "\n".join(lines) + "\n"
+
+
+def acl_file(site: Site) -> str:
+    """Return the access rules."""
+    prefix = "".join(f"{level}/" for level in site.levels)
+    sections = [ACL_HEAD]
     for principal in site.principals():
-        rights = "\n".join(_lines(grants(principal), prefix))
+        rights = "\n".join(_rules(grants(principal), prefix))
         sections.append(f"user {principal.username}\n{rights}\n")
     return "\n".join(sections)
 
 
-def _lines(rights: Iterable[Grant], prefix: str) -> list[str]:
+def _lines(broker: Path, *, tls: bool) -> tuple[str, ...]:
+    lines = ("allow_anonymous false", f"acl_file {broker / 'acl'}")
+    if not tls:
+        return (*lines, f"password_file {broker / 'passwords'}")
+    return (
+        *lines,
+        f"cafile {broker / 'ca.crt'}",
+        f"certfile {broker / 'tls.crt'}",
+        f"keyfile {broker / 'tls.key'}",
+        "require_certificate true",
+        "use_identity_as_username true",
+        "tls_version tlsv1.2",  # at least
+    )
+
+
+def _rules(rights: Iterable[Grant], prefix: str) -> list[str]:
     actions: dict[str, set[Action]] = {}
     for right in rights:
         actions.setdefault(right.filter, set()).add(right.action)

@@ -6,12 +6,15 @@ not. The name stands in the certificate (common name) or beside the password, an
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from halimede.api.base import convert
 from halimede.errors import InvalidFieldError
@@ -23,6 +26,8 @@ Names = Annotated[list[str], Meta(max_length=MOST)]
 NODE_ROLES = (Role.LC, Role.EDGE, Role.CLOUD)
 #: folders of a site that are not those of a node
 FOLDERS = {Role.CAMERA: "cameras", Role.OPERATOR: "operators", Role.CONSUMER: "consumers"}
+
+_host = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +54,29 @@ class Principal:
 
 
 class Site(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Who there is. ``broker``: host names and addresses by which clients reach it."""
+    """Who there is.
 
-    broker: Annotated[list[str], Meta(min_length=1, max_length=64)] = ["localhost", "127.0.0.1"]
+    Attributes:
+        broker: host names and addresses by which clients reach it.
+        prefix: levels before every topic, where systems share a broker; as in ``mqtt://host/prefix``.
+        install: the absolute path of the folder ``broker`` on the broker's machine, if that is another one.
+
+    """
+
+    broker: Annotated[list[str], Meta(min_length=1, max_length=64)] = field(
+        default_factory=lambda: ["localhost", "127.0.0.1"]
+    )
     nodes: Names = []
     cameras: Names = []
-    operators: Names = ["admin"]
+    operators: Names = field(default_factory=lambda: ["admin"])
     consumers: Names = []
+    prefix: Annotated[str, Meta(max_length=1024)] = ""
+    install: Annotated[str, Meta(max_length=1024)] = ""
+
+    @property
+    def levels(self) -> list[str]:
+        """The prefix, level by level."""
+        return [level for level in self.prefix.strip("/").split("/") if level]
 
     def principals(self) -> Iterator[Principal]:
         """Yield every user of the broker, GM first."""
@@ -78,13 +99,23 @@ def word_of(role: Role) -> str:
 def read_site(value: object) -> Site:
     """Check a site as YAML or JSON gave it. Raises InvalidFieldError that names the field."""
     site = convert(value, Site, "site")
-    for field, check in (("nodes", check_name), ("cameras", check_label), ("operators", check_name)):
-        _check(field, getattr(site, field), check)
+    for list_, check in (("nodes", check_name), ("cameras", check_label), ("operators", check_name)):
+        _check(list_, getattr(site, list_), check)
     _check("consumers", site.consumers, check_name)
     for index, host in enumerate(site.broker):
-        if not host or any(c.isspace() or c in "/@" for c in host):
-            raise InvalidFieldError(f"site.broker[{index}]", host, "write a host name or an address")
+        if not _is_host(host):
+            raise InvalidFieldError(f"site.broker[{index}]", host, "write a host name or an address, without a port")
+    for level in site.levels:
+        check_name("site.prefix", level)
+    if site.install and (not site.install.startswith("/") or any(not c.isprintable() for c in site.install)):
+        raise InvalidFieldError("site.install", site.install, "write an absolute path on the broker's machine")
     return site
+
+
+def _is_host(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(text))
+    return len(text) <= 253 and _host.fullmatch(text) is not None
 
 
 def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, one_line
 from halimede.messages import ResourceBody
 from halimede.names import Key, check_label, check_name
 
@@ -118,7 +118,7 @@ def parse(body: object) -> Resource[Any]:
     unknown = set(body) - {"apiVersion", "kind", "metadata", "spec", "status"}
     if unknown:
         field = min(map(str, unknown))
-        raise InvalidFieldError(field, body.get(field, ""), "remove it: resources have no such field")
+        raise InvalidFieldError(field or "''", body.get(field, ""), "remove it: resources have no such field")
     metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
     check_name("metadata.name", metadata.name)
     check_label("metadata.namespace", metadata.namespace)
@@ -136,6 +136,8 @@ def convert(value: object, wanted: type[T], path: str) -> T:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
         raise _explain(str(error), value, wanted, path) from error
+    except UnicodeEncodeError as error:
+        raise InvalidFieldError(path, error.object, "it holds half a character, which no text can") from error
 
 
 def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldError:
@@ -149,7 +151,7 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
             here = here.get(name)
         elif isinstance(here, list) and index:
             here = here[int(index)]
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", reason):
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL):
         name = unknown[1]
         close = difflib.get_close_matches(name, _field_names(wanted), n=1)
         given = here.get(name) if isinstance(here, Mapping) else None
@@ -157,7 +159,7 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
         return InvalidFieldError(f"{field}.{name}", given, fix)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
         return InvalidFieldError(f"{field}.{missing[1]}", None, "it is required: add it")
-    fix = reason[:1].lower() + reason[1:]
+    fix = one_line(reason[:1].lower() + reason[1:])
     if "`str`" in reason and isinstance(here, int | float | bool):
         fix += " (put it in quotes)"
     return InvalidFieldError(field, here, fix)

@@ -31,8 +31,13 @@ def placements(spec: JointInferenceServiceSpec) -> tuple[Placement, Placement]:
     return Placement("edge", spec.edge_worker, edge.spec), Placement("cloud", spec.cloud_worker, cloud.spec)
 
 
-def matches(pod: PodSpec, node: str, labels: Mapping[str, str]) -> bool:
-    """Whether a pod belongs on a node: by ``nodeName``, else by every label of a non-empty ``nodeSelector``."""
+def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool = False) -> bool:
+    """Whether a pod belongs on a node: by ``nodeName``, else by every label of a non-empty ``nodeSelector``.
+
+    Nothing belongs on a drained one. An LC need not know of that: what has no place there any more is taken from it.
+    """
+    if drained:
+        return False
     if pod.node_name:
         return pod.node_name == node
     known = {HOSTNAME: node, **labels}

@@ -13,19 +13,23 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 
+from halimede.bus._paho_beside import ReadingClient
 from halimede.bus._paho_link import PahoLink
 from halimede.bus._paho_properties import no_properties, v5_properties
-from halimede.bus.link import Deliver
+from halimede.bus.link import Deliver, Ended
 from halimede.bus.port import Packet
 from halimede.bus.settings import MqttSettings
-from halimede.errors import DisconnectedError, InvalidFieldError
+from halimede.errors import DisconnectedError, InvalidFieldError, NotAllowedError
 
 #: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline
 CANCEL_PATIENCE = 1.0
+NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client certificate, or does not accept ours"
 
 
 async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> PahoLink:
-    """Connect and wait until the broker accepts us. Raises OSError, TimeoutError or DisconnectedError."""
+    """Connect and wait until the broker accepts us. Raises OSError, TimeoutError, DisconnectedError or its subclass
+    NotAllowedError, when trying again will not help before somebody has changed something.
+    """
     try:
         context = settings.context()
         login = settings.login()
@@ -35,9 +39,11 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
     client = _client(settings, client_id, will, tls, login)
     try:
         await _connect_in_thread(client, settings)
-    except OSError:
+    except OSError as error:
         if tls:
             tls.close()
+        if isinstance(error, ssl.SSLError) or (tls and isinstance(error, ConnectionResetError)):
+            raise NotAllowedError(_distrust(error)) from error
         raise
     link = PahoLink(client, settings, deliver)
     outcomes: list[asyncio.Future[Any]] = [link.accepted, link.ended]
@@ -51,8 +57,25 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         link.abort("cancelled")
         raise
     if link.ended.done():
-        raise DisconnectedError(link.ended.result().reason)
+        raise _turned_away(link.ended.result(), secure=settings.secure)
     return link
+
+
+def _turned_away(ended: Ended, *, secure: bool) -> DisconnectedError:
+    """Return the error for a connection that ended before the broker accepted us."""
+    if ended.barred:
+        return NotAllowedError(ended.reason)
+    if secure:
+        # with TLS 1.3 its word on our certificate comes after the handshake, and paho drops it
+        return NotAllowedError(f"{ended.reason}: {NO_CERTIFICATE}")
+    return DisconnectedError(f"{ended.reason} before the broker had answered; one that wants TLS does that (mqtts://)")
+
+
+def _distrust(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the broker's certificate is not accepted: {error.verify_message}"
+    reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+    return f"there is no TLS with the broker ({reason}): it may not speak it (mqtt://), or not accept our certificate"
 
 
 def _client(
@@ -61,8 +84,8 @@ def _client(
     will: Packet | None,
     tls: _RememberingContext | None,
     login: tuple[str | None, str | None],
-) -> Client:
-    client = Client(
+) -> ReadingClient:
+    client = ReadingClient(
         CallbackAPIVersion.VERSION2,
         client_id,
         protocol=MQTTProtocolVersion.MQTTv5,
@@ -86,7 +109,7 @@ def _no_delay(_: Client, __: Any, sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-async def _connect_in_thread(client: Client, settings: MqttSettings) -> None:
+async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> None:
     """Resolve, connect and shake hands off the loop: paho blocks there, until ``connect_timeout_s``."""
     properties = no_properties(PacketTypes.CONNECT)
     properties.SessionExpiryInterval = 0

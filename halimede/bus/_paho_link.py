@@ -19,7 +19,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from halimede.bus._paho_properties import v5_properties
+from halimede.bus._paho_beside import ReadingClient
+from halimede.bus._paho_properties import grants, v5_properties
 from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
 from halimede.bus.packets import SHARE
 from halimede.bus.port import SUCCESS, Packet
@@ -32,19 +33,23 @@ NO_LIMIT, NO_RECEIVE_MAXIMUM = 268_435_455, 65_535
 #: no packet has this identifier
 NOT_SENT = 0
 DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
-#: seconds between paho's looks at the keepalive
-TICK = 1.0
+#: client id not valid, bad user name or password, not authorised, banned, bad authentication method
+BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
+#: seconds between paho's looks at the keepalive: at most, and as a share of the keepalive, so that a dead connection is
+#: found within 1.5 times the keepalive however short that is
+TICK, TICK_SHARE = 1.0, 1 / 16
 
 
 class PahoLink(Link):
     """A connection of which the socket is open. ``accepted`` is set by the broker's CONNACK."""
 
-    def __init__(self, client: Client, settings: MqttSettings, deliver: Deliver) -> None:
+    def __init__(self, client: ReadingClient, settings: MqttSettings, deliver: Deliver) -> None:
         super().__init__(NO_LIMIT, settings.window)
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._window = settings.window
+        self._every = min(TICK, settings.keepalive_s * TICK_SHARE)
         self._deliver = deliver
         self._why: Ended | None = None
         self._fd = -1
@@ -121,7 +126,7 @@ class PahoLink(Link):
         self._loop.add_reader(self._fd, self._readable)
         if client.want_write():
             self._loop.add_writer(self._fd, self._writable)
-        self._tick = self._loop.call_later(TICK, self._misc)
+        self._tick = self._loop.call_later(self._every, self._misc)
 
     def _detach(self) -> None:
         if self._tick:
@@ -156,7 +161,7 @@ class PahoLink(Link):
     def _misc(self) -> None:
         self._drive(self._client.loop_misc)
         if not self.ended.done():
-            self._tick = self._loop.call_later(TICK, self._misc)
+            self._tick = self._loop.call_later(self._every, self._misc)
 
     # --- what paho tells us (always from inside ``_drive``) ---------------------------------------------------
 
@@ -168,9 +173,10 @@ class PahoLink(Link):
 
     def _on_connect(self, _: Client, __: Any, ___: ConnectFlags, reason: ReasonCode, properties: Any) -> None:
         if reason.is_failure:
-            self._why = Ended(f"the broker refused the connection: {reason}")
+            self._why = Ended(f"the broker refused the connection: {reason}", barred=reason.value in BARRED)
             return
         self.max_packet = getattr(properties, "MaximumPacketSize", NO_LIMIT)
+        self.grants = grants(properties)
         # the birth takes a place of the broker's too, and waits for none of ours
         theirs = getattr(properties, "ReceiveMaximum", NO_RECEIVE_MAXIMUM) - 1
         self.slots = asyncio.Semaphore(max(1, min(self._window, theirs)))
@@ -191,16 +197,16 @@ class PahoLink(Link):
         self._answer(mid, reasons[0].value if reasons else SUCCESS)
 
     def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
-        v5 = message.properties
+        beside = self._client.beside
         packet = Packet(
             topic=message.topic,
             payload=bytes(message.payload),  # no copy: it is bytes already
             qos=message.qos,
             retain=message.retain,
-            response_topic=getattr(v5, "ResponseTopic", ""),
-            correlation=getattr(v5, "CorrelationData", b""),
-            expiry_s=getattr(v5, "MessageExpiryInterval", None),
-            properties=tuple(getattr(v5, "UserProperty", ())),
+            response_topic=beside.response_topic,
+            correlation=beside.correlation,
+            expiry_s=beside.expiry_s,
+            properties=beside.properties,
             duplicate=message.dup,
         )
         self._deliver(packet, partial(self._acknowledge, message.mid) if message.qos else None)

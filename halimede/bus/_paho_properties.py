@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from paho.mqtt.properties import Properties
 
-from halimede.bus.port import Packet
+from halimede.bus.port import Grants, Packet
+
+#: what the broker's CONNACK names, by the field that holds it here
+GRANTS = {
+    "receive_maximum": "ReceiveMaximum",
+    "max_packet": "MaximumPacketSize",
+    "max_qos": "MaximumQoS",
+    "retain": "RetainAvailable",
+    "wildcards": "WildcardSubscriptionAvailable",
+    "shared": "SharedSubscriptionAvailable",
+}
+SWITCHES = frozenset({"retain", "wildcards", "shared"})
 
 
 def v5_properties(packet: Packet, kind: int) -> Properties | None:
@@ -22,6 +35,12 @@ def v5_properties(packet: Packet, kind: int) -> Properties | None:
     for name, value in present.items():
         setattr(properties, name, value)
     return properties
+
+
+def grants(properties: Any) -> Grants:
+    """Read what the broker said in its CONNACK; what it did not say has the protocol's default."""
+    said = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
+    return Grants(**{field: bool(value) if field in SWITCHES else value for field, value in said.items()})
 
 
 def no_properties(kind: int) -> Properties:

@@ -1,4 +1,4 @@
-"""What a client shows the broker: a folder of small files, as a Kubernetes secret is mounted and `halimede certs` makes.
+"""What a client shows the broker: a folder of small files, as Kubernetes mounts a secret and as `halimede certs` makes.
 
 ``ca.crt``: who signs the broker's certificate (without it: the system's authorities). ``tls.crt`` and ``tls.key``: the
 client's own certificate. ``username`` and ``password``: for a broker that asks for them. They are read anew for every
@@ -25,11 +25,23 @@ class Credentials:
     folder: Path
     variable: str = "HALIMEDE_CREDENTIALS"
 
+    @classmethod
+    def at(cls, folder: str | Path, variable: str = "HALIMEDE_CREDENTIALS") -> Credentials:
+        """Return those in a folder that a user named; ``~`` is the user's home. Raises InvalidFieldError."""
+        try:
+            return cls(Path(folder).expanduser().absolute(), variable)
+        except RuntimeError:
+            raise InvalidFieldError(variable, str(folder), "there is no such user: write a folder") from None
+
     def check(self, *, secure: bool) -> None:
         """Raise InvalidFieldError for a folder that cannot serve, or that is for TLS where the address is not."""
-        if not self.folder.is_dir():
+        try:
+            there = self.folder.is_dir()
+            found = [name for name in (*TLS_FILES, "password") if (self.folder / name).exists()]
+        except OSError as error:  # not ours to look into, or no name that a file can have
+            raise InvalidFieldError(self.variable, str(self.folder), f"{error.strerror}: {FIX}") from None
+        if not there:
             raise InvalidFieldError(self.variable, str(self.folder), f"there is no such folder: {FIX}")
-        found = [name for name in (*TLS_FILES, "password") if (self.folder / name).exists()]
         if not found:
             raise InvalidFieldError(self.variable, str(self.folder), f"it holds no credentials: {FIX}")
         if ("tls.crt" in found) != ("tls.key" in found):

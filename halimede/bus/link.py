@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from halimede.bus.port import Packet
+from halimede.bus.port import Grants, Packet
 from halimede.bus.subscriptions import Acknowledge
 from halimede.errors import DisconnectedError
 
@@ -22,10 +22,11 @@ Deliver = Callable[[Packet, Acknowledge | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why a link is gone. ``taken_over``: another client connected with our id."""
+    """Why a link is gone. ``taken_over``: another client connected with our id. ``barred``: it was never let in."""
 
     reason: str
     taken_over: bool = False
+    barred: bool = False
 
 
 class Link(ABC):
@@ -33,6 +34,7 @@ class Link(ABC):
 
     def __init__(self, max_packet: int, window: int) -> None:
         self.max_packet = max_packet
+        self.grants = Grants()
         #: places for publishes that the broker has not answered yet
         self.slots = asyncio.Semaphore(window)
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()

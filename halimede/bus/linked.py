@@ -1,5 +1,7 @@
 """Keeping a connection up: back-off, re-subscribing, birth and hooks, written once for all adapters.
 
+Whoever shares a client id with another is dealt with in ``rivalry.py``.
+
 An adapter brings only ``_open``, which returns a ``Link``.
 """
 
@@ -17,22 +19,22 @@ import structlog
 from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
 from halimede.bus.packets import Prefix, packet_size
 from halimede.bus.port import FAILURE, PUBLISH_TIMEOUT, REASONS, Announce, Announcement, Bus, Packet, Receive
+from halimede.bus.rivalry import Rivalry
 from halimede.bus.subscriptions import Acknowledge, Subscription
 from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
 from halimede.names import check_name
+from halimede.topic import Filter
 
 log = structlog.get_logger()
 
 #: seconds
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 5.0
-#: after another client took our id: long enough that two of them do not chase each other
-TAKEOVER_BACKOFF = (20.0, 40.0)
-#: Mosquitto 2.0.11 closes a connection that another client takes over without a word. So many in a row that were
-#: accepted and ended this soon, with the broker there all the time, mean the same
-BRIEF, BRIEF_IN_A_ROW = 2.0, 3
 #: a connection that held this long was a good one: the next back-off starts small again
 STABLE_AFTER = 5.0
 SUBSCRIBE_TIMEOUT = 10.0
+#: how many different reasons are logged between one good connection and the next
+MOST_REASONS = 8
+RIVAL = "another client has our id"
 
 
 class LinkedBus(Bus):
@@ -46,10 +48,11 @@ class LinkedBus(Bus):
         self._where = where
         self._chance = chance
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
+        self._rivalry = Rivalry()
         self._link: Link | None = None
         self._ready = asyncio.Event()
         self._cause = "no answer yet"
-        self._down_logged = False
+        self._told: set[str] = set()
         self._max_packet = 0
         self._subscriptions: dict[str, Subscription] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -155,6 +158,28 @@ class LinkedBus(Bus):
             self._subscriptions.pop(filter_).close()
             raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
 
+    async def recall(self, filter_: Filter[Any]) -> None:
+        """Have the broker send again what it retains of a subscription."""
+        link, subscription = self._link, self._subscriptions.get(filter_.text)
+        if link is None or subscription is None:
+            return
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                await asyncio.shield(link.subscribe(self._prefix.filter(filter_.text), subscription.qos))
+        except (DisconnectedError, TimeoutError) as error:
+            log.debug("recall unanswered", filter=filter_.text, error=str(error))
+
+    def rival(self) -> None:
+        """Take the caller's word that another client has our id: the one of us that came later gives way."""
+        if self._link:
+            log.warning(RIVAL, client=self.client_id, broker=self._where, known="from its messages")
+            self._start(self._link.close() if self._rivalry.proven() else self._accuse(), "rival")
+
+    def renew(self) -> None:
+        """Connect anew, because birth and will have changed."""
+        if self._link:
+            self._link.abort("birth and will have changed")
+
     async def unlisten(self, filter_: str) -> None:
         """End a subscription. What is still queued is dropped; the handler at work finishes."""
         subscription = self._subscriptions.pop(filter_, None)
@@ -190,42 +215,45 @@ class LinkedBus(Bus):
 
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
-        failures = brief = 0
+        failures = 0
         while True:
             announcement = self.announce()
             will = self._prefix.added(announcement.will) if announcement.will else None
-            taken_over = False
+            pause = 0.0
             try:
                 link = await self._open(will, self._dispatch)
             except (BusError, OSError, TimeoutError) as error:
                 self._went_down(str(error) or type(error).__name__)
-                brief = 0
+                self._rivalry.refused()
             else:
                 began = loop.time()
                 ended = await self._serve(link, announcement)
                 self._went_down(ended.reason)
                 lasted = loop.time() - began
-                brief = brief + 1 if lasted < BRIEF else 0
                 failures = 0 if lasted >= STABLE_AFTER else failures
-                taken_over = ended.taken_over or brief >= BRIEF_IN_A_ROW
+                pause = self._rivalry.ended(lasted, told=ended.taken_over, chance=self._chance)
             failures = min(failures + 1, 16)
-            await asyncio.sleep(self._backoff(failures, taken_over=taken_over))
+            if pause:
+                log.warning(RIVAL, client=self.client_id, broker=self._where, pause_s=round(pause))
+            await asyncio.sleep(pause or self._chance.uniform(0, min(LAST_BACKOFF, FIRST_BACKOFF * 2**failures)))
 
     async def _serve(self, link: Link, announcement: Announcement) -> Ended:
         """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
         # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
         # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
-        answers = [link.subscribe(self._prefix.filter(each.filter), each.qos) for each in self._subscriptions.values()]
+        answers = {
+            name: link.subscribe(self._prefix.filter(name), each.qos) for name, each in self._subscriptions.items()
+        }
         if announcement.birth:
-            answers.append(link.publish(self._prefix.added(announcement.birth)))
-        self._link, self._max_packet = link, link.max_packet
+            answers[announcement.birth.topic] = link.publish(self._prefix.added(announcement.birth))
+        self._link, self._max_packet, self.grants = link, link.max_packet, link.grants
         hooks: asyncio.Task[None] | None = None
         try:
             if await self._established(answers, link):
                 self._ready.set()
-                self._down_logged = False
+                self._told.clear()
                 log.info("bus connected", broker=self._where, client=self.client_id)
-                hooks = self._start(self._connected(), "hooks")
+                hooks = self._start(self._greet(), "hooks")
             return await asyncio.shield(link.ended)
         finally:
             if hooks:
@@ -236,18 +264,30 @@ class LinkedBus(Bus):
                 for subscription in self._subscriptions.values():
                     subscription.disown()
 
-    async def _established(self, answers: list[asyncio.Future[int]], link: Link) -> bool:
+    async def _established(self, answers: dict[str, asyncio.Future[int]], link: Link) -> bool:
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
-                reasons = await asyncio.gather(*answers)
+                reasons = await asyncio.gather(*answers.values())
         except (DisconnectedError, TimeoutError):
             # one of them may be lost while the connection stands: only a new one brings them all
             link.abort("no answer to subscriptions or birth")
             return False
-        for reason in reasons:
-            if reason >= FAILURE:
-                log.warning("subscription or birth refused", reason=REASONS.get(reason, hex(reason)))
+        given = dict(zip(answers, reasons, strict=True))
+        self.refused = {name: REASONS.get(code, hex(code)) for name, code in given.items() if code >= FAILURE}
         return True
+
+    async def _greet(self) -> None:
+        """Tell the operator what is wrong with this connection, and run the hooks."""
+        for topic, reason in self.refused.items():
+            await self.dead_letter(Packet(topic, b""), f"the broker refused this subscription or birth: {reason}")
+        if self._rivalry.suspected:
+            self._rivalry.suspected = False
+            await self._accuse()
+        await self._connected()
+
+    async def _accuse(self) -> None:
+        about = Packet(f"client/{self.client_id}", b"")
+        await self.dead_letter(about, f"{RIVAL}: stop one of the two, or give it another name")
 
     def _dispatch(self, packet: Packet, acknowledge: Acknowledge | None) -> None:
         packet = self._prefix.removed(packet)
@@ -263,12 +303,7 @@ class LinkedBus(Bus):
 
     def _went_down(self, reason: str) -> None:
         self._cause = reason
-        if not self._down_logged:
-            self._down_logged = True
+        # each reason once: a broker that was away and then does not let us in is two pieces of news
+        if reason not in self._told and len(self._told) < MOST_REASONS:
+            self._told.add(reason)
             log.warning("bus down", broker=self._where, client=self.client_id, reason=reason)
-
-    def _backoff(self, failures: int, *, taken_over: bool) -> float:
-        if taken_over:
-            log.warning("another client has our id", client=self.client_id, broker=self._where)
-            return self._chance.uniform(*TAKEOVER_BACKOFF)
-        return self._chance.uniform(0, min(LAST_BACKOFF, FIRST_BACKOFF * 2**failures))

@@ -28,5 +28,14 @@ class MqttBus(LinkedBus):
         )
         self._settings = settings
 
+    async def knock(self) -> None:
+        """Connect once and leave again: what a command wants to know before it waits for anything.
+
+        Raises OSError, TimeoutError, DisconnectedError, or NotAllowedError when the broker does not let us in.
+        """
+        link = await connect(self._settings, self.client_id, None, lambda *_: None)
+        await link.close()
+        link.abort("closed")
+
     async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
         return await connect(self._settings, self.client_id, will, deliver)

@@ -29,6 +29,9 @@ SUCCESS, NO_SUBSCRIBER, FAILURE = 0x00, 0x10, 0x80
 PUBLISH_TIMEOUT = 10.0
 DEAD_LETTERS_PER_SECOND = 10
 HEAD_BYTES = 32
+#: user properties of one message, and bytes in the name or value of one: a message with more is refused, not trimmed,
+#: for what is left out might be what it is ordered or traced by
+MAX_PROPERTIES, MAX_PROPERTY = 64, 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,21 @@ class Announcement:
 
     birth: Packet | None = None
     will: Packet | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What the broker said that it can do when it accepted us; the defaults are the protocol's own.
+
+    ``receive_maximum``: QoS 1 publishes that it takes unanswered. ``max_packet``: bytes; 0 for no limit.
+    """
+
+    receive_maximum: int = 65_535
+    max_packet: int = 0
+    max_qos: int = 2
+    retain: bool = True
+    wildcards: bool = True
+    shared: bool = True
 
 
 #: called anew for each connection, so that birth and will carry that connection's epoch
@@ -101,6 +119,10 @@ class Bus(ABC):
         self.client_id = client_id
         self.announce = announce or Announcement
         self.stats = BusStats()
+        #: of the last connection that was accepted
+        self.grants = Grants()
+        #: what the broker did not grant when the connection was made, by filter or topic, and why
+        self.refused: dict[str, str] = {}
         self._hooks: list[Callable[[], Awaitable[None]]] = []
 
     # --- what an adapter brings -------------------------------------------------------------------------------
@@ -147,6 +169,20 @@ class Bus(ABC):
 
         Of a shared filter it is not acknowledged, so that a broker that can hand it to another member does.
         """
+
+    @abstractmethod
+    async def recall(self, filter_: Filter[Any]) -> None:
+        """Have the broker send again what it retains of a subscription. While it is away nothing is asked: the next
+        connection brings it.
+        """
+
+    @abstractmethod
+    def rival(self) -> None:
+        """Take the caller's word that another client has our id: the one of us that came later gives way."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """Connect anew, because birth and will have changed."""
 
     # --- what everybody uses ----------------------------------------------------------------------------------
 
@@ -202,6 +238,7 @@ class Bus(ABC):
             try:
                 if names is None:
                     raise DecodeError("a name in the topic is not valid")
+                check_properties(packet)
                 if topic.retain and not packet.payload:
                     if cleared:
                         await cleared(names)
@@ -222,22 +259,27 @@ class Bus(ABC):
         """End a subscription."""
         await self.unlisten(filter_.text)
 
-    async def reply(self, to: Delivery[Any], topic: Topic[M], body: M) -> bool:
+    async def reply(
+        self, to: Delivery[Any], topic: Topic[M], body: M, *, properties: Mapping[str, str] | None = None
+    ) -> bool:
         """Answer a request, but only on ``topic``: any other response topic is refused with InvalidFieldError."""
         response = to.packet.response_topic
         if topic.parse(response) is None:
             raise InvalidFieldError("response topic", response, f"answers go to {topic.template} alone")
-        return await self.publish(Address(topic, response), body, correlation=to.packet.correlation)
+        address = Address(topic, response)
+        return await self.publish(address, body, correlation=to.packet.correlation, properties=properties)
 
     async def dead_letter(self, packet: Packet, reason: str) -> None:
         """Put an unreadable message where operators see it; at most ten a second, and never in the way."""
-        log.warning("message refused", topic=packet.topic[:256], reason=reason, size=len(packet.payload))
         now = asyncio.get_running_loop().time()
         recent = [t for t in self.stats.dead_letter_times if now - t < 1]
         self.stats.dead_letter_times = recent
-        if len(recent) >= DEAD_LETTERS_PER_SECOND or not self.connected:
-            return
+        if len(recent) >= DEAD_LETTERS_PER_SECOND:
+            return  # counted, and a flood fills neither the log nor its disk
         recent.append(now)
+        log.warning("message refused", topic=packet.topic[:256], reason=reason[:4096], size=len(packet.payload))
+        if not self.connected:
+            return
         head = packet.payload[:HEAD_BYTES].hex()
         letter = DeadLetter(
             client=self.client_id[:256],
@@ -264,6 +306,14 @@ class Bus(ABC):
         if reason >= FAILURE:
             raise RefusedError(packet.topic, reason, REASONS.get(reason, "refused"))
         return reason != NO_SUBSCRIBER
+
+
+def check_properties(packet: Packet) -> None:
+    """Raise DecodeError if a message has more beside its body than anybody needs."""
+    if len(packet.properties) > MAX_PROPERTIES:
+        raise DecodeError(f"more than {MAX_PROPERTIES} user properties")
+    if any(len(text.encode()) > MAX_PROPERTY for pair in packet.properties for text in pair):
+        raise DecodeError(f"a user property of more than {MAX_PROPERTY} bytes")
 
 
 REASONS = {

@@ -15,6 +15,11 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 
+def new_ticket() -> bytes:
+    """Return correlation data that nobody can guess."""
+    return secrets.token_bytes(16)
+
+
 class Requests(Generic[R]):
     """Many questions at a time over one reply topic. Answers that nobody waits for are counted and dropped.
 
@@ -41,13 +46,17 @@ class Requests(Generic[R]):
         timeout_s: float,
         qos: int | None = None,
         properties: Mapping[str, str] | None = None,
+        ticket: bytes = b"",
     ) -> Delivery[R]:
         """Send a question and wait for its answer.
+
+        ``ticket``, from ``new_ticket``, is for a question that is asked again: whoever answers can tell that it is the
+        same, and so one that is still under way is not done twice.
 
         Raises NoSubscriberError at once if the broker says that nobody listens, TimeoutError at the deadline, and
         what ``Bus.publish`` raises.
         """
-        correlation = secrets.token_bytes(16)
+        correlation = ticket or new_ticket()
         answer: asyncio.Future[Delivery[R]] = asyncio.get_running_loop().create_future()
         self._waiting[correlation] = answer
         try:

@@ -53,6 +53,12 @@ class MqttSettings:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        """The address as ``from_url`` reads it, without credentials."""
+        prefix = f"/{self.prefix.strip('/')}" if self.prefix else ""
+        return f"{'mqtts' if self.secure else 'mqtt'}://{self.where}{prefix}"
+
     def login(self) -> tuple[str | None, str | None]:
         """Return the user name and password for the next connection. Raises InvalidFieldError."""
         return self.credentials.login() if self.credentials else (self.username, self.password)
@@ -69,7 +75,7 @@ class MqttSettings:
 
     @classmethod
     def from_url(
-        cls, url: str, *, variable: str = "HALIMEDE_BROKER", credentials: str | Path | None = None
+        cls, url: str, *, variable: str = "HALIMEDE_BROKER", credentials: str | Path | Credentials | None = None
     ) -> MqttSettings:
         """Read ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
 
@@ -90,7 +96,11 @@ class MqttSettings:
         if not re.fullmatch(r"[A-Za-z0-9._:%-]+", parts.hostname) or parts.netloc.endswith(":"):
             raise problem
         secure = parts.scheme == "mqtts"
-        own = Credentials(Path(credentials).expanduser()) if credentials else None
+        own: Credentials | None = None
+        if isinstance(credentials, Credentials):
+            own = credentials
+        elif credentials:
+            own = Credentials.at(credentials)
         if own:
             own.check(secure=secure)
         levels = [check_name(f"{variable} (prefix)", level) for level in parts.path.strip("/").split("/") if level]

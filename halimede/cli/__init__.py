@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command; say what to install where its packages are missing."""
     try:
         from halimede.cli.app import start  # they may be missing
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "halimede":
             raise

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from halimede.cli import INTERRUPTED, certs, complete, operate, streams, tapes, tracing
 from halimede.cli import options as o
-from halimede.cli import streams
-from halimede.cli.run import INTERRUPTED, run
+from halimede.cli.run import run
 
 NODES = frozenset({"nodes", "node", "no"})
 
@@ -33,7 +33,7 @@ def start() -> int:
 
 
 @app.callback()
-def root(ctx: typer.Context, broker: o.Broker = "") -> None:
+def root(ctx: typer.Context, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
     """Edge-cloud collaborative inference on an MQTT v5 bus.
 
     \b
@@ -42,9 +42,12 @@ def root(ctx: typer.Context, broker: o.Broker = "") -> None:
       halimede get ji -w
       halimede publish pictures/ --camera cam0
       halimede results -f digits
+      halimede status
+      halimede doctor
     """
-    if broker:
-        ctx.default_map = {name: {"broker": broker} for name in COMMANDS}
+    given = {name: value for name, value in (("broker", broker), ("credentials", credentials)) if value}
+    if given:
+        ctx.default_map = dict.fromkeys(COMMANDS, given)
 
 
 @app.command()
@@ -55,6 +58,7 @@ def apply(
         str, typer.Option("--namespace", "-n", metavar="NAME", help="For resources that name none.", show_default=False)
     ] = "",
     broker: o.Broker = "",
+    credentials: o.Credentials = "",
 ) -> None:
     """Create or change what manifests describe.
 
@@ -72,7 +76,7 @@ def apply(
     async def command() -> int:
         from halimede.cli import apply as room
 
-        return await room.apply(o.address(broker), paths, o.namespace_of(namespace) if namespace else "")
+        return await room.apply(o.address(broker, credentials), paths, o.namespace_of(namespace) if namespace else "")
 
     run(command)
 
@@ -86,6 +90,7 @@ def get(
     output: o.OutputOption = o.Output.TABLE,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing changes until Ctrl-C.")] = False,
     broker: o.Broker = "",
+    credentials: o.Credentials = "",
 ) -> None:
     """Show resources.
 
@@ -97,9 +102,10 @@ def get(
       halimede get ji -w
     """
     if not name and kind in NODES:
-        return nodes(output, broker)
+        return nodes(output, broker, credentials)
     if not name and kind in {"events", "event", "ev"}:
-        return events("", namespace, output, 100, watch, broker)
+        form = o.Output.JSON if output is o.Output.JSON else o.Output.TABLE
+        return streams.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
 
     async def command() -> None:
         from halimede.cli import get as room
@@ -110,17 +116,21 @@ def get(
             raise typer.BadParameter("a name is looked up in one namespace: leave out -A")
         where = o.namespace_of(namespace, everywhere=everywhere)
         if not watch:
-            return await room.get(o.address(broker), found, called, where, Format(output))
+            return await room.get(o.address(broker, credentials), found, called, where, Format(output))
         from halimede.cli.watch import watch as watching
 
-        return await watching(o.address(broker), found, called, where, Format(output))
+        return await watching(o.address(broker, credentials), found, called, where, Format(output))
 
     return run(command)
 
 
 @app.command()
 def describe(
-    kind: o.KindArgument, name: o.NameArgument = "", namespace: o.Namespace = "default", broker: o.Broker = ""
+    kind: o.KindArgument,
+    name: o.NameArgument = "",
+    namespace: o.Namespace = "default",
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
 ) -> None:
     """Show everything about one resource: spec, conditions, nodes, metrics, events.
 
@@ -136,14 +146,16 @@ def describe(
         found, called = o.target(kind, name)
         if not called:
             raise typer.BadParameter("say which one: KIND NAME")
-        await room.describe(o.address(broker), found, called, o.namespace_of(namespace))
+        await room.describe(o.address(broker, credentials), found, called, o.namespace_of(namespace))
 
     run(command)
 
 
 @app.command()
 def delete(
-    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="As in get.", show_default=False)] = "",
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="As in get.", show_default=False, autocompletion=complete.kinds)
+    ] = "",
     name: o.NameArgument = "",
     files: o.Files = None,
     namespace: o.Namespace = "default",
@@ -153,6 +165,7 @@ def delete(
         bool, typer.Option("--ignore-not-found", help="What is not there is no error.")
     ] = False,
     broker: o.Broker = "",
+    credentials: o.Credentials = "",
 ) -> None:
     """Delete a resource, all that manifests describe, or a node that will not come back.
 
@@ -175,19 +188,21 @@ def delete(
             keys = room.keys(files, where)
         elif kind.partition("/")[0] in NODES:
             node = check_name("NAME", kind.partition("/")[2] or name)
-            return await room.delete_node(o.address(broker), node, ignore_missing=ignore_not_found)
+            return await room.delete_node(o.address(broker, credentials), node, ignore_missing=ignore_not_found)
         else:
             found, called = o.target(kind, name)
             if not called:
                 raise typer.BadParameter("say which one: KIND NAME")
             keys = [Key(found.plural, where, called)]
-        return await room.delete(o.address(broker), keys, wait=wait, timeout_s=timeout, ignore_missing=ignore_not_found)
+        return await room.delete(
+            o.address(broker, credentials), keys, wait=wait, timeout_s=timeout, ignore_missing=ignore_not_found
+        )
 
     run(command)
 
 
 @app.command()
-def nodes(output: o.OutputOption = o.Output.TABLE, broker: o.Broker = "") -> None:
+def nodes(output: o.OutputOption = o.Output.TABLE, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
     """Show the nodes.
 
     \b
@@ -200,44 +215,13 @@ def nodes(output: o.OutputOption = o.Output.TABLE, broker: o.Broker = "") -> Non
         from halimede.cli import get as room
         from halimede.cli.output import Format
 
-        await room.nodes(o.address(broker), Format(output))
+        await room.nodes(o.address(broker, credentials), Format(output))
 
     run(command)
 
 
 @app.command()
-def events(
-    about: Annotated[
-        str,
-        typer.Option(metavar="WHAT", help="Only about this: KIND/NAME or node/NODE.", show_default=False),
-    ] = "",
-    namespace: o.Namespace = "default",
-    output: o.OutputOption = o.Output.TABLE,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")] = False,
-    broker: o.Broker = "",
-) -> None:
-    """Show what happened.
-
-    \b
-    Examples:
-      halimede events
-      halimede events --about ji/digits
-      halimede events --about node/edge0 -f
-    """
-
-    async def command() -> None:
-        from halimede.cli import get as room
-        from halimede.cli.output import Format
-
-        what = o.about(about, o.namespace_of(namespace))
-        await room.events(o.address(broker), what, Format(output), limit, follow=follow)
-
-    run(command)
-
-
-@app.command()
-def version(broker: o.Broker = "") -> None:
+def version(broker: o.Broker = "", credentials: o.Credentials = "") -> None:
     """Show the version of this command and of the global manager.
 
     \b
@@ -249,7 +233,7 @@ def version(broker: o.Broker = "") -> None:
     async def command() -> int:
         from halimede.cli import get as room
 
-        return await room.version(o.address(broker))
+        return await room.version(o.address(broker, credentials))
 
     run(command)
 
@@ -261,4 +245,8 @@ def _paths(files: list[str] | None, more: list[str] | None) -> list[str]:
 
 
 streams.add_to(app)
+certs.add_to(app)
+operate.add_to(app)
+tapes.add_to(app)
+tracing.add_to(app)
 COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)

@@ -1,4 +1,7 @@
-"""Where the broker is: the option, the environment, the run file of a local system, the usual port, in this order."""
+"""Where the broker is: the option, the environment, the run file of a local system, the usual port, in this order.
+
+What it is shown is found likewise; the run file's credentials go with the run file's broker alone.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from halimede.bus.credentials import Credentials
 from halimede.bus.settings import MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
 
@@ -32,22 +36,27 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
 
 
-def find(option: str = "", environment: Mapping[str, str] = os.environ) -> Broker:
-    """Return the broker to speak to; raise InvalidFieldError when what names it cannot be read."""
+def find(option: str = "", environment: Mapping[str, str] = os.environ, *, credentials: str = "") -> Broker:
+    """Return the broker to speak to, by the options ``--broker`` and ``--credentials`` where they are given.
+
+    Raises InvalidFieldError when what names it, or what it is to be shown, cannot be read.
+    """
+    shown = _shown(credentials, environment)
     if option:
-        return _read("--broker", option)
+        return _read("--broker", option, shown)
     if from_environment := environment.get("HALIMEDE_BROKER"):
-        return _read("HALIMEDE_BROKER", from_environment)
+        return _read("HALIMEDE_BROKER", from_environment, shown)
     file = home(environment) / RUN_FILE
     try:
         run = json.loads(file.read_bytes())
         if "pid" in run and not _lives(int(run["pid"])):
             # its port may be another system's by now
             raise HalimedeError(f"the system in {file.parent} was killed and runs no more: {START_IT}")
-        return _read(str(file), run["broker"])
+        theirs = Credentials.at(run["credentials"], str(file)) if "credentials" in run else None
+        return _read(str(file), run["broker"], shown or theirs)
     except FileNotFoundError:
-        return Broker(MqttSettings(DEFAULT_HOST), "no --broker, HALIMEDE_BROKER or run file, so the usual place")
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        return _read("no --broker, HALIMEDE_BROKER or run file, so the usual place", DEFAULT_HOST, shown)
+    except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise InvalidFieldError(str(file), str(error), "remove the file, or give --broker host:port") from error
 
 
@@ -61,5 +70,12 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _read(source: str, text: str) -> Broker:
-    return Broker(MqttSettings.from_url(text, variable=source), source)
+def _shown(option: str, environment: Mapping[str, str]) -> Credentials | None:
+    if option:
+        return Credentials.at(option, "--credentials")
+    folder = environment.get("HALIMEDE_CREDENTIALS")
+    return Credentials.at(folder) if folder else None
+
+
+def _read(source: str, text: str, credentials: Credentials | None) -> Broker:
+    return Broker(MqttSettings.from_url(text, variable=source, credentials=credentials), source)

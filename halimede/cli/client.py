@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from halimede import topics
 from halimede.bus.port import Bus
-from halimede.bus.requests import Requests
+from halimede.bus.requests import Requests, new_ticket
 from halimede.cli.broker import START_IT, Broker
-from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError
+from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError, NotAllowedError, RefusedError
 from halimede.messages import ApiReply, ApiRequest, Event, LogsReply, LogsRequest, NodeInfo, ResourceBody
 
 #: seconds to reach the broker, to wait for one answer, and to wait for a GM that is just being restarted
@@ -46,6 +46,10 @@ class NoBrokerError(UnreachableError):
     """Not even the broker is there."""
 
 
+class NotLetInError(UnreachableError):
+    """The broker is there, but does not let us in, or not do what we want; or we do not trust it."""
+
+
 class Client:
     """A connection to GM: ``async with Client(bus) as client``. It owns the bus."""
 
@@ -68,7 +72,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         if self._broker:
-            await _probe(self._broker)
+            await knock(self._broker)
         await self.bus.__aenter__()
         try:
             await self.bus.wait_connected(CONNECT_S)
@@ -105,17 +109,29 @@ class Client:
         """Ask for a resource to be deleted. It is gone when its workers have stopped: see ``wait_until``."""
         await self._ask(ApiRequest(op="delete", plural=plural, namespace=namespace, name=name))
 
-    async def events(self, *, after: int = 0, about: str = "", limit: int = 500) -> Events:
-        """Return events with a sequence above ``after``: the newest ``limit`` of them, oldest first."""
-        return (await self._ask(ApiRequest(op="events", after=after, about=about, limit=limit))).events
+    async def events(self, *, after: int = 0, before: int = 0, about: str = "", limit: int = 500) -> Events:
+        """Return events with a sequence above ``after`` and, unless that is 0, below ``before``.
 
-    async def nodes(self) -> Nodes:
-        """Return the nodes that GM knows."""
-        return (await self._ask(ApiRequest(op="nodes", limit=MOST))).nodes
+        They are the newest ``limit`` of them, oldest first.
+        """
+        request = ApiRequest(op="events", after=after, before=before, about=about, limit=limit)
+        return (await self._ask(request)).events
+
+    async def nodes(self, name: str = "") -> Nodes:
+        """Return the nodes that GM knows, or the one of that name."""
+        return (await self._ask(ApiRequest(op="nodes", name=name, limit=MOST))).nodes
 
     async def delete_node(self, name: str) -> None:
         """Have a node forgotten that will not come back."""
         await self._ask(ApiRequest(op="delete-node", name=name))
+
+    async def drain(self, name: str) -> Any:
+        """Keep a node empty from now on; return ``{"online": ..., "stranded": [{"service", "role"}, ...]}``."""
+        return (await self._ask(ApiRequest(op="drain", name=name))).value
+
+    async def uncordon(self, name: str) -> None:
+        """Let a drained node be used again."""
+        await self._ask(ApiRequest(op="uncordon", name=name))
 
     async def version(self) -> Any:
         """Return what GM says of its version."""
@@ -155,10 +171,10 @@ class Client:
         """Ask GM; while nobody listens (it is being restarted) try again for a short time."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._patience
-        address = topics.API_REQUEST.at(client=self._name)
+        address, ticket = topics.API_REQUEST.at(client=self._name), new_ticket()
         while True:
             try:
-                reply = (await self._api.ask(address, request, timeout_s=ANSWER_S)).body
+                reply = (await self._api.ask(address, request, timeout_s=ANSWER_S, ticket=ticket)).body
                 break
             except NoSubscriberError as error:
                 reason = UnreachableError(
@@ -168,6 +184,8 @@ class Client:
             except DisconnectedError as error:
                 reason = UnreachableError(f"the broker at {self.where} went away ({error})")
                 reason.__cause__ = error
+            except RefusedError as error:
+                raise NotLetInError(f"{error} at {self.where}: use the credentials of an operator") from error
             except TimeoutError as error:
                 raise UnreachableError(
                     f"the global manager did not answer within {ANSWER_S:g} s: see its log, then try again"
@@ -185,14 +203,27 @@ def no_broker(where: str, cause: Exception) -> NoBrokerError:
     return NoBrokerError(f"no MQTT broker answers at {where}: {cause}. What to do: {START_IT}")
 
 
-async def _probe(broker: Broker) -> None:
-    """Find out at once that nothing listens there: the bus would go on trying, as a service should."""
+async def knock(broker: Broker) -> None:
+    """Find out at once that nothing listens there or lets us in: the bus would go on trying, as a service should."""
+    from halimede.bus.mqtt import MqttBus  # as in ``to``
+
     try:
         async with asyncio.timeout(CONNECT_S):
-            _, writer = await asyncio.open_connection(broker.settings.host, broker.settings.port)
+            await MqttBus(f"cli-{secrets.token_hex(8)}", broker.settings).knock()
+    except NotAllowedError as error:
+        raise not_let_in(broker, error) from error
     except TimeoutError as error:
         raise no_broker(str(broker), TimeoutError(f"no answer within {CONNECT_S:g} s")) from error
-    except OSError as error:
+    except (DisconnectedError, OSError) as error:
         cause = OSError("the connection is refused") if isinstance(error, ConnectionRefusedError) else error
         raise no_broker(str(broker), cause) from error
-    writer.close()
+
+
+def not_let_in(broker: Broker, cause: Exception) -> NotLetInError:
+    """Return the error for a broker that is there and does not let us in."""
+    shown = broker.settings.credentials
+    if shown:
+        fix = f"check that {shown.folder} belongs to a user of this broker's site, and is the newest"
+    else:
+        fix = "name a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS, such as site/operators/admin"
+    return NotLetInError(f"the broker at {broker} and we do not get together: {cause}. What to do: {fix}")

@@ -15,6 +15,7 @@ from halimede.cli.broker import Broker
 from halimede.cli.client import Client
 from halimede.cli.output import age, clean, console, table, to_yaml
 from halimede.cli.tables import dig, text
+from halimede.errors import hide_secrets
 from halimede.messages import Event
 from halimede.names import Key
 
@@ -70,7 +71,7 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     spec = body.get("spec") or {}
     edge, cloud = dig(spec, "edgeWorker"), dig(spec, "cloudWorker")
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
-        yield to_yaml(spec)
+        yield hide_secrets(to_yaml(spec))
         return
     yield f"edge    model {text(dig(edge, 'model', 'name'))}, on {_where(edge)}"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
@@ -98,7 +99,7 @@ def _mining(edge: Mapping[str, Any]) -> str:
 def _source(edge: Mapping[str, Any], service: str) -> str:
     source = edge.get("source") or {}
     if source.get("path") or source.get("url"):
-        return str(source.get("path") or source.get("url"))
+        return hide_secrets(str(source.get("path") or source.get("url")))
     cameras = source.get("cameras") or [service]
     return ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
 

@@ -11,7 +11,7 @@ import aiomqtt
 
 from halimede import codec
 from halimede.cli.broker import Broker
-from halimede.cli.client import no_broker
+from halimede.cli.client import knock, no_broker
 from halimede.cli.output import warn
 from halimede.errors import DecodeError
 from halimede.topic import Filter
@@ -27,6 +27,7 @@ async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict
     """
     topic, settings = filter_.topic, broker.settings
     once, away = False, False
+    await knock(broker)
     while True:
         try:
             user, password = settings.login()

@@ -1,8 +1,7 @@
-"""``halimede get``, ``nodes``, ``events`` and ``version``: what there is, and what GM says of itself."""
+"""``halimede get``, ``nodes`` and ``version``: what there is, and what GM says of itself."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from halimede.cli.broker import Broker
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.output import Format, console, dump, fail, listing, plain, warn
 from halimede.messages import ResourceBody
-
-EVENT_POLL_S = 1.0
 
 
 async def get(broker: Broker, kind: Kind, name: str, namespace: str, form: Format) -> None:
@@ -67,25 +64,6 @@ async def nodes(broker: Broker, form: Format) -> None:
         console().print(tables.nodes(found))
     else:
         warn("no nodes: no local controller has connected to this broker yet")
-
-
-async def events(broker: Broker, about: str, form: Format, limit: int, *, follow: bool) -> None:
-    """Show the newest events, oldest first, and with ``follow`` those that come."""
-    async with Client.to(broker) as client:
-        found = await client.events(about=about, limit=limit)
-        if form in {Format.JSON, Format.YAML}:
-            dump(plain(found), form)
-            return
-        if found:
-            console().print(tables.events(found))
-        elif not follow:
-            warn("no events" + (f" about {about}" if about else ""))
-        after = max((event.sequence for event in found), default=0)
-        while follow:
-            await asyncio.sleep(EVENT_POLL_S)
-            if found := await client.events(after=after, about=about, limit=limit):
-                after = max(event.sequence for event in found)
-                console().print(tables.events(found, header=False))
 
 
 async def version(find: Broker) -> int:

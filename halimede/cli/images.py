@@ -6,7 +6,6 @@ that only sends files does not.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +60,12 @@ def limit(max_packet: int, *, bare: bool) -> int:
     return room if bare else room - FRAME_BYTES
 
 
-def payload(picture: Picture, camera: str, sequence: int, *, bare: bool) -> bytes:
-    """Read a picture as what its camera publishes: a frame with a new id, or the file as it is."""
+def payload(picture: Picture, camera: str, sequence: int, id_: bytes, *, bare: bool) -> bytes:
+    """Read a picture as what its camera publishes: a frame with this id, or the file as it is."""
     data = picture.path.read_bytes()
     if bare:
         return data
-    frame = Frame(
-        id=secrets.token_bytes(16), camera=camera, sequence=sequence, encoding=picture.encoding, data=memoryview(data)
-    )
+    frame = Frame(id=id_, camera=camera, sequence=sequence, encoding=picture.encoding, data=memoryview(data))
     return codec.encode(topics.REQUEST, frame)
 
 

@@ -1,36 +1,56 @@
-"""``halimede logs``: what workers wrote, asked of the nodes over the bus."""
+"""``halimede logs``: what workers wrote, asked of the nodes over the bus.
+
+Each log has a task of its own, so a node that does not answer holds nobody else up; lines are shown as they arrive.
+Following a service, one looks again now and then for its workers: they may have moved.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from rich.text import Text
+from datetime import datetime
 
 from halimede import api
 from halimede.api import matches, placements
 from halimede.api.base import NEPTUNE
 from halimede.api.jointinference import PLURAL
 from halimede.api.neptune import to_sedna
-from halimede.api.placement import worker_name
+from halimede.api.placement import Role, worker_name
+from halimede.cli import log_lines
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
-from halimede.cli.output import clean, console, warn
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.cli.output import warn
+from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import LogsRequest, NodeInfo, ResourceBody
 
-POLL_S = 0.5
+#: seconds between two looks at a log, and at who the workers are
+POLL_S, SEARCH_S = 0.5, 3.0
 PART_BYTES = 262_144
 #: bytes to read for each line that was asked for, so that the last lines are there whatever their length
 BYTES_A_LINE = 1024
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
-LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
-#: fields of a log line that have their own place, or that the prefix says already
-PLACED = frozenset({"event", "timestamp", "level", "worker", "service", "node", "namespace"})
+#: logs that are followed at a time
+MOST_LOGS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whose logs, and which lines of them. ``name``: a service or worker, empty for all; ``role`` empty for both.
+
+    ``tail``: begin with so many lines, negative for all; ``since``: leave out older ones.
+    """
+
+    name: str
+    namespace: str
+    node: str = ""
+    role: Role | str = ""
+    tail: int = 100
+    since: datetime | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether node and worker are named: then GM is not asked."""
+        return bool(self.node and self.name)
 
 
 @dataclass(slots=True)
@@ -39,39 +59,57 @@ class Log:
 
     node: str
     worker: str
+    role: str = ""
     offset: int = 0
     rest: str = field(default="", repr=False)
     problem: str = ""
+    started: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Where it is."""
+        return self.node, self.worker
 
 
-async def logs(broker: Broker, name: str, namespace: str, node: str, *, follow: bool, tail: int) -> int:
-    """Show the last ``tail`` lines (negative: all) of a worker or of all workers of a service, and what follows."""
+async def logs(broker: Broker, choice: Choice, *, follow: bool) -> int:
+    """Show the logs that were chosen, and with ``follow`` what comes. Returns the exit code."""
     async with Client.to(broker) as client:
-        found = [Log(node, name)] if node else await find(client, name, namespace)
-        several = len(found) > 1
-        for log in found:
-            await _try(client, namespace, log, several=several, tail=tail)
-        while follow:
-            await asyncio.sleep(POLL_S)
-            for log in found:
-                await _try(client, namespace, log, several=several)
+        found = await find(client, choice)
+        several = len(found) > 1 or (follow and not choice.direct)
+        for log, lines in zip(found, await asyncio.gather(*(_new(client, choice, log) for log in found)), strict=True):
+            for line in lines:
+                log_lines.show(log.worker, line, several=several)
+        if follow:
+            await _follow(client, choice, found)
     return 1 if all(log.problem for log in found) else 0
 
 
-async def find(client: Client, name: str, namespace: str) -> list[Log]:
-    """Return the workers that a name stands for: those of a service, or the one worker that is called so."""
+async def find(client: Client, choice: Choice) -> list[Log]:
+    """Return the logs that are meant; raise when there are none."""
+    if choice.direct:
+        return [Log(choice.node, choice.name)]
     nodes = await client.nodes()
-    services, _ = await client.list(PLURAL, namespace)
+    services, _ = await client.list(PLURAL, choice.namespace)
     by_service = {str(body["metadata"]["name"]): workers(body, nodes) for body in services}
-    if name in by_service:
-        if not by_service[name]:
-            raise HalimedeError(f"service {name} has no workers: no node matches it; see `halimede describe ji {name}`")
-        return by_service[name]
     every = [log for found in by_service.values() for log in found]
-    if chosen := [log for log in every if log.worker == name]:
-        return chosen
-    known = ", ".join(sorted([*by_service, *(log.worker for log in every)])) or "there are none"
-    raise InvalidFieldError("name", name, f"use a service or worker of namespace {namespace}: {known}")
+    if choice.name in by_service:
+        chosen, about = by_service[choice.name], f"service {choice.name}"
+    elif choice.name:
+        chosen, about = [log for log in every if log.worker == choice.name], f"worker {choice.name}"
+        if not chosen:
+            known = ", ".join(sorted([*by_service, *(log.worker for log in every)])) or "there are none"
+            fix = f"use a service or worker of namespace {choice.namespace}: {known}"
+            raise InvalidFieldError("name", choice.name, fix)
+    else:
+        chosen, about = every, f"namespace {choice.namespace}"
+        if choice.node and choice.node not in {node.name for node in nodes}:
+            known = ", ".join(sorted(node.name for node in nodes)) or "there are none"
+            raise InvalidFieldError("--node", choice.node, f"use a node: {known}")
+    chosen = [log for log in chosen if choice.node in {"", log.node} and choice.role in {"", log.role}]
+    if not chosen:
+        where = "".join((f" of role {choice.role}" if choice.role else "", f" on {choice.node}" if choice.node else ""))
+        raise HalimedeError(f"{about} has no workers{where}: see `halimede get ji -o wide` and `halimede nodes`")
+    return chosen
 
 
 def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
@@ -80,25 +118,61 @@ def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
     if resource.kind.api_version == NEPTUNE:
         resource = api.parse(to_sedna(resource))
     return [
-        Log(node.name, worker_name(resource.metadata.name, placement.role, node.name))
+        Log(node.name, worker_name(resource.metadata.name, placement.role, node.name), placement.role)
         for placement in placements(resource.spec)
         for node in sorted(nodes, key=lambda n: n.name)
-        if matches(placement.pod, node.name, node.labels)
+        if matches(placement.pod, node.name, node.labels, drained=node.drained)
     ]
 
 
-async def _try(client: Client, namespace: str, log: Log, *, several: bool, tail: int | None = None) -> None:
-    """Print what is new of one log; what is in the way is said once, and does not stop the others."""
+async def _follow(client: Client, choice: Choice, found: Sequence[Log]) -> None:
+    following = {log.key: log for log in found}
+    with first_error():
+        async with asyncio.TaskGroup() as group:
+
+            def start(log: Log) -> None:
+                group.create_task(_follow_one(client, choice, log), name=f"log of {log.worker}")
+
+            for log in found:
+                start(log)
+            while True:
+                await asyncio.sleep(SEARCH_S)
+                if choice.direct:
+                    continue
+                for log in await _found_again(client, choice):
+                    if log.key not in following and len(following) < MOST_LOGS:
+                        following[log.key] = log
+                        log.started = True  # all that it wrote is new
+                        start(log)
+
+
+async def _found_again(client: Client, choice: Choice) -> list[Log]:
     try:
-        lines = await _read(client, namespace, log, from_end=tail is not None and tail >= 0, lines=tail or 0)
-        log.problem = ""
+        return await find(client, choice)
+    except HalimedeError:  # GM is being restarted, or the service is gone for now: what is known goes on
+        return []
+
+
+async def _follow_one(client: Client, choice: Choice, log: Log) -> None:
+    while True:
+        for line in await _new(client, choice, log):
+            log_lines.show(log.worker, line, several=not choice.direct)
+        await asyncio.sleep(POLL_S)
+
+
+async def _new(client: Client, choice: Choice, log: Log) -> list[str]:
+    """Return what is new of one log; what is in the way is said once, and does not stop the others."""
+    first = not log.started
+    try:
+        from_end = first and choice.tail >= 0
+        lines = await _read(client, choice.namespace, log, from_end=from_end, lines=choice.tail)
     except HalimedeError as error:
         if str(error) != log.problem:
             warn(f"{log.worker} on {log.node}: {error}")
         log.problem = str(error)
-        return
-    for line in lines:
-        _print(log, line, several=several)
+        return []
+    log.problem, log.started = "", True
+    return list(log_lines.since(lines, choice.since)) if first and choice.since else lines
 
 
 async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
@@ -118,32 +192,3 @@ async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lin
         if not reply.text:
             break
     return found[max(0, len(found) - lines) :] if from_end else found
-
-
-def _print(log: Log, line: str, *, several: bool) -> None:
-    if not sys.stdout.isatty():
-        print(f"{log.worker}  {line}" if several else line, flush=True)
-        return
-    shown = Text()
-    if several:
-        shown.append(f"{log.worker}  ", style=COLOURS[sum(log.worker.encode()) % len(COLOURS)])
-    console().print(shown.append_text(pretty(line)))
-
-
-def pretty(line: str) -> Text:
-    """Return a log line for a terminal: structlog's JSON as time, event and fields; anything else as it is."""
-    try:
-        fields: Any = json.loads(line)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or "event" not in fields:
-        return Text(clean(line))
-    time = str(fields.get("timestamp", ""))[11:19]
-    level = str(fields.get("level", ""))
-    shown = Text(f"{time} ", style="dim")
-    shown.append(f"{level:<8}", style=LEVELS.get(level, "dim"))
-    shown.append(clean(str(fields["event"])), style="bold")
-    for name, value in fields.items():
-        if name not in PLACED:
-            shown.append(clean(f"  {name}={value}"), style="dim")
-    return shown

@@ -5,6 +5,8 @@ YAML is read as 1.2, as the API server reads it. Everything is checked before an
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +31,8 @@ ORDER = {"models": 0, "datasets": 1}
 WITH_URL = frozenset({"Model", "Dataset"})
 MAX_DOCUMENTS = 10_000
 
+#: half of a character beyond the first 65,536, as JSON escapes it: two of them are one character there, not in YAML
+_half = re.compile(r"\\u[dD][89a-fA-F]")
 _scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -129,6 +133,10 @@ def _text(source: str) -> str:
 
 def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
     """Yield number (from 1) and content of each document that is not empty."""
+    if _half.search(text):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield 1, json.loads(text)
+            return
     number = 0
     try:
         for number, body in enumerate(_yaml().load_all(text), start=1):
@@ -162,7 +170,7 @@ def _resolve(body: Any, folder: Path) -> Path | None:
     spec = body.get("spec") if isinstance(body, dict) else None
     if not isinstance(spec, dict):
         return None
-    if body.get("kind") in WITH_URL:
+    if str(body.get("kind")) in WITH_URL:
         return _absolute(spec, "url", folder, lambda path: path.as_uri())
     workers = (spec.get("edgeWorker"), spec.get("cloudWorker"))
     scripts = [w["workerSpec"] for w in workers if isinstance(w, dict) and isinstance(w.get("workerSpec"), dict)]

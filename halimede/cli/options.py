@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halimede.cli import complete
+
 if TYPE_CHECKING:
     from halimede.api import Kind
     from halimede.cli.broker import Broker as BrokerAddress
-
-KINDS = ("jointinferenceservices", "ji", "jis", "models", "model", "datasets", "dataset")
 
 
 class Output(StrEnum):
@@ -24,15 +24,45 @@ class Output(StrEnum):
     NAME = "name"
 
 
+class Report(StrEnum):
+    """Forms in which a report is shown."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class EventType(StrEnum):
+    """Types of events."""
+
+    ALL = "all"
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class WorkerRole(StrEnum):
+    """Roles of workers."""
+
+    BOTH = "both"
+    EDGE = "edge"
+    CLOUD = "cloud"
+
+
+class Sort(StrEnum):
+    """What ``top`` sorts services by."""
+
+    PHASE = "phase"
+    NAME = "name"
+    RATE = "rate"
+    UPLOAD = "upload"
+    LATENCY = "latency"
+
+
 class Lines(StrEnum):
     """Forms in which a stream is shown."""
 
     TABLE = "table"
     JSON = "json"
-
-
-def _complete(incomplete: str) -> list[str]:
-    return [kind for kind in (*KINDS, "nodes", "events") if kind.startswith(incomplete)]
 
 
 Broker = Annotated[
@@ -44,17 +74,42 @@ Broker = Annotated[
         show_default=False,
     ),
 ]
+Credentials = Annotated[
+    str,
+    typer.Option(
+        "--credentials",
+        metavar="DIR",
+        help="What to show the broker: a folder with password, or ca.crt, tls.crt and tls.key. Default: "
+        "HALIMEDE_CREDENTIALS, else those of the system running here.",
+        show_default=False,
+    ),
+]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to show it.")]
+Since = Annotated[
+    str,
+    typer.Option("--since", metavar="TIME", help="From then on: 90s, 10m, 2h, 1d ago, or a time.", show_default=False),
+]
+ReportOption = Annotated[Report, typer.Option("--output", "-o", help="How to show it.")]
 LinesOption = Annotated[Lines, typer.Option("--output", "-o", help="A table, or one JSON document a line.")]
 KindArgument = Annotated[
     str,
     typer.Argument(
-        metavar="KIND", help="ji, model, dataset, or any other kind; KIND/NAME works too.", autocompletion=_complete
+        metavar="KIND",
+        help="ji, model, dataset, or any other kind; KIND/NAME works too.",
+        autocompletion=complete.kinds,
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The resource's name.", show_default=False)]
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The resource's name.", show_default=False, autocompletion=complete.names),
+]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node.", autocompletion=complete.nodes)]
+ServiceArgument = Annotated[
+    str, typer.Argument(metavar="SERVICE", help="The service.", autocompletion=complete.services)
+]
+Camera = Annotated[str, typer.Option(metavar="NAME", help="The camera.", autocompletion=complete.cameras)]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -64,11 +119,11 @@ Files = Annotated[
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More of them.", show_default=False)]
 
 
-def address(option: str) -> BrokerAddress:
-    """Return the broker that an option or the environment names."""
+def address(option: str, credentials: str = "") -> BrokerAddress:
+    """Return the broker that options or the environment name, with what to show it."""
     from halimede.cli.broker import find
 
-    return find(option)
+    return find(option, credentials=credentials)
 
 
 def namespace_of(name: str, *, everywhere: bool = False) -> str:

@@ -18,7 +18,8 @@ from rich.text import Text
 COLOURS = {
     "Running": "green", "Ready": "green", "online": "green", "True": "green",
     "Pending": "yellow", "Degraded": "yellow", "Warning": "yellow", "Terminating": "yellow", "Unknown": "yellow",
-    "Failed": "red", "offline": "red", "False": "red",
+    "Failed": "red", "offline": "red", "False": "red", "online,drained": "yellow", "offline,drained": "red",
+    "ok": "green", "warning": "yellow", "problem": "red",
 }  # fmt: skip
 #: wide enough that no line is cut or folded: a terminal wraps it, a pipe takes it whole
 ENDLESS = 10_000

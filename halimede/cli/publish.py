@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
+import socket
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +25,17 @@ from halimede.cli.output import console, warn
 from halimede.errors import DisconnectedError, first_error
 from halimede.names import check_label
 from halimede.topic import Address
+from halimede.tracing import Book, Record, write
+from halimede.tracing.export import exporting
+from halimede.tracing.steps import PUBLISH
 
 #: messages on their way at a time
 WINDOW = 20
 #: seconds that a frame is tried again while the broker is away
 PATIENCE_S = 30.0
 RETRY_S = 0.2
+
+Properties = Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,45 +68,58 @@ async def publish(broker: Broker, plan: Plan) -> None:
             warn(f"files that are neither JPEG nor PNG, left out: {others}")
         tally, loop = Tally(), asyncio.get_running_loop()
         started = loop.time()
+        names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
         try:
-            await send_all(client.bus, address, pictures, plan, tally)
+            async with exporting("camera", names) as exporter:
+                await send_all(client.bus, address, pictures, plan, tally, book=Book(exporter, size=WINDOW))
         finally:
             _report(address, plan, tally, loop.time() - started)
 
 
-async def send_all(bus: Bus, address: Address[bytes], pictures: Sequence[Picture], plan: Plan, tally: Tally) -> None:
+async def send_all(
+    bus: Bus, address: Address[bytes], pictures: Sequence[Picture], plan: Plan, tally: Tally, *, book: Book
+) -> None:
     """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``."""
     window = asyncio.Semaphore(WINDOW)
     loop = asyncio.get_running_loop()
     started = loop.time()
     total = len(pictures) * plan.rounds or None
 
-    async def send(data: bytes) -> None:
+    async def send(data: bytes, trace: Record | None) -> None:
+        began = time.monotonic()
         try:
-            heard = await _send(bus, address, data, plan.qos)
+            heard = await send_frame(bus, address, data, plan.qos, write(trace.here) if trace else None)
+            if trace:
+                trace.step(PUBLISH, began, time.monotonic(), plan.camera, heard)
+                book.done(trace)
             tally.sent += 1
             tally.unheard += not heard
             progress.update(task, completed=tally.sent)
         finally:
             window.release()
 
-    with _progress() as progress, first_error():
+    with progress_bar() as progress, first_error():
         task = progress.add_task(str(address), total=total)
         async with asyncio.TaskGroup() as group:
             for sequence, picture in enumerate(_rounds(pictures, plan.rounds)):
                 if plan.fps:
                     await asyncio.sleep(max(0.0, started + sequence / plan.fps - loop.time()))
                 await window.acquire()
-                group.create_task(send(images.payload(picture, plan.camera, sequence, bare=plan.bare)))
+                id_ = secrets.token_bytes(16)
+                data = images.payload(picture, plan.camera, sequence, id_, bare=plan.bare)
+                group.create_task(send(data, None if plan.bare else book.begin(id_)))
 
 
-async def _send(bus: Bus, address: Address[bytes], data: bytes, qos: int) -> bool:
-    """Publish one frame; while the broker is away try again. A frame of ours keeps its id, so it counts once."""
+async def send_frame(bus: Bus, address: Address[bytes], data: bytes, qos: int, properties: Properties = None) -> bool:
+    """Publish one frame with these user properties; return whether anybody takes it.
+
+    While the broker is away try again. A frame of ours keeps its id, so it counts once.
+    """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE_S
     while True:
         try:
-            return await bus.publish(address, data, qos=qos)
+            return await bus.publish(address, data, qos=qos, properties=properties)
         except DisconnectedError as error:
             if loop.time() >= give_up:
                 raise UnreachableError(f"the broker has been away for {PATIENCE_S:g} s: {error}") from error
@@ -110,7 +131,8 @@ def _rounds(pictures: Sequence[Picture], rounds: int) -> Iterator[Picture]:
     return (picture for _ in endless for picture in pictures)
 
 
-def _progress() -> Progress:
+def progress_bar() -> Progress:
+    """Return a bar on standard error, of which nothing stays; none where that is no terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

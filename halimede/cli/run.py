@@ -10,9 +10,10 @@ from typing import Any
 
 import typer
 
+from halimede.cli import INTERRUPTED
 from halimede.errors import HalimedeError
 
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 
 
 def run(command: Callable[[], Coroutine[Any, Any, int | None]]) -> None:

@@ -1,4 +1,4 @@
-"""The commands that move or follow data, as a shell sees them: logs, results, publish."""
+"""The commands that move or follow data, as a shell sees them: events, logs, results, publish."""
 
 from __future__ import annotations
 
@@ -6,49 +6,126 @@ from typing import Annotated
 
 import typer
 
+from halimede.cli import complete
 from halimede.cli import options as o
 from halimede.cli.run import run
 
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    for command in (logs, results, publish):
+    for command in (events, logs, results, publish):
         app.command()(command)
 
 
-def logs(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A service (all its workers) or one worker.")],
-    namespace: o.Namespace = "default",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
-    tail: Annotated[int, typer.Option(metavar="LINES", min=-1, help="Begin with this many lines; -1: all.")] = 100,
-    node: Annotated[
-        str, typer.Option(metavar="NODE", help="Ask this node for worker NAME, whatever GM knows.", show_default=False)
+def events(
+    about: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="Only about this: KIND/NAME or node/NODE.",
+            show_default=False,
+            autocompletion=complete.events,
+        ),
     ] = "",
+    type_: Annotated[o.EventType, typer.Option("--type", "-t", help="Only of this type.")] = o.EventType.ALL,
+    since: o.Since = "",
+    namespace: o.Namespace = "default",
+    output: o.OutputOption = o.Output.TABLE,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many of the newest.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")] = False,
     broker: o.Broker = "",
+    credentials: o.Credentials = "",
 ) -> None:
-    """Show what workers wrote.
+    """Show what happened. With -f, JSON is one document a line, and a GM that is away is waited for.
 
     \b
     Examples:
-      halimede logs digits
-      halimede logs digits-edge-edge0 -f
+      halimede events --since 1h --type Warning
+      halimede events --about ji/digits
+      halimede events --about node/edge0 -f
+      halimede events -f -o json | jq .reason
+    """
+
+    async def command() -> None:
+        from halimede.cli import events as room
+        from halimede.cli.output import Format
+        from halimede.cli.times import since as time
+
+        what = o.about(about, o.namespace_of(namespace))
+        wanted = "" if type_ is o.EventType.ALL else type_.value
+        choice = room.Choice(what, wanted, time(since), limit)
+        await room.events(o.address(broker, credentials), choice, Format(output), follow=follow)
+
+    run(command)
+
+
+def logs(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A service (all its workers) or one worker.",
+            show_default=False,
+            autocompletion=complete.services,
+        ),
+    ] = "",
+    namespace: o.Namespace = "default",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LINES",
+            min=-1,
+            help="Begin with this many lines; -1: all. Default: 100, with --since all.",
+            show_default=False,
+        ),
+    ] = None,
+    since: o.Since = "",
+    role: Annotated[o.WorkerRole, typer.Option(help="Only workers of this role.")] = o.WorkerRole.BOTH,
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node",
+            "-l",
+            metavar="NODE",
+            help="All workers of this node; with the NAME of a worker that one, whatever GM knows.",
+            show_default=False,
+            autocompletion=complete.nodes,
+        ),
+    ] = "",
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show what workers wrote, on all nodes at once. Followed workers may restart or move, and logs be rotated.
+
+    \b
+    Examples:
+      halimede logs digits -f
+      halimede logs digits --role cloud --since 10m
+      halimede logs -l edge0 -f --tail 5
       halimede logs digits-edge-edge0 --node edge0 --tail -1
     """
+    if not name and not node:
+        raise typer.BadParameter("say whose: a service, a worker, or a node with -l NODE")
 
     async def command() -> int:
         from halimede.cli import logs as room
+        from halimede.cli.times import since as time
         from halimede.names import check_name
 
-        check_name("NAME", name)
-        if node:
-            check_name("--node", node)
-        return await room.logs(o.address(broker), name, o.namespace_of(namespace), node, follow=follow, tail=tail)
+        for field, value in (("NAME", name), ("--node", node)):
+            if value:
+                check_name(field, value)
+        only = "" if role is o.WorkerRole.BOTH else role.value
+        lines = tail if tail is not None else (-1 if since else 100)
+        choice = room.Choice(name, o.namespace_of(namespace), node, only, lines, time(since))
+        return await room.logs(o.address(broker, credentials), choice, follow=follow)
 
     run(command)
 
 
 def results(
-    service: Annotated[str, typer.Argument(metavar="SERVICE", help="The service.")],
+    service: o.ServiceArgument,
     namespace: o.Namespace = "default",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C (or --limit).")] = False,
     limit: Annotated[
@@ -56,6 +133,7 @@ def results(
     ] = None,
     output: o.LinesOption = o.Lines.TABLE,
     broker: o.Broker = "",
+    credentials: o.Credentials = "",
 ) -> None:
     """Show final answers as they come. A frame that was answered again after a broken connection is shown once.
 
@@ -71,14 +149,14 @@ def results(
         from halimede.cli.output import Format
 
         most = limit or (0 if follow else 10)
-        await room.results(o.address(broker), service, o.namespace_of(namespace), most, Format(output))
+        await room.results(o.address(broker, credentials), service, o.namespace_of(namespace), most, Format(output))
 
     run(command)
 
 
 def publish(
     paths: Annotated[list[str], typer.Argument(metavar="FILE_OR_FOLDER...", help="JPEG and PNG files, or folders.")],
-    camera: Annotated[str, typer.Option(metavar="NAME", help="The camera to be.")],
+    camera: o.Camera,
     namespace: o.Namespace = "default",
     fps: Annotated[
         float,
@@ -93,6 +171,7 @@ def publish(
         bool, typer.Option("--bare", help="Send the files as they are, as simple cameras do, without id and sequence.")
     ] = False,
     broker: o.Broker = "",
+    credentials: o.Credentials = "",
 ) -> None:
     """Publish pictures as a camera. All are checked (format, size) before the first one is sent.
 
@@ -110,6 +189,6 @@ def publish(
 
         rounds = 0 if loop else repeat
         plan = room.Plan(paths, camera, o.namespace_of(namespace), fps, rounds, qos, bare)
-        await room.publish(o.address(broker), plan)
+        await room.publish(o.address(broker, credentials), plan)
 
     run(command)

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from halimede.cli.output import age, table
+from halimede.errors import hide_secrets
 from halimede.messages import Event, NodeInfo, Status
 
 ROLE_PREFIX = "node-role.kubernetes.io/"
@@ -29,6 +30,10 @@ def _at(*path: str) -> Cell:
         return text(dig(body, *path))
 
     return read
+
+
+def _address(body: Mapping[str, Any]) -> str:
+    return hide_secrets(text(dig(body, "spec", "url")))
 
 
 def _metric(key: str) -> Cell:
@@ -105,7 +110,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("FORMAT", _at("spec", "format")),
         AGE,
         Column("NODES", _nodes, wide=True),
-        Column("URL", _at("spec", "url"), wide=True),
+        Column("URL", _address, wide=True),
         WHY,
     ),
     "datasets": (
@@ -114,7 +119,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("FORMAT", _at("spec", "format")),
         Column("NODE", _at("spec", "nodeName")),
         AGE,
-        Column("URL", _at("spec", "url"), wide=True),
+        Column("URL", _address, wide=True),
         WHY,
     ),
 }
@@ -139,16 +144,17 @@ def nodes(found: Iterable[NodeInfo]) -> Table:
     rows = (
         [
             node.name,
-            "online" if node.online else "offline",
+            ("online" if node.online else "offline") + (",drained" if node.drained else ""),
             ",".join(sorted(k.removeprefix(ROLE_PREFIX) for k in node.labels if k.startswith(ROLE_PREFIX))) or "-",
             str(node.resources),
+            str(node.workers),
             str(node.cpus),
             f"{node.memory_bytes / 2**30:.1f}Gi" if node.memory_bytes else "-",
             text(node.version),
         ]
         for node in found
     )
-    return table(["NAME", "STATUS", "ROLES", "RESOURCES", "CPUS", "MEMORY", "VERSION"], rows)
+    return table(["NAME", "STATUS", "ROLES", "SERVICES", "WORKERS", "CPUS", "MEMORY", "VERSION"], rows)
 
 
 def events(found: Iterable[Event], *, header: bool = True) -> Table:

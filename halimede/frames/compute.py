@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
@@ -52,12 +52,17 @@ class ModelThread:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: self._run(work, *args, **kwargs))
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the call under way has taken so far, 0 when there is none."""
+        began = self._began
+        return time.monotonic() - began if began is not None else 0.0
+
     async def watch(self, limit_s: float) -> None:
         """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds."""
         while True:
             await asyncio.sleep(min(1.0, limit_s / 4))
-            began = self._began
-            if began is not None and time.monotonic() - began > limit_s:
+            if self.busy_s > limit_s:
                 raise ModelStuckError(
                     f"the model has not answered for {limit_s:g} s: mend its predict, or raise MODEL_TIMEOUT_S"
                 )
@@ -75,7 +80,8 @@ class Outcome:
     """What became of one frame: a prediction, or an error.
 
     ``unfit``: the frame itself is to blame (unreadable, of the wrong shape), as it will be each time; otherwise the
-    model failed on it. ``batch``: samples in its model call; ``ms``: that call's time.
+    model failed on it. ``batch``: samples in its model call; ``ms``: that call's time; ``began``: when (monotonic).
+    ``decoded``: when its decoding began and ended, where that was part of the work.
     """
 
     prediction: Prediction | None = None
@@ -83,6 +89,8 @@ class Outcome:
     unfit: bool = False
     batch: int = 0
     ms: float = 0.0
+    began: float = 0.0
+    decoded: tuple[float, float] | None = None
 
 
 def prepare(model: Model, frame: Frame) -> Array:
@@ -104,29 +112,30 @@ def run(model: Model, samples: Sequence[Array], limit: int) -> tuple[list[Outcom
         return model.predict([samples[i] for i in batch])
 
     for batch in group(range(len(samples)), limit, lambda i: samples[i]):
-        began = time.perf_counter()
+        began = time.monotonic()
         answers = isolate(batch, predict)
-        ms = (time.perf_counter() - began) * 1000
+        ms = (time.monotonic() - began) * 1000
         for i, answer in zip(batch, answers, strict=True):
             if isinstance(answer, SampleError):
-                outcomes[i] = Outcome(error=str(answer), batch=len(batch), ms=ms)
+                outcomes[i] = Outcome(error=str(answer), batch=len(batch), ms=ms, began=began)
             else:
-                outcomes[i] = Outcome(answer, batch=len(batch), ms=ms)
+                outcomes[i] = Outcome(answer, batch=len(batch), ms=ms, began=began)
     return outcomes, calls
 
 
 def answer(model: Model, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int]:
     """Decode, prepare and answer frames; return outcomes in order, and model calls made."""
     outcomes: list[Outcome] = [Outcome()] * len(frames)
-    ready: list[tuple[int, Array]] = []
+    ready: list[tuple[int, Array, tuple[float, float]]] = []
     for i, frame in enumerate(frames):
+        began = time.monotonic()
         try:
-            ready.append((i, prepare(model, frame)))
+            ready.append((i, prepare(model, frame), (began, time.monotonic())))
         except DecodeError as error:
             outcomes[i] = Outcome(error=str(error), unfit=True)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
             outcomes[i] = Outcome(error=f"pre-processing failed: {type(error).__name__}: {error}", unfit=True)
-    answers, calls = run(model, [sample for _, sample in ready], limit)
-    for (i, _), outcome in zip(ready, answers, strict=True):
-        outcomes[i] = outcome
+    answers, calls = run(model, [sample for _, sample, _ in ready], limit)
+    for (i, _, decoded), outcome in zip(ready, answers, strict=True):
+        outcomes[i] = replace(outcome, decoded=decoded)
     return outcomes, calls

@@ -55,6 +55,10 @@ class Credits:
         two = self._choose(free, min(2, len(free)))
         return min(two, key=lambda name: (-self._workers[name].credits, self._workers[name].service_ms))
 
+    def left(self, now: float) -> dict[str, int]:
+        """Return the credits of each worker that is there."""
+        return {name: entry.credits for name, entry in self._workers.items() if not self._is_stale(entry, now)}
+
     def known(self, now: float) -> bool:
         """Whether any worker advertises, with or without credits."""
         return any(not self._is_stale(entry, now) for entry in self._workers.values())

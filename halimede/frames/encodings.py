@@ -1,8 +1,8 @@
 """How pixels are written: one registry from an encoding's name to its decoder and encoder.
 
-Every limit is checked before memory is allocated: the picture's size is read from its header, a raw array's from its
-shape. Refused are object arrays, unknown element types, anything over 64 megapixels and files that end early. EXIF
-rotation is not applied: a camera's pixels are taken as they are stored.
+Every limit is checked before memory is allocated: the picture's size is read from its header (``pictures``), a raw
+array's from its shape. Refused are object arrays, unknown element types, anything over 64 megapixels and files that
+end early. EXIF rotation is not applied: a camera's pixels are taken as they are stored.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames.pictures import JPEG_MAGIC, PNG_MAGIC, READERS, Picture
 from halimede.messages import Frame
 
 Pixels = NDArray[Any]
 
-MAX_SIDE = 16_384
-MAX_PIXELS = 64 * 1024 * 1024
 JPEG_QUALITY = 90
 
 #: the first bytes of the encodings that name themselves
-MAGIC: dict[Literal["jpeg", "png"], bytes] = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
+MAGIC: dict[Literal["jpeg", "png"], bytes] = {"jpeg": JPEG_MAGIC, "png": PNG_MAGIC}
 
 #: element types of raw frames, little endian
 DTYPES = {
@@ -55,10 +54,14 @@ BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One way to write pixels. ``cheap``: decoding copies nothing, so it may run on the event loop."""
+    """One way to write pixels. ``cheap``: decoding copies nothing, so it may run on the event loop.
+
+    ``measure`` says how many bytes the pixels of a frame will take, without decoding it, or raises DecodeError.
+    """
 
     decode: Callable[[Frame], Pixels]
     encode: Callable[[Pixels], bytes]
+    measure: Callable[[Frame], int]
     cheap: bool = False
 
 
@@ -78,6 +81,11 @@ def find(name: str) -> Encoding:
     if encoding is None:
         raise DecodeError(f"unknown encoding; known are {', '.join(sorted(_registry))}")
     return encoding
+
+
+def measure(frame: Frame) -> int:
+    """Return how many bytes the pixels of a frame will take, by what it claims. Raises DecodeError over the limits."""
+    return find(frame.encoding).measure(frame)
 
 
 def decode(frame: Frame) -> Pixels:
@@ -102,7 +110,7 @@ def encode_image(image: Pixels, encoding: str = "png") -> bytes:
 # --- raw ----------------------------------------------------------------------------------------------------------
 
 
-def _decode_raw(frame: Frame) -> Pixels:
+def _measure_raw(frame: Frame) -> int:
     dtype = DTYPES.get(frame.dtype)
     if dtype is None:
         raise DecodeError(f"dtype is not one of {', '.join(DTYPES)}")
@@ -111,7 +119,12 @@ def _decode_raw(frame: Frame) -> Pixels:
     count = math.prod(frame.shape)
     if count * dtype.itemsize != frame.data.nbytes:
         raise DecodeError(f"shape {frame.shape} of {frame.dtype} does not fit {frame.data.nbytes} bytes")
-    array = np.frombuffer(frame.data, dtype=dtype, count=count).reshape(frame.shape)
+    return frame.data.nbytes
+
+
+def _decode_raw(frame: Frame) -> Pixels:
+    _measure_raw(frame)
+    array = np.frombuffer(frame.data, dtype=DTYPES[frame.dtype]).reshape(frame.shape)
     array.flags.writeable = False
     return array
 
@@ -126,12 +139,24 @@ def _encode_raw(image: Pixels) -> bytes:
 # --- pictures -----------------------------------------------------------------------------------------------------
 
 
+def _read(frame: Frame) -> Picture:
+    """Look at a picture from outside. Raises DecodeError, also over the limits."""
+    picture = READERS[frame.encoding](frame.data.cast("B"))
+    picture.check()
+    return picture
+
+
+def _measure_picture(frame: Frame) -> int:
+    return _read(frame).check()
+
+
 def _decode_picture(frame: Frame) -> Pixels:
     name: str = frame.encoding
+    claimed = _read(frame)
     try:
-        with Image.open(io.BytesIO(frame.data), formats=[name.upper()]) as picture:
-            width, height = picture.size
-            check_size(width, height)
+        with Image.open(io.BytesIO(b"".join(claimed.parts)), formats=[name.upper()]) as picture:
+            if picture.size != (claimed.width, claimed.height):
+                raise DecodeError(f"no readable {name}: its header contradicts itself")
             return _pixels(picture)
     except DecodeError:
         raise
@@ -140,21 +165,13 @@ def _decode_picture(frame: Frame) -> Pixels:
         raise DecodeError(f"no readable {name}: {type(error).__name__}") from error
 
 
-def check_size(width: int, height: int) -> None:
-    """Raise DecodeError when a picture of that many pixels is not to be decoded."""
-    if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
-        raise DecodeError(f"{width} x {height} pixels: a side has 1 to {MAX_SIDE}")
-    if width * height > MAX_PIXELS:
-        raise DecodeError(f"{width} x {height} pixels are more than {MAX_PIXELS}")
-
-
 def _pixels(picture: Image.Image) -> Pixels:
     if picture.mode.startswith("I"):  # 16-bit grey: keep the high byte
         array: Pixels = (np.asarray(picture) >> 8).astype(np.uint8)
     elif picture.mode in {"1", "L", "LA"}:
-        array = np.asarray(picture.convert("L"))
+        array = np.asarray(picture if picture.mode == "L" else picture.convert("L"))
     else:
-        array = np.asarray(picture.convert("RGB"))
+        array = np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
     array.flags.writeable = False
     return array
 
@@ -171,6 +188,6 @@ def _encode_picture(form: str, **options: int) -> Callable[[Pixels], bytes]:
     return encode
 
 
-register("raw", Encoding(_decode_raw, _encode_raw, cheap=True))
-register("jpeg", Encoding(_decode_picture, _encode_picture("JPEG", quality=JPEG_QUALITY)))
-register("png", Encoding(_decode_picture, _encode_picture("PNG")))
+register("raw", Encoding(_decode_raw, _encode_raw, _measure_raw, cheap=True))
+register("jpeg", Encoding(_decode_picture, _encode_picture("JPEG", quality=JPEG_QUALITY), _measure_picture))
+register("png", Encoding(_decode_picture, _encode_picture("PNG"), _measure_picture))

@@ -4,7 +4,8 @@ Each sample is asked for once as far as its caller can tell. Underneath it may b
 same id and correlation: to another worker when the chosen one dies, again when the connection broke. The first good
 answer wins, whatever comes after it is counted and dropped.
 
-Bounds: ``window`` samples under way, ``waiters`` more that wait for a place or a credit, and each sample's deadline.
+Bounds: ``window`` samples under way, ``waiters`` more that wait for a place or a credit, each sample's deadline, and
+the workers that may die over it: a sample that ends processes must not get to all of them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.errors import DisconnectedError, RefusedError, TooLargeError
+from halimede.frames.asks import Ask
 from halimede.frames.circuit import Circuit, State
 from halimede.frames.credits import Credits
 from halimede.frames.reasons import OffloadError, Reason
@@ -27,32 +29,16 @@ from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Load, Reply
 from halimede.topic import Address, Filter
+from halimede.tracing import Record
 
 #: correlations that were given up, remembered to tell a late reply from a forged one
 REMEMBERED = 4096
 #: replies of the cloud that say "not here, not now", and not "never"
 BUSY, EXPIRED = "overloaded", "expired"
+#: workers that may end while they have a sample; after that it is sent to no other one
+DEATHS = 2
 #: seconds before a sample is sent again after its publish broke
 PAUSE_S = 0.05
-
-
-@dataclass(slots=True, eq=False)
-class _Ask:
-    """One sample under way. ``turn`` is set when it was answered or has to be sent again: look at ``reply``."""
-
-    frame: Frame
-    correlation: bytes
-    clock: asyncio.Timeout
-    until: float
-    turn: asyncio.Event
-    reply: Reply | None = None
-    #: some worker has had it; it is out now
-    sent: bool = False
-    out: bool = False
-    #: the worker that has it; "" while it is on the shared topic or with nobody
-    worker: str = ""
-    #: what it waits for, which is the reason to give should time run out
-    lacks: Reason = Reason.DEADLINE
 
 
 class OffloadClient:
@@ -81,7 +67,7 @@ class OffloadClient:
         self._waiters = waiters
         self._credits = credits_ or Credits()
         self._reply: Address[Reply] = topics.REPLY.at(ns=namespace, service=service, worker=worker)
-        self._asks: dict[bytes, _Ask] = {}
+        self._asks: dict[bytes, Ask] = {}
         self._done: Recent[bytes, bool] = Recent(REMEMBERED)
         self._seldom = Seldom()
         self._abandoned = False
@@ -90,6 +76,10 @@ class OffloadClient:
         #: set, and replaced by a new one, whenever those who wait should look again
         self._changed = asyncio.Event()
 
+    def credits_left(self) -> dict[str, int]:
+        """Return what each cloud worker can take, as far as we know."""
+        return self._credits.left(asyncio.get_running_loop().time())
+
     async def start(self) -> None:
         """Subscribe to replies and to the cloud workers' load."""
         self._bus.on_connect(self._reconnected)
@@ -97,10 +87,10 @@ class OffloadClient:
         loads = topics.LOAD.filter(ns=self._ns, service=self._service)
         await self._bus.subscribe(loads, self._advertised, cleared=self._cleared)
 
-    async def ask(self, frame: Frame, deadline_s: float) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
         """Return the cloud's answer to a frame; its ``prediction`` is set. Raises OffloadError with a reason.
 
-        ``deadline_s`` (seconds from now) bounds everything that happens here.
+        ``deadline_s`` (seconds from now) bounds everything that happens here, and ``trace`` gets what that is.
         """
         loop = asyncio.get_running_loop()
         if self._abandoned:
@@ -109,7 +99,7 @@ class OffloadClient:
             raise OffloadError(Reason.CIRCUIT_OPEN)
         probe = self.circuit.state is State.HALF_OPEN
         until = loop.time() + deadline_s
-        ask = _Ask(frame, secrets.token_bytes(16), asyncio.timeout_at(until), until, asyncio.Event())
+        ask = Ask(frame, secrets.token_bytes(16), asyncio.timeout_at(until), until, asyncio.Event(), trace=trace)
         self._asks[ask.correlation] = ask
         try:
             return await self._answer(ask)
@@ -132,7 +122,7 @@ class OffloadClient:
 
     # --- one sample -----------------------------------------------------------------------------------------------
 
-    async def _answer(self, ask: _Ask) -> Reply:
+    async def _answer(self, ask: Ask) -> Reply:
         """Pursue a sample within its time, and tell answers from refusals."""
         try:
             async with ask.clock:
@@ -144,9 +134,11 @@ class OffloadClient:
             raise OffloadError(reason, f"{reply.error or 'no prediction'}: {reply.message}")
         return reply
 
-    async def _pursue(self, ask: _Ask) -> Reply:
+    async def _pursue(self, ask: Ask) -> Reply:
         """Send a sample until it is answered; its caller holds the clock."""
         while True:
+            if ask.reply is None and ask.deaths >= DEATHS:
+                raise OffloadError(Reason.ERROR, f"{ask.deaths} cloud workers ended while they had it")
             await self._choose(ask)
             if ask.reply is None:
                 await self._attempt(ask)
@@ -162,12 +154,13 @@ class OffloadClient:
             self._credits.exhausted(worker)
             ask.reply = None
 
-    async def _attempt(self, ask: _Ask) -> None:
+    async def _attempt(self, ask: Ask) -> None:
         """Send once, and wait for the answer or for a reason to send again."""
         worker = ask.worker
+        ask.asked.add(worker)
         ask.turn.clear()
         self._sending += 1
-        ask.out = True
+        ask.out, began = True, time.monotonic()
         try:
             if await self._send(ask):
                 await ask.turn.wait()
@@ -178,10 +171,11 @@ class OffloadClient:
             self._credits.answered(worker)
         finally:
             ask.out = False
+            ask.attempted(worker, began)
             self._sending -= 1
             self._wake()
 
-    async def _send(self, ask: _Ask) -> bool:
+    async def _send(self, ask: Ask) -> bool:
         """Publish a sample with the time that it has left; return whether somebody has it now."""
         left = max(ask.until - asyncio.get_running_loop().time(), 0.001)
         names = {"ns": self._ns, "service": self._service}
@@ -194,6 +188,7 @@ class OffloadClient:
                 reply_to=self._reply,
                 correlation=ask.correlation,
                 expiry_s=math.ceil(left),
+                properties=ask.properties,
                 timeout_s=left,
             )
         except DisconnectedError:
@@ -210,20 +205,22 @@ class OffloadClient:
         self.circuit.nobody(asyncio.get_running_loop().time())
         raise OffloadError(Reason.NO_CLOUD, "no cloud worker listens")
 
-    async def _choose(self, ask: _Ask) -> None:
+    async def _choose(self, ask: Ask) -> None:
         """Choose a worker with a free credit, or the shared topic when nobody advertises; wait for either."""
         if self._find(ask):
             return
         if self._waiting >= self._waiters:
             raise OffloadError(ask.lacks, "too many samples wait already")
         self._waiting += 1
+        began = time.monotonic()
         try:
             while ask.reply is None and not self._find(ask):
                 await self._changed.wait()
         finally:
             self._waiting -= 1
+            ask.waited(began)
 
-    def _find(self, ask: _Ask) -> bool:
+    def _find(self, ask: Ask) -> bool:
         """Choose without waiting; where that fails, note what is lacking."""
         now = asyncio.get_running_loop().time()
         if not self._bus.connected:
@@ -238,7 +235,7 @@ class OffloadClient:
             ask.lacks = Reason.SHED
         return False
 
-    def _gave_up(self, ask: _Ask) -> OffloadError:
+    def _gave_up(self, ask: Ask) -> OffloadError:
         """Draw conclusions from a sample whose time ran out."""
         if ask.lacks in {Reason.DEADLINE, Reason.NO_CLOUD}:  # a busy cloud and a full window are no sign of death
             self.circuit.timed_out(asyncio.get_running_loop().time())
@@ -259,6 +256,8 @@ class OffloadClient:
                 self.late += 1
         elif reply.id != ask.frame.id:
             self._disbelieve("reply with another sample's id", reply)
+        elif not ask.asked & {"", reply.worker}:
+            self._disbelieve("reply of a worker that was not asked", reply)
         elif ask.reply or (reply.prediction is None and not (ask.out and ask.worker in {"", reply.worker})):
             self.repeated += 1  # also the refusal of a worker that no longer has the sample
         else:
@@ -277,8 +276,11 @@ class OffloadClient:
 
     async def _cleared(self, names: Mapping[str, str]) -> None:
         """Send again what a worker had that died or stopped; what is on the shared topic may be with it, too."""
+        gone = {names["worker"], ""}
         self._credits.remove(names["worker"])
-        self._again({names["worker"], ""})
+        for ask in self._asks.values():
+            ask.deaths += ask.out and ask.worker in gone and not ask.turn.is_set()
+        self._again(gone)
 
     async def _reconnected(self) -> None:
         """Send again what was under way: a reply that came while we were away is lost, its sample is remembered."""

@@ -7,23 +7,26 @@ answers only on the reply topics of its own service, whatever response topic a r
 from __future__ import annotations
 
 import asyncio
-import sys
+import time
 from collections import deque
-from dataclasses import dataclass
 
-import msgspec
 import structlog
 
 from halimede import topics
 from halimede.bus import Bus, Delivery, Packet
-from halimede.errors import BusError, InvalidFieldError, TooLargeError
+from halimede.errors import BusError, DecodeError, InvalidFieldError, TooLargeError
 from halimede.frames.advertise import Advertiser
+from halimede.frames.calls import calls
 from halimede.frames.compute import ModelThread, Outcome, answer
+from halimede.frames.encodings import measure
+from halimede.frames.jobs import Job, Key, weight
+from halimede.frames.limits import ServerLimits, ServerStats
 from halimede.frames.pace import Pace
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.inference import Model
 from halimede.messages import Frame, Load, Reply
+from halimede.tracing import Book, CloudTimes, read, write
 
 log = structlog.get_logger()
 
@@ -35,58 +38,6 @@ REMEMBERED = 1024
 REMEMBERED_BYTES = 64 * 1024
 #: after breaking this many batches a frame is not tried again
 STRIKES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Bounds of a cloud worker.
-
-    ``queue`` and ``queue_bytes`` bound what waits, ``batch`` one model call, ``replies`` what waits for the broker's
-    acknowledgement. ``horizon_s``: credits and batches are kept to what takes about this long, so that a slow model
-    is known as slow before its queue is full of samples that will be too late.
-    """
-
-    queue: int = 64
-    queue_bytes: int = 256 * 1024 * 1024
-    batch: int = 32
-    replies: int = 128
-    horizon_s: float = 1.0
-
-
-@dataclass(slots=True)
-class ServerStats:
-    """Counts since the start. ``refused``: no room; ``expired``: nobody waited any more; ``failed``: no prediction."""
-
-    served: int = 0
-    batches: int = 0
-    refused: int = 0
-    expired: int = 0
-    failed: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """One sample in the queue or in the model. A resend replaces ``delivery``: the latest correlation is answered."""
-
-    delivery: Delivery[Frame]
-    until: float
-    arrived: float
-    size: int
-
-
-_Key = tuple[str, bytes]
-
-
-def weight(reply: Reply) -> int:
-    """Return about how many bytes of memory a reply takes; without end for one that cannot be written."""
-    prediction = reply.prediction
-    if prediction is None:
-        return 0
-    try:
-        value = len(msgspec.msgpack.encode(prediction.value)) * 4 if prediction.value is not None else 0
-    except (TypeError, ValueError, OverflowError):
-        return sys.maxsize
-    return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + value
 
 
 class CloudServer:
@@ -102,8 +53,11 @@ class CloudServer:
         service: str,
         worker: str,
         limits: ServerLimits | None = None,
+        book: Book | None = None,
     ) -> None:
         self.stats = ServerStats()
+        self.times = CloudTimes()
+        self._book = book or Book()
         self._bus = bus
         self._model = model
         self._thread = thread
@@ -117,16 +71,21 @@ class CloudServer:
         )
         self._advertiser = Advertiser(bus, namespace=namespace, service=service, worker=worker, load=self._load)
         self._pace = Pace(queue=self._limits.queue, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
-        self._queue: deque[_Key] = deque()
-        self._jobs: dict[_Key, _Job] = {}
+        self._queue: deque[Key] = deque()
+        self._jobs: dict[Key, Job] = {}
         self._bytes = 0
-        self._answered: Recent[_Key, Reply] = Recent(REMEMBERED)
+        self._answered: Recent[Key, Reply] = Recent(REMEMBERED)
         self._seldom = Seldom()
         self._strikes: Recent[bytes, int] = Recent(REMEMBERED)
         self._arrived = asyncio.Event()
         self._progress = asyncio.Event()
         self._replies = asyncio.Semaphore(self._limits.replies)
         self._senders: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Samples taken and not answered yet."""
+        return len(self._jobs)
 
     async def run(self) -> None:
         """Subscribe and serve until cancelled."""
@@ -157,23 +116,32 @@ class CloudServer:
     async def _take(self, delivery: Delivery[Frame]) -> None:
         packet, frame = delivery.packet, delivery.body
         self._check_sender(packet)
+        began = time.monotonic()
         now = asyncio.get_running_loop().time()
         left = frame.deadline_ms / 1000
         until = now + (left if 0 < left < LONGEST_S else LONGEST_S)
         key = (packet.response_topic, frame.id)
+        try:
+            pixels = measure(frame)
+        except DecodeError as error:
+            self._blame(frame.id, Outcome(error=str(error), unfit=True))
+            await self._refuse(delivery, "invalid", str(error))
+            return
         if done := self._answered.get(key):
             await self._reply(delivery, done)
         elif job := self._jobs.get(key):
-            job.delivery, job.until = delivery, until
             self._bytes += len(frame.data) - job.size
-            job.size = len(frame.data)
+            job.delivery, job.until, job.size, job.pixels = delivery, until, len(frame.data), pixels
         elif (self._strikes.get(frame.id) or 0) >= STRIKES:
             await self._refuse(delivery, "quarantined", "the frame broke the model before")
         elif len(self._jobs) >= self._limits.queue or self._bytes + len(frame.data) > self._limits.queue_bytes:
             self.stats.refused += 1
             await self._refuse(delivery, "overloaded", f"{len(self._jobs)} samples wait")
         else:
-            self._jobs[key] = _Job(delivery, until, now, len(frame.data))
+            trace = self._book.begin(frame.id, read(packet.properties))
+            job = Job(delivery, until, now, len(frame.data), pixels, trace, began, time.monotonic())
+            self._jobs[key] = job
+            job.received()
             self._bytes += len(frame.data)
             self._queue.append(key)
             self._arrived.set()
@@ -194,41 +162,53 @@ class CloudServer:
             batch = await self._next()
             if batch:
                 frames = [self._jobs[key].delivery.body for key in batch]
-                began = asyncio.get_running_loop().time()
-                outcomes, calls = await self._thread.call(answer, self._model, frames, self._limits.batch)
-                self._learn(outcomes, calls)
+                began, batched = asyncio.get_running_loop().time(), time.monotonic()
+                outcomes, made = await self._thread.call(answer, self._model, frames, self._limits.batch)
+                self.stats.batches += made
+                self._learn(batch, outcomes, batched)
                 for key, outcome in zip(batch, outcomes, strict=True):
                     await self._finish(key, outcome, began)
             if not self._queue:
                 self._arrived.clear()
 
-    async def _next(self) -> list[_Key]:
+    async def _next(self) -> list[Key]:
         """Take the next batch off the queue, dropping what nobody waits for any more."""
         now = asyncio.get_running_loop().time()
-        batch: list[_Key] = []
+        batch: list[Key] = []
+        pixels = 0
         while self._queue and len(batch) < self._pace.batch:
+            pixels += self._jobs[self._queue[0]].pixels
+            if batch and pixels > self._limits.pixels:
+                break
             key = self._queue.popleft()
             if self._jobs[key].until <= now:
                 self.stats.expired += 1
                 # its asker counted the time from before the message travelled, and has given up
-                self._forget(key)
+                self._book.done(self._forget(key).trace)
             elif self._pace.hopeless(self._jobs[key].until - now):
                 self.stats.expired += 1
-                await self._refuse(self._forget(key), "expired", "no time left for the model")
+                job = self._forget(key)
+                await self._refuse(job.delivery, "expired", "no time left for the model", job)
             else:
                 batch.append(key)
         return batch
 
-    def _learn(self, outcomes: list[Outcome], calls: int) -> None:
-        self.stats.batches += calls
-        for samples, ms in {(outcome.batch, outcome.ms) for outcome in outcomes if outcome.batch}:
-            self._pace.learn(samples, ms)
+    def _learn(self, batch: list[Key], outcomes: list[Outcome], batched: float) -> None:
+        """Note how long it took: for the pace, for the times, and in each sample's trace."""
+        jobs = [self._jobs[key] for key in batch]
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.computed(batched, outcome, self.times)
+        for call in calls(zip((job.trace for job in jobs), outcomes, strict=True)):
+            self._pace.learn(call.samples, call.ms)
+            self.times.batch.record(call.samples)
+            self.times.compute.record(call.ms)
+            self._book.batch(call.began, call.ended, call.records)
 
     def _load(self) -> Load:
         credits_ = max(0, self._pace.places - len(self._jobs))
         return Load(credits=credits_, service_ms=round(self._pace.service_ms, 1))
 
-    async def _finish(self, key: _Key, outcome: Outcome, began: float) -> None:
+    async def _finish(self, key: Key, outcome: Outcome, began: float) -> None:
         job = self._jobs[key]
         frame = job.delivery.body
         reply = Reply(
@@ -242,37 +222,39 @@ class CloudServer:
         if outcome.prediction is not None:
             self.stats.served += 1
         else:
-            self.stats.failed += 1
             reply.error, reply.message = self._blame(frame.id, outcome), outcome.error[:4096]
             self._seldom.warning("sample not answered", error=reply.error, message=reply.message[:256])
         if reply.error != "failed" and weight(reply) <= REMEMBERED_BYTES:
             self._answered.put(key, reply)
-        await self._reply(self._forget(key), reply)
+        done = self._forget(key)
+        await self._reply(done.delivery, reply, done)
 
     def _blame(self, id_: bytes, outcome: Outcome) -> str:
-        """Return the word for a failure; a frame that broke its batch often enough is not tried again."""
+        """Count a failure and return the word for it; a frame that broke its batch often is not tried again."""
+        self.stats.failed += 1
         if outcome.unfit:
+            self.stats.unfit += 1
             return "invalid"
         strikes = (self._strikes.get(id_) or 0) + 1
         self._strikes.put(id_, strikes)
         return "quarantined" if strikes >= STRIKES else "failed"
 
-    def _forget(self, key: _Key) -> Delivery[Frame]:
+    def _forget(self, key: Key) -> Job:
         job = self._jobs.pop(key)
         self._bytes -= job.size
         self._advertiser.touch()
         self._progress.set()
-        return job.delivery
+        return job
 
     # --- replies --------------------------------------------------------------------------------------------------
 
-    async def _refuse(self, to: Delivery[Frame], error: str, message: str) -> None:
-        await self._reply(to, Reply(id=to.body.id, worker=self._worker, error=error, message=message))
+    async def _refuse(self, to: Delivery[Frame], error: str, message: str, job: Job | None = None) -> None:
+        await self._reply(to, Reply(id=to.body.id, worker=self._worker, error=error, message=message), job)
 
-    async def _reply(self, to: Delivery[Frame], reply: Reply) -> None:
+    async def _reply(self, to: Delivery[Frame], reply: Reply, job: Job | None = None) -> None:
         """Send a reply without waiting for its acknowledgement; waits only for a place among those under way."""
         await self._replies.acquire()
-        task = self._group.create_task(self._send(to, reply), name="reply")
+        task = self._group.create_task(self._send(to, reply, job), name="reply")
         self._senders.add(task)
         task.add_done_callback(self._sent)
 
@@ -281,9 +263,17 @@ class CloudServer:
         self._replies.release()
         self._progress.set()
 
-    async def _send(self, to: Delivery[Frame], reply: Reply) -> None:
+    async def _send(self, to: Delivery[Frame], reply: Reply, job: Job | None) -> None:
+        began = time.monotonic()
+        heard = await self._deliver(to, reply, write(job.trace.here) if job and job.trace.travels else None)
+        if job:
+            job.replied(began, reply, self.times, heard=heard)
+            self._book.done(job.trace)
+
+    async def _deliver(self, to: Delivery[Frame], reply: Reply, properties: dict[str, str] | None) -> bool:
+        """Publish a reply, or that it cannot be written; return whether anybody heard it."""
         try:
-            await self._bus.reply(to, topics.REPLY, reply)
+            return await self._bus.reply(to, topics.REPLY, reply, properties=properties)
         except BusError as error:
             # its asker owns the retry: sent again, it gets this answer from memory
             log.info("reply not delivered", error=str(error))
@@ -291,6 +281,7 @@ class CloudServer:
             self._seldom.warning("prediction cannot be sent", error=str(error))
             failure = Reply(id=reply.id, worker=self._worker, error="failed", message="the prediction cannot be sent")
             try:
-                await self._bus.reply(to, topics.REPLY, failure)
+                return await self._bus.reply(to, topics.REPLY, failure, properties=properties)
             except BusError as lost:
                 log.info("reply not delivered", error=str(lost))
+        return False

@@ -23,6 +23,10 @@ class Synced(Message, kw_only=True):
     count: Count
 
 
+#: the index of a histogram's bucket
+Bucket = Annotated[str, Meta(pattern=r"^-?[0-9]{1,3}$(?!\n)")]
+
+
 class Histogram(Message, kw_only=True):
     """A latency distribution that adds up across workers.
 
@@ -30,7 +34,7 @@ class Histogram(Message, kw_only=True):
     within 5 % (DDSketch, Masson et al. 2019, arXiv 1908.10693). Index 0 holds everything up to 1 ms / 1.05**200.
     """
 
-    buckets: Annotated[dict[str, Count], Meta(max_length=512)] = {}
+    buckets: Annotated[dict[Bucket, Count], Meta(max_length=512)] = {}
 
 
 class TaskInfo(Message, kw_only=True, omit_defaults=False):
@@ -54,6 +58,9 @@ class TaskInfo(Message, kw_only=True, omit_defaults=False):
     rejected: Count = 0
     #: answers of the cloud that came after their deadline and were not used
     late: Count = 0
+    #: answers of the cloud to nothing that was asked, or of a worker that was not asked: forged, replayed, or meant for
+    #: a predecessor. They were not used
+    unasked: Count = 0
     #: mining errors; the sample then counts as hard
     mining_errors: Count = 0
     #: a cloud worker's own work: samples answered and model calls made for them
@@ -138,11 +145,16 @@ class Sync(Message, kw_only=True):
     """An LC tells GM all that it holds and asks for what it should hold."""
 
     epoch: Count
+    #: the highest of GM's epochs that it has seen: lower ones it does not follow
+    gm_epoch: Count = 0
     holds: Annotated[list[Held], Meta(max_length=10_000)] = []
 
 
 class Presence(Message, kw_only=True):
-    """Birth (online) and will (offline) of an LC. Both carry the connection's epoch: an old will is told apart."""
+    """Birth (online) and will (offline) of an LC. Both carry the connection's epoch: an old will is told apart.
+
+    ``store`` tells two LCs apart that keep different stores: only one may use a node's name.
+    """
 
     node: Name
     epoch: Count
@@ -151,6 +163,7 @@ class Presence(Message, kw_only=True):
     cpus: Count = 0
     memory_bytes: Count = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
+    store: Short = ""
     #: where its health and metrics are
     http: Short = ""
 

@@ -90,7 +90,10 @@ class NodeInfo(Message, kw_only=True):
     cpus: Count = 0
     memory_bytes: Count = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
+    #: services that it has, or should have
     resources: Count = 0
+    #: workers that it last said to have, those that are just ending included
+    workers: Count = 0
     #: an operator has asked for it to be empty: nothing is placed here
     drained: bool = False
     http: Short = ""
@@ -99,10 +102,10 @@ class NodeInfo(Message, kw_only=True):
 class ApiRequest(Message, kw_only=True):
     """What a client asks of the standalone GM. Fields that an operation does not use are left out.
 
-    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it a stale one is refused. ``get`` and ``delete``
-    need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes ``after`` and
-    ``about``; ``nodes`` takes nothing; ``delete-node`` needs ``name``, of a node that is gone for good; ``drain`` and
-    ``uncordon`` need ``name``, of a node.
+    ``apply`` needs ``object``; with ``metadata.resourceVersion`` in it a stale one is refused. ``get`` and
+    ``delete`` need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes
+    ``after``, ``before`` (0: no end) and ``about``; ``nodes`` takes ``name``, or nothing for all; ``delete-node``
+    needs ``name``, of a node that is gone for good; ``drain`` and ``uncordon`` need ``name``, of a node.
     """
 
     op: Literal["apply", "get", "list", "delete", "events", "nodes", "delete-node", "drain", "uncordon", "version"]
@@ -111,6 +114,7 @@ class ApiRequest(Message, kw_only=True):
     name: Short = ""
     object: ResourceBody | None = None
     after: Count = 0
+    before: Count = 0
     about: Text = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 

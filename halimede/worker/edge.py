@@ -8,7 +8,8 @@ cloud beside the loop, never in its way.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ import msgspec
 import structlog
 
 from halimede.errors import DecodeError
-from halimede.frames.compute import ModelThread, Outcome, prepare, run
-from halimede.frames.encodings import find
+from halimede.frames.calls import calls
+from halimede.frames.compute import ModelThread, Outcome
 from halimede.frames.offload import OffloadClient
 from halimede.frames.pace import Pace
 from halimede.frames.payloads import open_payload
@@ -25,39 +26,34 @@ from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.inference import Array, Model
-from halimede.messages import Frame, Prediction, Reply, Result
-from halimede.mining import Miner, Verdict, judge
+from halimede.messages import Frame, Result
+from halimede.mining import Miner
+from halimede.tracing import Book, EdgeTimes, Record, write
+from halimede.tracing import Context as TraceContext
+from halimede.tracing.steps import DECODE, RECEIVE
+from halimede.worker.glimpses import Glimpses
 from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.outbox import Outbox
+from halimede.worker.preparing import Preparer
+from halimede.worker.sample import Judged, Sample, answer_and_judge
 from halimede.worker.settings import Settings
 
 log = structlog.get_logger()
-
-#: a raw frame up to this size (bytes) is prepared on the event loop: a hop to a thread would cost more
-INLINE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
     """Bounds of an edge worker: frames inside, frames in one model call, seconds of one call, ids remembered.
 
-    There is more room inside than hard samples can take up, so that easy ones always get through.
+    There is more room inside than hard samples can take up, so that easy ones always get through. ``pixels`` bounds
+    the bytes of decoded frames that wait for the model: a picture may be a thousand times as large as its file.
     """
 
     inside: int = 96
+    pixels: int = 256 * 1024 * 1024
     batch: int = 16
     horizon_s: float = 0.05
     remembered: int = 65_536
-
-
-@dataclass(slots=True, eq=False)
-class _Sample:
-    """An accepted frame. ``patient``: it gives back its place among the patient ones at the end."""
-
-    frame: Frame
-    array: Array
-    accepted: float
-    patient: bool
 
 
 class EdgeLoop:
@@ -74,33 +70,53 @@ class EdgeLoop:
         outbox: Outbox,
         ledger: Ledger,
         limits: EdgeLimits | None = None,
+        book: Book | None = None,
+        glimpses: Glimpses | None = None,
     ) -> None:
+        self.times = EdgeTimes()
+        #: degraded answers by reason
+        self.degraded: Counter[str] = Counter()
         self._settings = settings
         self._model = model
         self._miner = miner
-        #: decoding has a thread of its own: the next frame is decoded while the model answers this one
-        self._decoder, self._thread = threads
+        decoder, self._thread = threads
         self._offload = offload
         self._outbox = outbox
         self._ledger = ledger
         self._limits = limits or EdgeLimits()
+        self._book = book or Book()
+        self._glimpses = glimpses
+        self._preparer = Preparer(model, decoder, self._limits.pixels)
         self._pace = Pace(queue=self._limits.inside, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
         self._places = asyncio.Semaphore(self._limits.inside)
         self._patient = asyncio.Semaphore(max(1, offload.window // 2))
         self._seen: Recent[bytes, None] = Recent(self._limits.remembered)
         self._seldom = Seldom()
-        self._queue: deque[_Sample] = deque()
+        #: what waits for the model, each with what the model gets
+        self._queue: deque[tuple[Sample, Array]] = deque()
         self._arrived = asyncio.Event()
         self._inside = 0
         self._left = asyncio.Event()
         self._closed = False
 
+    @property
+    def inside(self) -> int:
+        """Frames accepted and not handed over yet."""
+        return self._inside
+
     # --- frames in ------------------------------------------------------------------------------------------------
 
     async def offer(
-        self, payload: bytes | memoryview, camera: str, *, id_: bytes | None = None, patient: bool = False
+        self,
+        payload: bytes | memoryview,
+        camera: str,
+        *,
+        id_: bytes | None = None,
+        patient: bool = False,
+        parent: TraceContext | None = None,
     ) -> None:
         """Accept a frame (see ``sources.Intake``). One that was accepted before is counted and dropped."""
+        began = time.monotonic()
         try:
             frame = open_payload(payload, camera)
         except DecodeError:
@@ -112,19 +128,22 @@ class EdgeLoop:
             return
         self._seen.put(frame.id, None)
         try:
-            await self._accept(frame, patient=patient)
+            await self._accept(frame, self._book.begin(frame.id, parent), began, patient=patient)
         except BaseException:
             self._seen.pop(frame.id)
             raise
 
-    async def _accept(self, frame: Frame, *, patient: bool) -> None:
+    async def _accept(self, frame: Frame, trace: Record, began: float, *, patient: bool) -> None:
         if patient:
             await self._patient.acquire()
         try:
             await self._places.acquire()
+            received = time.monotonic()
+            trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
             try:
-                array = await self._prepare(frame)
-            except BaseException:
+                array = await self._preparer.prepare(frame)
+            except BaseException as error:
+                self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
                 self._places.release()
                 raise
         except BaseException:
@@ -136,22 +155,12 @@ class EdgeLoop:
             await asyncio.get_running_loop().create_future()
         self._ledger.add(Count.ACCEPTED)
         self._inside += 1
-        self._queue.append(_Sample(frame, array, asyncio.get_running_loop().time(), patient))
+        ready = time.monotonic()
+        trace.step(DECODE, received, ready)
+        self.times.decode.record((ready - received) * 1000)
+        now = asyncio.get_running_loop().time()
+        self._queue.append((Sample(frame, now, patient, trace, ready), array))
         self._arrived.set()
-
-    async def _prepare(self, frame: Frame) -> Array:
-        """Decode a frame and make it the model's input. Raises DecodeError, whatever is wrong with it."""
-        try:
-            if find(frame.encoding).cheap and len(frame.data) <= INLINE_BYTES:
-                return prepare(self._model, frame)
-            return await self._decoder.call(prepare, self._model, frame)
-        except DecodeError:
-            self._ledger.add(Count.REJECTED)
-            raise
-        except Exception as error:
-            self._ledger.add(Count.REJECTED)
-            log.exception("frame not prepared", id=frame.id.hex())
-            raise DecodeError(f"pre-processing failed: {type(error).__name__}") from error
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -160,17 +169,28 @@ class EdgeLoop:
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._arrived.wait()
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._pace.batch))]
-                arrays = [sample.array for sample in batch]
-                for sample, (outcome, verdict) in zip(batch, await self._judge(arrays), strict=True):
+                for sample, judged in await self._next():
                     now = asyncio.get_running_loop().time()
                     self._ledger.record(Latency.EDGE, (now - sample.accepted) * 1000)
-                    if verdict.hard:
-                        group.create_task(self._ask_cloud(sample, outcome), name=f"offload {sample.frame.id.hex()}")
+                    if judged.verdict.hard:
+                        asking = self._ask_cloud(sample, judged.outcome)
+                        group.create_task(asking, name=f"offload {sample.frame.id.hex()}")
                     else:
-                        await self._finish(sample, self._result(sample, outcome, hard=False))
+                        result = sample.result(self._settings, judged.outcome, now, hard=False)
+                        await self._finish(sample, result)
                 if not self._queue:
                     self._arrived.clear()
+
+    async def _next(self) -> list[tuple[Sample, Judged]]:
+        """Run the model on what waits. Pixels are let go here: a sample may wait for the cloud without them."""
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._pace.batch))]
+        arrays = [array for _, array in batch]
+        judged = await self._thread.call(answer_and_judge, self._model, self._miner, arrays)
+        for array in arrays:
+            self._preparer.done(array)
+        answered = [(sample, said) for (sample, _), said in zip(batch, judged, strict=True)]
+        self._learn(answered)
+        return answered
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer what is inside; return whether all results were taken within ``timeout_s`` seconds.
@@ -193,75 +213,61 @@ class EdgeLoop:
         self._closed = True
         return drained and not self._inside
 
-    async def _judge(self, arrays: Sequence[Array]) -> list[tuple[Outcome, Verdict]]:
-        answers = await self._thread.call(_answer_and_judge, self._model, self._miner, arrays)
-        for outcome, verdict in answers:
-            if outcome.prediction is None:
-                self._seldom.warning("small model failed", error=outcome.error[:256])
-            elif verdict.error:
+    def _learn(self, answered: Sequence[tuple[Sample, Judged]]) -> None:
+        """Note how the model and mining fared, and how long they took."""
+        for sample, said in answered:
+            if said.outcome.prediction is None:
+                self._seldom.warning("small model failed", error=said.outcome.error[:256])
+            elif said.verdict.error:
                 self._ledger.add(Count.MINING_ERRORS)
-                self._seldom.warning("mining failed", error=verdict.error[:256])
-        for samples, ms in {(outcome.batch, outcome.ms) for outcome, _ in answers}:
-            self._pace.learn(samples, ms)
-        return answers
+                self._seldom.warning("mining failed", error=said.verdict.error[:256])
+            sample.judged(said, self.times)
+        for call in calls((sample.trace, said.outcome) for sample, said in answered):
+            self._pace.learn(call.samples, call.ms)
+            self.times.batch.record(call.samples)
+            self.times.model.record(call.ms)
+            self._book.batch(call.began, call.ended, call.records)
 
-    async def _ask_cloud(self, sample: _Sample, outcome: Outcome) -> None:
+    async def _ask_cloud(self, sample: Sample, outcome: Outcome) -> None:
         """Get the cloud's answer to a hard sample, or say why the edge's own stands."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began, asked = loop.time(), time.monotonic()
         frame = msgspec.structs.replace(sample.frame, edge=outcome.prediction)
         reason = Reason.ERROR
-        sent = False
+        sent, reply = False, None
         try:
-            reply = await self._offload.ask(frame, self._time_left(sample, began))
+            reply = await self._offload.ask(frame, self._time_left(sample, began), sample.trace)
         except OffloadError as error:
             reason, sent = error.reason, error.sent
-            log.debug("sample degraded", id=frame.id.hex(), reason=reason, detail=error.detail[:256])
+            log.debug("sample degraded", frame=frame.id.hex(), reason=reason, detail=error.detail[:256])
         except Exception:
             # a defect in the offload must not cost the sample its answer
-            log.exception("offload failed", id=frame.id.hex())
+            log.exception("offload failed", frame=frame.id.hex())
         else:
+            sent = True
             self._ledger.record(Latency.OFFLOAD, (loop.time() - began) * 1000)
-            await self._finish(sample, self._result(sample, outcome, hard=True, reply=reply, began=began), sent=True)
-            return
-        result = self._result(sample, outcome, hard=True, began=began)
-        result.degraded, result.reason = True, reason
+            self.times.offload.record((loop.time() - began) * 1000)
+        now = loop.time()
+        result = sample.result(self._settings, outcome, now, hard=True, reply=reply, offloaded=began)
+        if reply is None:
+            result.degraded, result.reason = True, reason
+        sample.offloaded(asked, reply, reason, sent=sent)
         await self._finish(sample, result, sent=sent)
+        if self._glimpses:
+            self._glimpses.offer(sample.frame, outcome.prediction, result)
 
-    def _time_left(self, sample: _Sample, now: float) -> float:
+    def _time_left(self, sample: Sample, now: float) -> float:
         """Seconds for the offload: the service's, or less where the camera wants its answer earlier."""
         own = sample.frame.deadline_ms / 1000
         return min(self._settings.deadline_s, own - (now - sample.accepted)) if own else self._settings.deadline_s
 
-    def _result(
-        self, sample: _Sample, outcome: Outcome, *, hard: bool, reply: Reply | None = None, began: float | None = None
-    ) -> Result:
-        now = asyncio.get_running_loop().time()
-        edge = outcome.prediction
-        final = (reply.prediction if reply else edge) or Prediction()
-        frame = sample.frame
-        return Result(
-            id=frame.id.hex(),
-            service=self._settings.service,
-            camera=frame.camera,
-            sequence=frame.sequence,
-            by="cloud" if reply else "edge",
-            hard=hard,
-            label=final.label,
-            score=final.score,
-            prediction=final,
-            edge=edge if reply else None,
-            worker=reply.worker if reply else self._settings.worker,
-            node=self._settings.node,
-            total_ms=(now - sample.accepted) * 1000,
-            edge_ms=outcome.ms,
-            offload_ms=(now - began) * 1000 if began is not None else 0.0,
-        )
-
-    async def _finish(self, sample: _Sample, result: Result, *, sent: bool = False) -> None:
+    async def _finish(self, sample: Sample, result: Result, *, sent: bool = False) -> None:
         """Hand a result over. It is counted once the broker has taken it, so that counts never run ahead."""
+        began, trace = time.monotonic(), sample.trace
 
         def taken() -> None:
+            sample.answered(began, result)
+            self._book.done(trace)
             self._ledger.add(Count.ANSWERED)
             for count, holds in (
                 (Count.CLOUD, result.by == "cloud"),
@@ -270,17 +276,12 @@ class EdgeLoop:
                 (Count.UPLOADED, sent),
             ):
                 self._ledger.add(count, int(holds))
+            if result.degraded:
+                self.degraded[result.reason] += 1
 
-        await self._outbox.put(result, taken)
+        await self._outbox.put(result, taken, write(trace.here) if trace.travels else None)
         self._inside -= 1
         self._left.set()
         self._places.release()
         if sample.patient:
             self._patient.release()
-
-
-def _answer_and_judge(model: Model, miner: Miner, arrays: Sequence[Array]) -> list[tuple[Outcome, Verdict]]:
-    """Runs in the model's thread. What the small model cannot answer is the cloud's to answer, hence hard."""
-    outcomes, _ = run(model, arrays, len(arrays))
-    unanswered = Verdict(hard=True)
-    return [(o, judge(miner, o.prediction) if o.prediction is not None else unanswered) for o in outcomes]

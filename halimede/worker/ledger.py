@@ -33,6 +33,8 @@ MAGIC = b"HALLEDG1"
 SLOTS = 32
 BUCKETS = HIGHEST - LOWEST + 1
 SIZE = HEADER.size + 8 * (SLOTS + 2 * BUCKETS)
+#: more than any worker counts in its life, and less than a report can carry
+PLAUSIBLE = 1 << 56
 
 
 class Count(IntEnum):
@@ -52,6 +54,7 @@ class Count(IntEnum):
     MINING_ERRORS = 11
     SERVED = 12
     BATCHES = 13
+    UNASKED = 14
 
 
 class Latency(IntEnum):
@@ -98,7 +101,7 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         """Count what was never answered as lost, and close."""
-        self._catch_up()
+        self.catch_up()
         self.settle()
         self._words.release()
         if self._map is not None:
@@ -136,7 +139,7 @@ class Ledger:
 
     def info(self) -> TaskInfo:
         """Return the counts as they are reported. ``inference_number`` counts answers that the broker has taken."""
-        self._catch_up()
+        self.catch_up()
         answered, cloud = self[Count.ANSWERED], self[Count.CLOUD]
         now = _text(datetime.now(UTC))
         return TaskInfo(
@@ -153,6 +156,7 @@ class Ledger:
             lost=self[Count.LOST],
             rejected=self[Count.REJECTED],
             late=self[Count.LATE],
+            unasked=self[Count.UNASKED],
             mining_errors=self[Count.MINING_ERRORS],
             served=self[Count.SERVED],
             batches=self[Count.BATCHES],
@@ -160,7 +164,8 @@ class Ledger:
             offload_latency=self._histogram(Latency.OFFLOAD),
         )
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Count what was counted elsewhere since the last time."""
         for i, (count, total, before) in enumerate(self._followed):
             now = total()
             self.add(count, now - before)
@@ -200,8 +205,8 @@ def _makes_sense(content: bytes, uid: bytes) -> bool:
     if len(content) != SIZE:
         return False
     magic, whose, started = HEADER.unpack_from(content)
-    words = struct.unpack_from(f"<{SLOTS}Q", content, HEADER.size)
-    plausible = words[Count.ACCEPTED] >= words[Count.ANSWERED] + words[Count.LOST]
+    words = struct.unpack_from(f"<{(SIZE - HEADER.size) // 8}Q", content, HEADER.size)
+    plausible = words[Count.ACCEPTED] >= words[Count.ANSWERED] + words[Count.LOST] and max(words) < PLAUSIBLE
     return bool(magic == MAGIC and whose == uid and started < 1 << 33 and plausible)
 
 

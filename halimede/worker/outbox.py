@@ -6,7 +6,7 @@ A result that is sent again may arrive twice, under the same id. Results are not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 TOO_LARGE = "result-too-large"
 
 Taken = Callable[[], None]
+Properties = Mapping[str, str] | None
 
 
 class Outbox:
@@ -34,8 +35,13 @@ class Outbox:
         self._bus = bus
         self._address = address
         self._senders = senders
-        self._waiting: asyncio.Queue[tuple[Result, Taken]] = asyncio.Queue(capacity)
+        self._waiting: asyncio.Queue[tuple[Result, Taken, Properties]] = asyncio.Queue(capacity)
         self._back = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Results that the broker has not been given yet."""
+        return self._waiting.qsize()
 
     async def run(self) -> None:
         """Send what is put in, until cancelled."""
@@ -44,9 +50,12 @@ class Outbox:
             for number in range(self._senders):
                 group.create_task(self._send_all(), name=f"sender {number}")
 
-    async def put(self, result: Result, taken: Taken) -> None:
-        """Take a result, once there is room; ``taken`` is called when the broker has acknowledged it."""
-        await self._waiting.put((result, taken))
+    async def put(self, result: Result, taken: Taken, properties: Properties = None) -> None:
+        """Take a result, once there is room; ``taken`` is called when the broker has acknowledged it.
+
+        ``properties``: user properties to send with it.
+        """
+        await self._waiting.put((result, taken, properties))
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until the broker has taken everything; return whether it did within ``timeout_s`` seconds."""
@@ -59,23 +68,23 @@ class Outbox:
 
     async def _send_all(self) -> None:
         while True:
-            result, taken = await self._waiting.get()
-            await self._deliver(result)
+            result, taken, properties = await self._waiting.get()
+            await self._deliver(result, properties)
             taken()
             self._waiting.task_done()
 
-    async def _deliver(self, result: Result) -> None:
+    async def _deliver(self, result: Result, properties: Properties) -> None:
         pause = FIRST_PAUSE
         while True:
             try:
-                await self._bus.publish(self._address, result)
+                await self._bus.publish(self._address, result, properties=properties)
             except DisconnectedError:
                 log.debug("result waits for the broker")
             except RefusedError as error:
                 # an operator can mend that; until then the worker holds its sources back
                 log.warning("result refused by the broker", error=str(error))
             except (TooLargeError, TypeError, ValueError, OverflowError) as error:
-                log.warning("result cannot be sent whole", id=result.id, error=str(error))
+                log.warning("result cannot be sent whole", frame=result.id, error=str(error))
                 result = msgspec.structs.replace(result, prediction=Prediction(), edge=None, reason=TOO_LARGE)
             else:
                 return

@@ -31,6 +31,8 @@ class Reporter:
 
     def __init__(self, bus: Bus, settings: Settings) -> None:
         self.counts: Callable[[], TaskInfo] | None = None
+        #: where the worker's health and metrics are
+        self.http = ""
         self._bus = bus
         self._period_s = settings.period_s
         names = {"node": settings.node, "ns": settings.namespace, "worker": settings.worker}
@@ -75,7 +77,8 @@ class Reporter:
             await self._say()
 
     def _now(self) -> WorkerInfo:
-        return msgspec.structs.replace(self._info, task_info=self.counts() if self.counts else None)
+        counts = self.counts() if self.counts else None
+        return msgspec.structs.replace(self._info, task_info=counts, http=self.http)
 
     def _changed(self) -> bool:
         return self._said is None or _timeless(self._now()) != _timeless(self._said)

@@ -50,7 +50,7 @@ def main(role: Role, estimator: object | None = None, environ: Mapping[str, str]
     """Run a worker and return its exit code."""
     try:
         settings = read(role, environ, own_estimator=estimator is not None)
-        broker = MqttSettings.from_url(settings.broker)
+        broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
         logging.configure(
             node=settings.node, service=f"{settings.namespace}/{settings.service}", worker=settings.worker
         )

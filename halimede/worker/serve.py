@@ -22,8 +22,14 @@ from halimede.frames.compute import ModelStuckError, ModelThread
 from halimede.frames.server import CloudServer
 from halimede.inference import Model, ModelError, load_estimator, open_model
 from halimede.mining import create as create_miner
+from halimede.observe import HttpServer
+from halimede.observe.metrics import registry
+from halimede.tracing import Answers, Book
+from halimede.tracing.export import exporting
 from halimede.worker import sources
 from halimede.worker.edge import EdgeLoop
+from halimede.worker.figures import Figures
+from halimede.worker.glimpses import Glimpses
 from halimede.worker.ledger import Count, Ledger, LedgerBusyError
 from halimede.worker.outbox import Outbox
 from halimede.worker.report import Reporter
@@ -109,25 +115,34 @@ class _Parts:
     model: Model
     thread: ModelThread
     ledger: Ledger
+    book: Book
+    figures: Figures
     stop: asyncio.Event
 
 
 async def _run(
     settings: Settings, connect: Connect, stop: asyncio.Event, estimator: object | None, *, bus: Bus, reporter: Reporter
 ) -> None:
-    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+    figures = Figures(settings, [bus])
+    shown = HttpServer(settings.http, health=figures.health(), registry=registry(settings.role, figures.collect))
+    async with contextlib.AsyncExitStack() as stack, shown, asyncio.TaskGroup() as group:
+        reporter.http = shown.url
         reports = group.create_task(reporter.run(), name="reports")
-        ledger = await _open_ledger(settings, stack)
+        ledger = figures.ledger = await _open_ledger(settings, stack)
         try:
-            thread = await stack.enter_async_context(ModelThread("model"))
+            thread = figures.thread = await stack.enter_async_context(ModelThread("model"))
             model = await _unless(stop, _open_model(settings, thread, estimator))
             if model is not None:
                 stack.callback(model.close)
-                reporter.counts = ledger.info
+                reporter.counts = lambda: figures.info(ledger)
+                book = Book(await stack.enter_async_context(exporting(settings.role, settings.names())))
+                await Answers(bus, book, settings.role, settings.names()).start()
                 role = _edge if settings.role == "edge" else _cloud
-                await role(_Parts(settings, connect, bus, model, thread, ledger, stop), lambda: reporter.set("running"))
+                parts = _Parts(settings, connect, bus, model, thread, ledger, book, figures, stop)
+                await role(parts, lambda: reporter.set("running"))
         finally:
             ledger.settle()
+            figures.ledger = figures.edge = figures.cloud = None
             final = ledger.info()
             reporter.counts = lambda: final
         reports.cancel()
@@ -138,11 +153,16 @@ async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
     settings, ledger = parts.settings, parts.ledger
     miner = create_miner(settings.hem_name, settings.hem_parameters)
     intake = settings.client_id("intake")
+
+    def take_in() -> Bus:
+        parts.figures.connections.append(parts.connect(intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM))
+        return parts.figures.connections[-1]
+
     context = sources.Context(
         settings.namespace,
         settings.service,
         settings.source,
-        lambda: parts.connect(intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM),
+        take_in,
         parts.bus.dead_letter,
         settings.data_prefix,
         settings.loop_source,
@@ -154,9 +174,11 @@ async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
     offload = OffloadClient(parts.bus, settings.namespace, settings.service, settings.worker)
     outbox = Outbox(parts.bus, topics.RESULT.at(**names))
     ledger.follow(Count.LATE, lambda: offload.late)
+    ledger.follow(Count.UNASKED, lambda: offload.unknown)
     ledger.follow(Count.SKIPPED, lambda: source.skipped)
     ledger.follow(Count.REJECTED, lambda: source.rejected)
     async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
+        glimpses = Glimpses(parts.bus, decoder, settings) if settings.hard_samples else None
         loop = EdgeLoop(
             settings,
             model=parts.model,
@@ -165,11 +187,16 @@ async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
             offload=offload,
             outbox=outbox,
             ledger=ledger,
+            book=parts.book,
+            glimpses=glimpses,
         )
         await offload.start()
         running = [group.create_task(outbox.run(), name="outbox"), group.create_task(loop.run(), name="edge loop")]
+        if glimpses:
+            running.append(group.create_task(glimpses.run(), name="glimpses"))
         taking = group.create_task(source.run(loop, parts.stop), name="source")
         watching = group.create_task(parts.thread.watch(settings.model_timeout_s), name="model watch")
+        parts.figures.edge = (loop, offload, outbox)
         ready()
         await parts.stop.wait()
         await _drain(settings.grace_s, taking, loop.drain)
@@ -187,13 +214,15 @@ async def _cloud(parts: _Parts, ready: Callable[[], None]) -> None:
         namespace=settings.namespace,
         service=settings.service,
         worker=settings.worker,
+        book=parts.book,
     )
     parts.ledger.follow(Count.SERVED, lambda: server.stats.served)
     parts.ledger.follow(Count.BATCHES, lambda: server.stats.batches)
-    parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected)
+    parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + server.stats.unfit)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.run(), name="server")
         watching = group.create_task(parts.thread.watch(settings.model_timeout_s), name="model watch")
+        parts.figures.cloud = server
         ready()
         await parts.stop.wait()
         await server.drain(settings.grace_s)

@@ -26,6 +26,8 @@ Role = Literal["edge", "cloud"]
 
 BROKER = "127.0.0.1:1883"
 HOME = "~/.local/state/halimede"
+#: any free port on loopback; which one is in its reports
+DEFAULT_HTTP = "127.0.0.1:0"
 MAX_UID = 64
 
 
@@ -53,6 +55,13 @@ class Settings:
     deadline_s: float = 2.0
     data_prefix: str = ""
     loop_source: bool = False
+    credentials: str = ""
+    http: str = "off"
+    hard_samples: bool = True
+
+    def names(self) -> dict[str, str]:
+        """Return who it is, as its answers about frames say it."""
+        return {"namespace": self.namespace, "service": self.service, "worker": self.worker, "node": self.node}
 
     def client_id(self, part: str = "worker") -> str:
         """Return the name of one of this worker's connections: worker names are unique within a namespace."""
@@ -81,6 +90,8 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False)
         "model": model,
         "estimator": estimator,
         "broker": environ.get("HALIMEDE_BROKER") or BROKER,
+        "credentials": environ.get("HALIMEDE_CREDENTIALS", ""),
+        "http": environ.get("HALIMEDE_HTTP") or DEFAULT_HTTP,
         "state": _state(environ, namespace, node, worker),
         "period_s": _number(environ, "LC_PERIOD", 1.0, least=0.01, most=3600),
         "grace_s": _number(environ, "GRACE_S", 10.0, least=0, most=3600),
@@ -96,6 +107,7 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False)
         deadline_s=_number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
         loop_source=_flag(environ, "SOURCE_LOOP"),
+        hard_samples=_switch(environ, "HARD_SAMPLES"),
     )
 
 
@@ -122,6 +134,13 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
     if text.lower() not in {"", "0", "1", "false", "true"}:
         raise InvalidFieldError(name, text, "write 1 or 0")
     return text.lower() in {"1", "true"}
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "").lower()
+    if text not in {"", "on", "off"}:
+        raise InvalidFieldError(name, text, "write on or off")
+    return text != "off"
 
 
 def _json(environ: Mapping[str, str], name: str, wanted: type[T]) -> T:

@@ -7,6 +7,7 @@ to what fits into one message. Without an editor (Kubernetes mode) apply and del
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,15 +16,19 @@ import structlog
 
 from halimede import __version__
 from halimede.api import parse
+from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.bus import Bus, Delivery
 from halimede.codec import MAX_JSON
 from halimede.errors import BusError, InvalidFieldError, TooLargeError
 from halimede.messages import ApiError, ApiReply, ApiRequest, NodeInfo, ResourceBody
 from halimede.names import Key, check_label, check_name
 from halimede.topics import API_REPLY, API_REQUEST
-from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of
+from halimede.tracing.times import Distribution
+from services.gm.budget import Budgets
+from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of, utc_now
 from services.gm.controllers import CONTROLLERS
 from services.gm.database import StoreError
+from services.gm.drain import mark
 from services.gm.engine import Engine
 from services.gm.index import Entry
 from services.gm.removal import UnknownNodeError, remove_node
@@ -34,8 +39,11 @@ log = structlog.get_logger()
 #: bytes that an answer needs besides its items, and a resource besides what the user wrote
 MARGIN = 64 * 1024
 #: operations that change something, and how many of their answers are kept for requests that are delivered again
-EDITS = frozenset({"apply", "delete", "delete-node"})
-MAX_GIVEN = 256
+EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
+MAX_GIVEN, MAX_GIVEN_BYTES = 256, 32 * 1024 * 1024
+#: requests of one client, a second and at once; whoever waits for answers stays far below
+REQUESTS = (50.0, 200.0)
+STORM = "it asks more often than GM answers one client: what is beyond that is left unanswered"
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
 
 
@@ -43,28 +51,39 @@ class Api:
     """Answers requests."""
 
     def __init__(self, bus: Bus, cluster: Cluster, engine: Engine, editor: Editor | None) -> None:
-        self._bus = bus
+        self.bus = bus
         self._cluster = cluster
         self._engine = engine
         self._editor = editor
-        self._given: dict[tuple[str, bytes], ApiReply] = {}
+        self._given: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
+        self._given_bytes = 0
+        self._budgets: Budgets[str] = Budgets(*REQUESTS)
+        #: requests left unanswered, because their clients asked too often
+        self.refused = 0
+        #: how long answers took (ms), by operation and outcome
+        self.answered: dict[tuple[str, str], Distribution] = {}
 
     async def start(self) -> None:
         """Subscribe."""
-        await self._bus.subscribe(API_REQUEST.filter(), self._requested)
+        await self.bus.subscribe(API_REQUEST.filter(), self._requested)
 
     async def _requested(self, delivery: Delivery[ApiRequest]) -> None:
         asked_for = API_REPLY.parse(delivery.packet.response_topic)
         if asked_for != dict(delivery.names):
             wanted = API_REPLY.at(**delivery.names)
             raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {wanted}")
+        client = delivery.names["client"]
+        if not self._budgets.spend(client):
+            self.refused += 1
+            await self._cluster.record("Warning", "TooManyRequests", f"client/{client}", STORM)
+            return
         reply = await self._answer_once(delivery)
         try:
             try:
-                await self._bus.reply(delivery, API_REPLY, reply)
+                await self.bus.reply(delivery, API_REPLY, reply)
             except TooLargeError as error:
                 problem = ApiError(reason="Internal", message=f"the answer does not fit into a message: {error}")
-                await self._bus.reply(delivery, API_REPLY, ApiReply(error=problem))
+                await self.bus.reply(delivery, API_REPLY, ApiReply(error=problem))
         except BusError as error:
             log.warning("answer lost", client=delivery.names["client"], error=str(error))  # the client asks again
 
@@ -74,13 +93,23 @@ class Api:
         if request.op not in EDITS or not ticket[1]:
             return await self.answer(request)
         if ticket not in self._given:
-            self._given[ticket] = await self.answer(request)
-            if len(self._given) > MAX_GIVEN:
-                del self._given[next(iter(self._given))]
-        return self._given[ticket]
+            size = len(delivery.packet.payload)
+            self._given[ticket] = await self.answer(request), size
+            self._given_bytes += size
+            while len(self._given) > MAX_GIVEN or (self._given_bytes > MAX_GIVEN_BYTES and len(self._given) > 1):
+                self._given_bytes -= self._given.pop(next(iter(self._given)))[1]
+        return self._given[ticket][0]
 
     async def answer(self, request: ApiRequest) -> ApiReply:
-        """Do what is asked. A request that cannot be done is answered with the reason."""
+        """Do what is asked, and count it. A request that cannot be done is answered with the reason."""
+        began = asyncio.get_running_loop().time()
+        reply = await self._try(request)
+        outcome = reply.error.reason if reply.error else "OK"
+        took = self.answered.setdefault((request.op, outcome), Distribution())
+        took.record((asyncio.get_running_loop().time() - began) * 1000)
+        return reply
+
+    async def _try(self, request: ApiRequest) -> ApiReply:
         try:
             return await self._dispatch(request)
         except InvalidFieldError as error:
@@ -109,14 +138,18 @@ class Api:
             case "events":
                 if self._editor is None:
                     return ApiReply(error=NO_EDITOR)
-                return ApiReply(events=self._editor.events(request.after, request.about, request.limit))
+                return ApiReply(events=self._editor.events(request.after, request.about, request.limit, request.before))
             case "nodes":
                 return self._nodes(request)
             case "delete-node":
-                await remove_node(check_name("name", request.name), self._bus, self._cluster, self._engine)
+                await remove_node(check_name("name", request.name), self.bus, self._cluster, self._engine)
                 return ApiReply(outcome="deleted")
+            case "drain" | "uncordon":
+                return await self._drain(request)
             case "version":
-                return ApiReply(value={"version": __version__, "epoch": self._cluster.epoch})
+                # the time is for those who ask themselves whether clocks agree
+                value = {"version": __version__, "epoch": self._cluster.epoch, "time": utc_now()}
+                return ApiReply(value=value)
 
     async def _apply(self, request: ApiRequest) -> ApiReply:
         if self._editor is None:
@@ -146,6 +179,13 @@ class Api:
         stored = await self._editor.delete(key)
         return ApiReply(outcome="deleted", object=body_of(stored))
 
+    async def _drain(self, request: ApiRequest) -> ApiReply:
+        if self._editor is None:
+            return ApiReply(error=NO_EDITOR)
+        node, drained = check_name("name", request.name), request.op == "drain"
+        value = await mark(node, drained=drained, cluster=self._cluster, editor=self._editor, engine=self._engine)
+        return ApiReply(outcome="drained" if drained else "uncordoned", value=value)
+
     def _list(self, request: ApiRequest) -> ApiReply:
         plural = _plural(request)
         if request.namespace:
@@ -155,7 +195,7 @@ class Api:
         return ApiReply(items=items, truncated=cut)
 
     def _nodes(self, request: ApiRequest) -> ApiReply:
-        engine = self._engine
+        engine, workers = self._engine, self._engine.reports.workers()
         infos = (
             NodeInfo(
                 name=node.name,
@@ -165,17 +205,26 @@ class Api:
                 cpus=node.presence.cpus if node.presence else 0,
                 memory_bytes=node.presence.memory_bytes if node.presence else 0,
                 labels=node.presence.labels if node.presence else {},
-                resources=len(engine.index.assigned(node.name)),
+                resources=len(self._services(node.name)),
+                drained=node.drained,
+                workers=workers[node.name],
+                http=node.presence.http if node.presence else "",
             )
-            for _, node in sorted(engine.nodes.items())
+            for name, node in sorted(engine.nodes.items())
+            if request.name in {"", name}
         )
         nodes, cut = _cut(infos, request.limit, self._room)
         return ApiReply(nodes=nodes, truncated=cut)
 
+    def _services(self, node: str) -> set[Key]:
+        """What belongs on a node, and what is still there after it was told to let go."""
+        held = {key for key in self._engine.downstream.keys(node) if key.plural == SERVICES}
+        return held.union(self._engine.index.assigned(node))
+
     @property
     def _room(self) -> int:
         """Bytes that the items of one answer may take, and a resource on its way to a node."""
-        return min(MAX_JSON, self._bus.max_packet or MAX_JSON) - MARGIN
+        return min(MAX_JSON, self.bus.max_packet or MAX_JSON) - MARGIN
 
 
 def _cut(items: Iterable[Any], limit: int, room: int) -> tuple[list[Any], bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -15,6 +16,7 @@ from services.gm.api import Api
 from services.gm.cluster.port import Cluster, Editor, Memory
 from services.gm.database import StoreError
 from services.gm.engine import Engine
+from services.gm.figures import Figures
 from services.gm.page.feed import Feed
 from services.gm.upstream import Upstream
 
@@ -27,16 +29,26 @@ COMPLAIN_EVERY = 30.0
 
 
 class GlobalManager:
-    """Give it a bus that has not been entered and an open cluster, and ``run`` it until cancelled."""
+    """Give it a bus that has not been entered and an open cluster, and ``run`` it until cancelled.
 
-    def __init__(self, bus: Bus, cluster: Cluster, editor: Editor | None = None) -> None:
+    With a second bus (``api_bus``) users reach it over a connection of their own: behind a flood of what nodes say,
+    on the same one, they would wait for all of it.
+    """
+
+    def __init__(
+        self, bus: Bus, cluster: Cluster, editor: Editor | None = None, *, api_bus: Bus | None = None
+    ) -> None:
         self._bus = bus
+        self._api_bus = api_bus
         self._cluster = cluster
         self._engine = Engine(bus, cluster)
         self._upstream = Upstream(bus, cluster, self._engine)
-        self._api = Api(bus, cluster, self._engine, editor)
-        #: what the web page shows
+        self._api = Api(api_bus or bus, cluster, self._engine, editor)
+        #: what the web page shows, and what Prometheus reads
         self.feed = Feed(bus, cluster, self._engine, editor)
+        self.figures = Figures(bus, cluster, self._engine, self._api, self._upstream)
+        #: where they are, said in our presence
+        self.http = ""
 
     async def run(self) -> None:
         """Work until cancelled; then say goodbye on the bus and keep what was counted."""
@@ -44,9 +56,9 @@ class GlobalManager:
         self._bus.announce = self._announcement
         self._bus.on_connect(self._connected)
         await engine.load()
-        log.info("global manager starts", epoch=self._cluster.epoch, version=__version__)
+        log.info("global manager starts", epoch=self._cluster.epoch, version=__version__, http=self.http)
         try:
-            async with self._bus:
+            async with self._bus, self._api_bus or contextlib.nullcontext():
                 # Subscriptions before the first connection, which announces us: nodes answer with a sync at once.
                 await self._upstream.start()
                 await self._api.start()
@@ -60,6 +72,7 @@ class GlobalManager:
                             "gm status topics": engine.shown.run(),
                             "gm syncs": engine.answers.run(),
                             "gm downstream": engine.downstream.queue.run(),
+                            "gm intake": self._upstream.intake.run(),
                             "gm memory": self._remember_always(),
                             "gm page": self.feed.run(),
                             "gm broker watch": self._complain(),
@@ -77,7 +90,8 @@ class GlobalManager:
             Packet(
                 topic=str(GM_PRESENCE.at()),
                 payload=codec.encode(
-                    GM_PRESENCE, GmPresence(epoch=epoch, online=online, version=__version__, store=store)
+                    GM_PRESENCE,
+                    GmPresence(epoch=epoch, online=online, version=__version__, store=store, http=self.http),
                 ),
                 qos=GM_PRESENCE.qos,
                 retain=GM_PRESENCE.retain,

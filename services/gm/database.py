@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,8 +46,21 @@ CREATE TABLE events (
 );
 CREATE INDEX events_about ON events (about, sequence);
 """
-#: came later and does not trouble a version that does not know it
-ADDED = "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)"
+#: came later and do not trouble a version that does not know them
+ADDED = (
+    "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS drained (name TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+#: what the file has to hold: other columns are another program's, or damage
+COLUMNS = {
+    "meta": "key, value",
+    "resources": "plural, namespace, name, body, status",
+    "reports": "uid, node, plural, namespace, name, live, edge, body",
+    "nodes": "name, body",
+    "events": "sequence, time, type, reason, about, message, count",
+    "tombstones": "uid, generation",
+    "drained": "name",
+}
 CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 EPOCH_WIDTH = 20
 #: fits SQLite's signed integers
@@ -66,6 +79,8 @@ class Database:
         identity: of this store, drawn when it was made.
         lost: whether there may have been an earlier store, now gone: what it does not know need not be deleted. True
             for every new one, for a folder that was emptied looks like one that was never used.
+        failures: writes that failed; ``trouble`` is why the last one did, empty after one that did not.
+        quarantined: where a damaged file was moved now, and why; empty if there was none.
 
     """
 
@@ -74,6 +89,9 @@ class Database:
         self.epoch = 0
         self.identity = ""
         self.lost = False
+        self.quarantined = ""
+        self.failures = 0
+        self.trouble = ""
         self._lock = -1
         self._connection: sqlite3.Connection | None = None
 
@@ -120,8 +138,18 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            self.trouble = ""
         except sqlite3.Error as error:
-            raise StoreError(f"the store {self.path} cannot be written: {error}") from error
+            self.failures += 1
+            self.trouble = f"the store {self.path} cannot be written: {error}"
+            raise StoreError(self.trouble) from error
+
+    def check(self) -> str:
+        """Return why the store cannot be written to, trying once more where it could not be; empty if all is well."""
+        if self.trouble:
+            with suppress(StoreError), self.transaction(durable=True) as connection:
+                connection.execute("UPDATE meta SET value = value")
+        return self.trouble
 
     def _acquire(self) -> int:
         """Lock the store until this process ends, however it ends."""
@@ -145,6 +173,7 @@ class Database:
                 raise StoreError(_not_opened(self.path, error)) from error
             moved = self._quarantine()
             log.critical("store quarantined", store=str(self.path), moved_to=str(moved), error=str(error))
+            self.quarantined = f"{moved} ({error})"
             self._connection = self._connect()
         with self.transaction(durable=True) as connection:
             known = dict(connection.execute("SELECT key, value FROM meta"))
@@ -157,6 +186,16 @@ class Database:
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                 [("epoch", self.epoch), ("lost", int(self.lost)), ("identity", identity)],
             )
+        self._keep_spare()
+
+    def raise_epoch(self, above: int) -> None:
+        """Make the epoch of this run higher than that."""
+        self.epoch = max(self.epoch, above) + 1
+        with self.transaction(durable=True) as connection:
+            connection.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (self.epoch,))
+        self._keep_spare()
+
+    def _keep_spare(self) -> None:
         # one write of fixed width: never half a number
         os.pwrite(self._lock, f"{self.epoch:0{EPOCH_WIDTH}d}\n".encode(), 0)
         os.fsync(self._lock)
@@ -177,9 +216,12 @@ class Database:
                     f"the store {self.path} was written by a newer version (schema {version}, this one knows"
                     f" {SCHEMA_VERSION}): start that version, or use another folder"
                 )
-            if version == 0:
+            tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
+            if version == 0 and tables == 0:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-            connection.execute(ADDED)
+            for statement in ADDED:
+                connection.execute(statement)
+            _check_columns(connection)
         except BaseException:
             connection.close()
             raise
@@ -198,6 +240,14 @@ class Database:
         return moved
 
 
+def _check_columns(connection: sqlite3.Connection) -> None:
+    for table, columns in COLUMNS.items():
+        try:
+            connection.execute(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - constants
+        except sqlite3.OperationalError as error:
+            raise _corrupt(f"not a global manager's store: {error}") from error
+
+
 def _not_opened(path: Path, why: object) -> str:
     return (
         f"the store {path} cannot be opened: {why}: {path.parent} must be a folder that this user may write, with room"
@@ -208,8 +258,9 @@ def _not_opened(path: Path, why: object) -> str:
 def _new_floor() -> int:
     """Return what a new store counts from: nodes may have followed another one here, and ignore lower epochs for ever.
 
-    The time is surely above what any store counted: none starts more than once a second for long. It serves new stores
-    alone, so a clock that is set back later changes nothing.
+    The time is above what any store counted, for none starts more than once a second for long. It serves new stores
+    alone, so a clock that is set back later changes nothing; where it was set back before, nodes say so in their sync,
+    and ``raise_epoch`` mends it.
     """
     return int(time.time())
 

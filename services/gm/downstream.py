@@ -17,6 +17,7 @@ import structlog
 
 from halimede.api import Resource
 from halimede.bus import Bus
+from halimede.bus.stamp import Stamp
 from halimede.errors import RefusedError, TooLargeError
 from halimede.messages import Delete, Held, Synced
 from halimede.names import Key
@@ -31,6 +32,8 @@ M = TypeVar("M")
 SYNC_PATIENCE = 2.0
 #: seconds between two sends of what is not acknowledged
 FIRST_RESEND, LAST_RESEND = 1.0, 30.0
+#: deletes that wait for one node, as many as it may hold; what it holds beyond, its next sync says
+MAX_DELETES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +83,21 @@ class Line:
 
 
 class Downstream:
-    """All nodes' lines. ``online`` says whether a node is there; ``epoch`` goes with every message."""
+    """All nodes' lines. ``online`` says whether a node is there; ``epoch`` goes with every message, as it is then."""
 
     def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
+        self.epoch = epoch
         self._bus = bus
-        self._epoch = epoch
         self._online = online
+        self._number = 0
+        #: messages sent, and those among them that were sent again
+        self.sent = self.resent = 0
+        #: orders (hold this, let go of that) that a node has said it carried out
+        self.acknowledgements = 0
         self._lines: dict[str, Line] = {}
         self._holders: dict[Key, set[str]] = {}
+        #: the nodes in whose lines it is wanted: none of them may have it yet
+        self._wanting: dict[Key, set[str]] = {}
         self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve)
 
     # --- what nodes should hold -------------------------------------------------------------------------------
@@ -97,6 +107,7 @@ class Downstream:
         line, key, version = self._line(node), resource.key, _version(resource)
         before = line.wanted.get(key)
         line.wanted[key] = resource
+        self._wanting.setdefault(key, set()).add(node)
         line.deletes.pop((key, version.uid), None)
         held = line.held.get(key)
         if held and held.covers(version):
@@ -109,6 +120,7 @@ class Downstream:
         """The node shall keep what it has of this uid: nothing is sent, nothing taken away."""
         line = self._line(node)
         line.wanted[key] = None
+        self._wanting.setdefault(key, set()).add(node)
         line.inserts.pop(key, None)
         line.deletes.pop((key, uid), None)
 
@@ -123,6 +135,8 @@ class Downstream:
         if held and held.uid != uid:
             return  # another one took its place
         _, attempt = line.deletes.get((key, uid), (0, Attempt(self._now())))
+        if len(line.deletes) >= MAX_DELETES and (key, uid) not in line.deletes:
+            del line.deletes[next(iter(line.deletes))]
         line.deletes[key, uid] = (generation, attempt)
         self.queue.add(node)
 
@@ -140,12 +154,19 @@ class Downstream:
         line = self._line(node)
         return {*line.wanted, *line.held, *(key for key, _ in line.deletes)}
 
+    def withdraw(self, key: Key) -> None:
+        """No node shall get the resource any more, also none that it was never sent to."""
+        for node in self._wanting.pop(key, set()):
+            line = self._line(node)
+            line.wanted.pop(key, None)
+            line.inserts.pop(key, None)
+
     def drop(self, key: Key, uid: str) -> None:
         """The resource is gone: nodes that are away learn it when they sync."""
+        self.withdraw(key)
         for node in self._holders.pop(key, set()):
             line = self._line(node)
-            for part in (line.wanted, line.inserts, line.held):
-                part.pop(key, None)
+            line.held.pop(key, None)
             line.deletes.pop((key, uid), None)
 
     def remove(self, node: str) -> set[Key]:
@@ -153,6 +174,7 @@ class Downstream:
         keys = self.keys(node)
         for key in keys:
             self._holders.get(key, set()).discard(node)
+            self._wanting.get(key, set()).discard(node)
         del self._lines[node]
         return keys
 
@@ -165,9 +187,10 @@ class Downstream:
         self._holders.setdefault(key, set()).add(node)
         wanted = line.wanted.get(key)
         if wanted and version.covers(_version(wanted)):
-            line.inserts.pop(key, None)
+            self.acknowledgements += line.inserts.pop(key, None) is not None
         for other in [d for d in line.deletes if d[0] == key and d[1] != uid]:
             del line.deletes[other]
+            self.acknowledgements += 1
 
     def cleared(self, node: str, key: Key) -> None:
         """The node said that it holds nothing of that name."""
@@ -175,25 +198,29 @@ class Downstream:
         line.held.pop(key, None)
         for delete in [d for d in line.deletes if d[0] == key]:
             del line.deletes[delete]
+            self.acknowledgements += 1
         self._holders.get(key, set()).discard(node)
         wanted = line.wanted.get(key)
         if wanted is not None and key not in line.inserts:
             line.inserts[key] = Attempt(self._now())
             self.queue.add(node)
 
-    def synced(self, node: str, holds: Iterable[Held]) -> None:
+    def synced(self, node: str, holds: Iterable[Held]) -> set[Key]:
         """The node said all that it holds: whatever was under way before is forgotten, and sent anew if needed.
 
-        ``answer`` must follow, once what the node should hold has been said again.
+        ``answer`` must follow, once what the node should hold has been said again. Returns what it was taken to hold,
+        or was being sent, up to now.
         """
         line = self._line(node)
-        for key in self.keys(node):
+        before = self.keys(node)
+        for key in before:
             self._holders.get(key, set()).discard(node)
         line.held = {Key(h.plural, h.namespace, h.name): Version(h.uid, h.generation) for h in holds}
         line.inserts.clear()
         line.deletes.clear()
         for key in line.held:
             self._holders.setdefault(key, set()).add(node)
+        return before
 
     def answer(self, node: str) -> None:
         """Finish the answer to a sync: ``synced`` goes out after all that is to be sent now."""
@@ -237,8 +264,8 @@ class Downstream:
         first = min(waiting, default=float("inf"))
         # another sync may have come in meanwhile: its answer is complete only when nothing is due any more
         if (answer := line.sync) and not reached(first):
-            synced = Synced(epoch=self._epoch, count=answer.count)
-            await self._bus.publish(SYNCED.at(node=node), synced, properties=self._properties)
+            synced = Synced(epoch=self.epoch, count=answer.count)
+            await self._bus.publish(SYNCED.at(node=node), synced, properties=self._stamp())
             if line.sync is answer:
                 line.sync = None
         if waiting:
@@ -246,7 +273,7 @@ class Downstream:
 
     async def _send(self, line: Line, attempt: Attempt, address: Address[M], body: M) -> None:
         try:
-            await self._bus.publish(address, body, properties=self._properties)
+            await self._bus.publish(address, body, properties=self._stamp())
         except (RefusedError, TooLargeError) as error:
             # repeating hardly helps, but the broker's rules may be mended; the rest must not wait for it
             log.warning("not sent", topic=str(address), error=str(error))
@@ -254,11 +281,13 @@ class Downstream:
         else:
             if line.sync:
                 line.sync.count += 1
+            self.sent += 1
+            self.resent += attempt.count > 0
         attempt.sent(self._now())
 
-    @property
-    def _properties(self) -> dict[str, str]:
-        return {"epoch": str(self._epoch)}
+    def _stamp(self) -> dict[str, str]:
+        self._number += 1
+        return Stamp(self.epoch, self._number).properties
 
     def _line(self, node: str) -> Line:
         return self._lines.setdefault(node, Line())

@@ -16,7 +16,7 @@ import structlog
 from halimede.api import Resource
 from halimede.bus import Bus
 from halimede.errors import InvalidFieldError
-from halimede.messages import Held, Presence, StatusDocument, Sync
+from halimede.messages import Held, NodeStatus, Presence, Status, StatusDocument, Sync
 from halimede.names import Key
 from halimede.topic import Address
 from halimede.topics import STATUS
@@ -47,6 +47,8 @@ STATUS_SPACING = 1.0
 BIRTH_PATIENCE = 2.0
 #: seconds that nodes get to show themselves after GM was away: longer than their back-off
 NODE_PATIENCE = 15.0
+#: seconds between two times that a node's word makes us connect anew with a higher epoch: it is needed once at most
+OVERTAKE_SPACING = 60.0
 
 
 class Engine:
@@ -60,10 +62,14 @@ class Engine:
         self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
         self.shown: WorkQueue[Key] = WorkQueue("status topics", self._show)
         self.answers: WorkQueue[str] = WorkQueue("syncs", self._answer)
+        #: syncs heard, and statuses written
+        self.syncs = self.status_writes = 0
         self._bus = bus
         self._cluster = cluster
         self._syncs: dict[str, Sync] = {}
         self._next_write: dict[Key, float] = {}
+        self._showing: dict[Key, asyncio.Lock] = {}
+        self._next_overtake = 0.0
         self._doubt = asyncio.Event()
 
     # --- what happens -----------------------------------------------------------------------------------------
@@ -71,6 +77,8 @@ class Engine:
     async def load(self) -> None:
         """Take what the cluster has and what GM remembers: before anything is asked of us."""
         memory = await self._cluster.recall()
+        for node in memory.drained:
+            self.nodes.mark(node, drained=True)
         for presence in memory.nodes:
             self.nodes.restore(presence)
         resources = list(self._cluster.resources())
@@ -119,9 +127,31 @@ class Engine:
 
     def synced(self, node: str, sync: Sync) -> None:
         """A node said what it holds and asks for what it should."""
+        self.syncs += 1
         self._syncs[node] = sync
         patience = 0.0 if self.nodes.described(node) else BIRTH_PATIENCE
         self.answers.add(node, at=asyncio.get_running_loop().time() + patience)
+
+    async def behind(self, epoch: int) -> None:
+        """A node follows that epoch of GM: with a lower one it would ignore us for ever."""
+        ours = self._cluster.epoch
+        if epoch <= ours or not reached(self._next_overtake):
+            return
+        self._next_overtake = asyncio.get_running_loop().time() + OVERTAKE_SPACING
+        if not await self._cluster.overtake(epoch):
+            log.error("nodes follow another global manager", epoch=ours, followed=epoch)
+            return
+        self.downstream.epoch = self._cluster.epoch
+        text = f"nodes follow epoch {epoch} of an earlier store: this one counts on from there, not from {ours}"
+        await self._cluster.record("Warning", "EpochRaised", "gm", text)
+        self._bus.renew()
+
+    async def unknown(self, node: str, key: Key, told: NodeStatus) -> None:
+        """A node has reported on a uid that is not (any more) the resource's."""
+        held = Held(
+            plural=key.plural, namespace=key.namespace, name=key.name, uid=told.uid, generation=told.observed_generation
+        )
+        await self._forget_unknown(node, key, held)
 
     async def forget_orphan(self, key: Key) -> bool:
         """Take from all nodes what only they know (see ``Cluster.complete``); return whether any holds it."""
@@ -150,6 +180,8 @@ class Engine:
         if old and (stored is None or stored.uid != old.resource.metadata.uid):
             self.reports.drop(key)
             self.downstream.drop(key, old.resource.metadata.uid)
+        elif stored is not None and stored.deleting:
+            self.downstream.withdraw(key)
         entry = None
         if stored is not None:
             try:
@@ -168,6 +200,7 @@ class Engine:
         if stored is None or entry is None:
             self.queue.forget(key)
             self._next_write.pop(key, None)
+            self._showing.pop(key, None)
             return
         for action in plan(entry.resource, self._observe(stored, entry)):
             if isinstance(action, WriteStatus):
@@ -187,9 +220,11 @@ class Engine:
         match action:
             case WriteStatus(key, status):
                 await self._cluster.write_status(key, status, stored.resource_version)
+                self.status_writes += 1
                 self.shown.add(key)
             case ClearStatus(key):
-                await self._bus.clear(_topic(key))
+                async with self._showing.setdefault(key, asyncio.Lock()):  # what is on its way comes first
+                    await self._bus.clear(_topic(key))
             case Finalize(key, uid):
                 await self._cluster.finalize(key, uid)
             case Record(kind, reason, about, message):
@@ -234,7 +269,7 @@ class Engine:
         sync = self._syncs.pop(node, None)
         if sync is None:
             return
-        self.downstream.synced(node, sync.holds)
+        before = self.downstream.synced(node, sync.holds)
         held = {Key(h.plural, h.namespace, h.name): h for h in sync.holds}
         # services first: they bring what they refer to in the right order
         for key in dict.fromkeys([*sorted(self.index.assigned(node)), *held]):
@@ -245,6 +280,9 @@ class Engine:
         for key, holding in held.items():
             await self._forget_unknown(node, key, holding)
         self.downstream.answer(node)
+        for key in before - held.keys():  # a deletion may have waited for this node alone
+            if (stored := self._cluster.get(key)) and stored.deleting:
+                self.queue.add(key)
 
     def _deliveries(self, stored: Stored, entry: Entry, node: str) -> Iterable[Delivery]:
         observed = self._observe(stored, entry, node)
@@ -276,21 +314,25 @@ class Engine:
 
     async def _show(self, key: Key) -> None:
         """Publish a status, as it is now. While the broker is away there is nothing to do: its return shows all."""
-        stored = self._cluster.get(key)
-        if stored is None or stored.status is None or stored.deleting or not self._bus.connected:
-            self.shown.forget(key)
-            return
-        resource = stored.resource
-        document = StatusDocument(
-            api_version=resource.kind.api_version,
-            kind=resource.kind.kind,
-            namespace=key.namespace,
-            name=key.name,
-            uid=stored.uid,
-            generation=resource.metadata.generation,
-            status=stored.status,
-        )
-        await self._bus.publish(_topic(key), document)
+        async with self._showing.setdefault(key, asyncio.Lock()):
+            stored = self._cluster.get(key)
+            if stored is None or stored.status is None or stored.deleting or not self._bus.connected:
+                self.shown.forget(key)
+                return
+            await self._bus.publish(_topic(key), _document(stored, stored.status))
+
+
+def _document(stored: Stored, status: Status) -> StatusDocument:
+    resource = stored.resource
+    return StatusDocument(
+        api_version=resource.kind.api_version,
+        kind=resource.kind.kind,
+        namespace=stored.key.namespace,
+        name=stored.key.name,
+        uid=stored.uid,
+        generation=resource.metadata.generation,
+        status=status,
+    )
 
 
 def _topic(key: Key) -> Address[StatusDocument]:

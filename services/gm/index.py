@@ -82,15 +82,12 @@ class Index:
 
         A node that is gone has no labels: only what names it stays.
         """
-        known = self._nodes.get(node)
-        labels = known.labels if known else {}
-        candidates = set(self._assigned.get(node, ()))
-        for item in [(NODE_NAME, node), *labels.items()]:
-            candidates |= self._wishes.get(item, set())
+        labels, drained = self._labels(node), self._nodes.drained(node)
+        candidates = self._candidates(node) | set(self._assigned.get(node, ()))
         concerned = set(candidates)
         for key in candidates:
             entry = self._entries[key]
-            roles = frozenset(role.name for role in entry.roles if matches(role.pod, node, labels))
+            roles = frozenset(r.name for r in entry.roles if matches(r.pod, node, labels, drained=drained))
             if roles != self._placed.get(key, {}).get(node, frozenset()):
                 concerned |= entry.references
                 self._set(key, node, roles)
@@ -115,12 +112,31 @@ class Index:
         """Return the services that have a role on a node."""
         return self._assigned.get(node, ())
 
+    def stranded(self, node: str) -> list[tuple[Key, str]]:
+        """Return the services, and the roles of them, that would be on this node and are nowhere now."""
+        labels, found = self._labels(node), []
+        for key in sorted(self._candidates(node)):
+            placed = {name for names in self._placed.get(key, {}).values() for name in names}
+            roles = (role for role in self._entries[key].roles if matches(role.pod, node, labels))
+            found += [(key, role.name) for role in roles if role.name not in placed]
+        return found
+
+    def _labels(self, node: str) -> Mapping[str, str]:
+        known = self._nodes.get(node)
+        return known.labels if known else {}
+
+    def _candidates(self, node: str) -> set[Key]:
+        """Return the services that name a node or one of its labels."""
+        items = [(NODE_NAME, node), *self._labels(node).items()]
+        return set().union(*(self._wishes.get(item, ()) for item in items))
+
     def _find(self, roles: Iterable[Role]) -> dict[str, Roles]:
         found: dict[str, set[str]] = {}
         for role in roles:
             name = role.pod.node_name
             for node in [name] if name else self._nodes.matching(role.pod.node_selector):
-                found.setdefault(node, set()).add(role.name)
+                if not self._nodes.drained(node):
+                    found.setdefault(node, set()).add(role.name)
         return {node: frozenset(names) for node, names in found.items()}
 
     def _place(self, key: Key, placed: Mapping[str, Roles]) -> None:

@@ -18,18 +18,20 @@ COUNTS = {
     "lost": "lost",
     "rejected": "rejected",
     "late": "late",
+    "unasked": "unasked",
     "miningErrors": "mining_errors",
+    "queued": "queued",
 }
 QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
 
 
-def metrics(infos: Iterable[TaskInfo]) -> list[Metric]:
-    """Add up what edge workers have counted.
+def metrics(infos: Iterable[TaskInfo], work: Iterable[TaskInfo] = ()) -> list[Metric]:
+    """Add up what edge workers have counted, and how long cloud workers (``work``, of any node) took.
 
     ``uploadCloudRatio`` is the share of all samples that went up to the cloud: the workers' own ratios, each weighted
     with its samples. Latencies are in milliseconds and appear with the first sample.
     """
-    counted = list(infos)
+    counted, worked = list(infos), list(work)
     found = [Metric(key=key, value=str(sum(getattr(info, name) for info in counted))) for key, name in COUNTS.items()]
     samples = sum(info.inference_number for info in counted)
     uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in counted)
@@ -37,6 +39,8 @@ def metrics(infos: Iterable[TaskInfo]) -> list[Metric]:
     for prefix, merged in (
         ("edgeLatency", histogram.merge(info.edge_latency for info in counted)),
         ("offloadLatency", histogram.merge(info.offload_latency for info in counted)),
+        ("queueLatency", histogram.merge(info.queue_latency for info in worked)),
+        ("computeLatency", histogram.merge(info.compute_latency for info in worked)),
     ):
         for suffix, share in QUANTILES.items():
             value = histogram.quantile(merged, share)

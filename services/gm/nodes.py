@@ -2,7 +2,8 @@
 
 Two rules keep stale news out: a will or birth of an earlier connection (lower epoch) is ignored, and a sync, which
 the broker never keeps, proves that its sender lives now. Labels are indexed, so that a selector costs no walk over
-all nodes. A node that is away keeps what it was given: only a user can say that it is gone for good.
+all nodes. A node that is away keeps what it was given: only a user can say that it is gone for good. One that is
+drained is known by a mark of its own, which does not come and go with the node, and no selector finds it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Node:
     online: bool
     epoch: int
     presence: Presence | None = None
+    #: an operator has asked for it to be empty
+    drained: bool = False
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -40,6 +43,8 @@ class Change:
 
 
 NOTHING = Change()
+#: the latest stores under one name that are remembered
+STORES = 4
 
 
 class Nodes(Mapping[str, Node]):
@@ -51,6 +56,8 @@ class Nodes(Mapping[str, Node]):
         self._dirty: set[str] = set()
         self._doubtful: dict[str, Presence] = {}
         self._unconfirmed: set[str] = set()
+        self._stores: dict[str, list[str]] = {}
+        self._drained: set[str] = set()
 
     def __getitem__(self, name: str) -> Node:
         return self._nodes[name]
@@ -70,6 +77,16 @@ class Nodes(Mapping[str, Node]):
         """Take a node from GM's memory, as it was then."""
         self._put(Node(presence.node, presence.online, presence.epoch, presence))
 
+    def drained(self, name: str) -> bool:
+        """Whether a node, known or not yet, is to be empty."""
+        return name in self._drained
+
+    def mark(self, name: str, *, drained: bool) -> Change:
+        """Have a node emptied, or let it be used again."""
+        (self._drained.add if drained else self._drained.discard)(name)
+        node = self._nodes.get(name)
+        return self._put(node) if node else NOTHING
+
     def saw(self, presence: Presence) -> Change:
         """Take a birth or will."""
         old = self._nodes.get(presence.node)
@@ -84,6 +101,19 @@ class Nodes(Mapping[str, Node]):
         told = known if known is not None and not presence.online else presence
         self._dirty.add(presence.node)
         return self._put(Node(presence.node, presence.online, presence.epoch, told))
+
+    def doubled(self, birth: Presence) -> bool:
+        """Whether a birth proves that two LCs go by that name: one speaks again after the other has spoken.
+
+        A store that was lost is replaced by another one, too, but does not come back. Wills prove nothing: that of a
+        connection long gone may come at any time.
+        """
+        stores = self._stores.setdefault(birth.node, [])
+        if not birth.store or stores[-1:] == [birth.store]:
+            return False
+        again = birth.store in stores
+        self._stores[birth.node] = [*(each for each in stores if each != birth.store), birth.store][-STORES:]
+        return again
 
     def synced(self, name: str, epoch: int) -> Change:
         """Take the sender of a sync: it is there with that epoch, even a lower one (its own store may be new)."""
@@ -112,19 +142,26 @@ class Nodes(Mapping[str, Node]):
     def remove(self, name: str) -> None:
         """Forget a node, as if it had never been seen."""
         node = self._nodes.pop(name)
-        for item in node.labels.items():
+        for item in _offered(node):
             self._discard(item, name)
         self._dirty.discard(name)
+        self._drained.discard(name)
         self._unconfirmed.discard(name)
         self._doubtful.pop(name, None)
+        self._stores.pop(name, None)
 
     def described(self, name: str) -> bool:
-        """Whether the birth of the node's present connection has arrived, and its labels with it."""
+        """Whether the birth of the node's present connection has arrived, and its labels with it.
+
+        Of a drained node nothing needs to be known: nothing belongs there.
+        """
         node = self._nodes.get(name)
-        return node is not None and node.presence is not None and node.presence.epoch >= node.epoch
+        if node is None or node.drained:
+            return node is not None
+        return node.presence is not None and node.presence.epoch >= node.epoch
 
     def matching(self, selector: Mapping[str, str]) -> Collection[str]:
-        """Return the nodes that have all labels of a non-empty selector."""
+        """Return the nodes that have all labels of a non-empty selector, without the drained ones."""
         sets = sorted((self._by_label.get(item, set()) for item in selector.items()), key=len)
         return set.intersection(*sets) if sets else ()
 
@@ -140,9 +177,9 @@ class Nodes(Mapping[str, Node]):
 
     def _put(self, node: Node) -> Change:
         old = self._nodes.get(node.name)
-        self._nodes[node.name] = node
-        before = set(old.labels.items()) if old else set()
-        after = set(node.labels.items())
+        node = self._nodes[node.name] = replace(node, drained=node.name in self._drained)
+        before = set(_offered(old)) if old else set()
+        after = set(_offered(node))
         for item in before - after:
             self._discard(item, node.name)
         for item in after - before:
@@ -153,3 +190,8 @@ class Nodes(Mapping[str, Node]):
         self._by_label[item].discard(name)
         if not self._by_label[item]:
             del self._by_label[item]
+
+
+def _offered(node: Node) -> Iterable[tuple[str, str]]:
+    """Return the labels by which selectors find a node: a drained one hides them."""
+    return () if node.drained else node.labels.items()

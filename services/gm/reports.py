@@ -7,14 +7,18 @@ be remembered, so that a thousand reports a second are one transaction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
 
+from halimede.bus.stamp import Stamp
 from halimede.messages import NodeStatus, Output
 from halimede.names import Key
 from services.gm.cluster.port import Report
+
+UNKNOWN = Stamp()
 
 
 class Reports:
@@ -23,6 +27,8 @@ class Reports:
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[str, Report]] = {}
         self._dirty: dict[tuple[Key, str], Report] = {}
+        #: of the last report that was taken, on each resource by each node
+        self._stamps: dict[Key, dict[str, Stamp]] = {}
 
     def restore(self, reports: Iterable[Report], uids: Mapping[Key, str]) -> None:
         """Take what was remembered of resources that still exist."""
@@ -34,13 +40,17 @@ class Reports:
         """Return the reports on a resource by node."""
         return self._by_key.get(key, {})
 
-    def take(self, key: Key, node: str, status: NodeStatus) -> bool:
-        """Take a report on the resource's present uid; False: it was overtaken by one on a later generation."""
+    def take(self, key: Key, node: str, status: NodeStatus, stamp: Stamp = UNKNOWN) -> bool:
+        """Take a report on the resource's present uid; False: it was overtaken by a later one."""
+        stamps = self._stamps.setdefault(key, {})
+        if stamp.overtaken_by(stamps.get(node, UNKNOWN)):
+            return False
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.status.uid != status.uid:
             old = None
         if old is not None and old.live and old.status.observed_generation > status.observed_generation:
             return False
+        stamps[node] = stamp
         edge = any(worker.role == "edge" for worker in status.workers) or (old is not None and old.edge)
         self._put(Report(key, node, _with_counts(status, old), live=True, edge=edge))
         return True
@@ -50,6 +60,21 @@ class Reports:
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.live:
             self._put(replace(old, live=False))
+
+    def workers(self) -> Counter[str]:
+        """Return how many workers each node last said to have."""
+        counted: Counter[str] = Counter()
+        for reports in self._by_key.values():
+            for node, report in reports.items():
+                if report.live:
+                    counted[node] += len(report.status.workers)
+        return counted
+
+    def heard(self, node: str, epoch: int) -> None:
+        """The node counts its connections from this one on: a lower epoch than before if its store is a new one."""
+        for stamps in self._stamps.values():
+            if node in stamps and stamps[node].epoch > epoch:
+                del stamps[node]
 
     def missing(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
         """Return what a node reported on and does not hold, by key and uid: its clearing was missed."""
@@ -61,6 +86,7 @@ class Reports:
 
     def drop(self, key: Key) -> None:
         """The resource is gone, and what was counted for it."""
+        self._stamps.pop(key, None)
         for node in self._by_key.pop(key, {}):
             self._dirty.pop((key, node), None)
 
@@ -71,6 +97,7 @@ class Reports:
     def drop_node(self, node: str) -> set[Key]:
         """The node is gone for good; return what it had reported on."""
         keys = self.keys(node)
+        self.heard(node, -1)
         for key in keys:
             del self._by_key[key][node]
             self._dirty.pop((key, node), None)

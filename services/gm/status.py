@@ -26,6 +26,7 @@ from services.gm.nodes import Node
 
 #: nodes in one status document: it stays far below the size limit of a message
 MAX_SHOWN_NODES = 1000
+NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,15 @@ def service_status(
         _count(share, generation, tally)
     summaries = sorted((_summary(share) for share in shares), key=lambda s: s.phase == "Running")
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
-    counting += [report for report in left if report.edge]
+    gone = list(left)
+    counting += [report for report in gone if report.edge]
+    working = [*(share.report for share in shares if share.report), *gone]
     started = previous.start_time if previous else ""
     status = Status(
         active=tally.active,
         failed=len(tally.failed),
         start_time=started or (now if tally.active else ""),
-        metrics=metrics(_task_infos(counting)),
+        metrics=metrics(_task_infos(counting), _task_infos(working)),
         nodes=summaries[:MAX_SHOWN_NODES],
     )
     return conclude(status, _judge(tally, missing), previous, generation, now)
@@ -199,7 +202,7 @@ def _summary(share: Share) -> NodeSummary:
         message=told.message if told else "",
         workers=sum(w.phase == "Running" for w in told.workers) if told else 0,
         # distributions are summed up in the metrics; a thousand of them would not fit
-        task_info=msgspec.structs.replace(info, edge_latency=None, offload_latency=None) if info else None,
+        task_info=msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None,
     )
 
 

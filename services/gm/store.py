@@ -189,7 +189,7 @@ class Store:
 
     # --- events -----------------------------------------------------------------------------------------------
 
-    def add_event(self, type_: EventType, reason: str, about: str, message: str) -> None:
+    def add_event(self, type_: EventType, reason: str, about: str, message: str, *, times: int = 1) -> None:
         """Add an event; one that repeats the latest about the same thing replaces it with a count."""
         with self._db.transaction() as db:
             last = db.execute(
@@ -197,10 +197,10 @@ class Store:
                 " ORDER BY sequence DESC LIMIT 1",
                 (about,),
             ).fetchone()
-            count = 1
+            count = times
             if last and last[1:4] == (type_, reason, message):
                 db.execute("DELETE FROM events WHERE sequence = ?", (last[0],))
-                count = last[4] + 1
+                count = last[4] + times
             db.execute(
                 "INSERT INTO events (time, type, reason, about, message, count) VALUES (?, ?, ?, ?, ?, ?)",
                 (utc_now(), type_, reason, about, message, count),
@@ -213,12 +213,14 @@ class Store:
                     (MAX_EVENTS,),
                 )
 
-    def events(self, after: int, about: str, limit: int) -> list[Event]:
-        """Return the newest ``limit`` events with a sequence above ``after``, oldest first."""
+    def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
+        """Return the newest ``limit`` events with a sequence above ``after``, and below ``before`` unless that is 0,
+        oldest first.
+        """
         rows = self._db.connection.execute(
             "SELECT sequence, time, type, reason, about, message, count FROM events"
-            " WHERE sequence > ? AND (? = '' OR about = ?) ORDER BY sequence DESC LIMIT ?",
-            (after, about, about, limit),
+            " WHERE sequence > ? AND (? = 0 OR sequence < ?) AND (? = '' OR about = ?) ORDER BY sequence DESC LIMIT ?",
+            (after, before, before, about, about, limit),
         ).fetchall()
         return [
             Event(sequence=s, time=t, type=kind, reason=reason, about=subject, message=message, count=count)
@@ -246,6 +248,13 @@ class Store:
         with self._db.transaction() as db:
             db.execute("DELETE FROM reports WHERE node = ?", (node,))
             db.execute("DELETE FROM nodes WHERE name = ?", (node,))
+            db.execute("DELETE FROM drained WHERE name = ?", (node,))
+
+    def mark_drained(self, node: str, *, drained: bool) -> None:
+        """Keep whether a node is to be empty."""
+        statement = "INSERT OR IGNORE INTO drained VALUES (?)" if drained else "DELETE FROM drained WHERE name = ?"
+        with self._db.transaction(durable=True) as db:
+            db.execute(statement, (node,))
 
     def recall(self) -> Memory:
         """Return what was remembered. What another version wrote and this one cannot read is left out: nodes say it
@@ -261,7 +270,8 @@ class Store:
         ]
         nodes = db.execute("SELECT name, body FROM nodes")
         presences = [presence for name, body in nodes if (presence := _readable(body, Presence, name))]
-        return Memory(tuple(reports), tuple(presences))
+        drained = frozenset(name for (name,) in db.execute("SELECT name FROM drained"))
+        return Memory(tuple(reports), tuple(presences), drained)
 
 
 def require(stored: Stored | None, key: Key) -> Stored:

@@ -1,29 +1,40 @@
 """Takes in what nodes say: reports, presences, syncs; and what anybody could not read.
 
 A body that contradicts its topic is refused, so that a node speaks for itself alone (the broker's rules say who may
-write a topic). Handlers only note what they hear and where to look: none waits for anything.
+write a topic). Handlers only note what they hear and where to look: none waits for anything. A node that says too
+much is taken at its own pace (``intake.py``), and once it is calm again the broker is asked for what may have been
+lost meanwhile: it drops messages for a client that does not keep up.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-
-import structlog
+from functools import partial
+from typing import Any
 
 from halimede.bus import Bus, Delivery
+from halimede.bus.stamp import Stamp
 from halimede.errors import InvalidFieldError
 from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
 from halimede.names import Key
 from halimede.topics import DEAD_LETTER, NODE_STATUS, PRESENCE, SYNC
 from services.gm.cluster.port import Cluster
 from services.gm.engine import Engine
-
-log = structlog.get_logger()
+from services.gm.intake import Intake, Work
 
 #: dead letters that become events, per second; the rest is only logged by whoever refused them
 LETTERS_PER_SECOND = 5
 MAX_TOPIC_SHOWN = 256
+#: nodes, seen or only heard of; beyond that nothing is taken from a new one
+MAX_NODES = 10_000
+#: a presence or a sync is worth so many reports: each moves much
+WEIGHTY = 20.0
+FLOOD = "it says more than GM takes of one node: of each topic only the newest is read, as it can be"
+TWO_OF_THEM = (
+    "two local controllers with different stores go by this name and take the connection from each other: stop one, or"
+    " start it with another --node than {}"
+)
 
 
 class Upstream:
@@ -35,6 +46,12 @@ class Upstream:
         self._engine = engine
         self._second = 0
         self._letters = 0
+        #: dead letters heard of
+        self.dead_letters = 0
+        self._synced: dict[str, Stamp] = {}
+        #: nodes that have reported and never shown themselves
+        self._strangers: set[str] = set()
+        self.intake = Intake(self._flooded, self._calmed)
 
     async def start(self) -> None:
         """Subscribe."""
@@ -47,29 +64,80 @@ class Upstream:
         node, presence = delivery.names["node"], delivery.body
         if presence.node != node:
             raise InvalidFieldError("node", presence.node, f"this is the topic of {node}: write its name")
+        await self._offer(delivery, partial(self._take_presence, node, presence), WEIGHTY)
+
+    async def _take_presence(self, node: str, presence: Presence) -> None:
         await self._engine.node_changed(node, self._engine.nodes.saw(presence))
         if presence.online:
             self._engine.born(presence)
+            if self._engine.nodes.doubled(presence):
+                await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
 
     async def _sync(self, delivery: Delivery[Sync]) -> None:
-        node = delivery.names["node"]
-        await self._engine.node_changed(node, self._engine.nodes.synced(node, delivery.body.epoch))
-        holds = {Key(held.plural, held.namespace, held.name): held.uid for held in delivery.body.holds}
+        node, stamp = delivery.names["node"], Stamp.read(delivery.properties)
+        await self._offer(delivery, partial(self._take_sync, node, delivery.body, stamp), WEIGHTY)
+
+    async def _take_sync(self, node: str, sync: Sync, stamp: Stamp) -> None:
+        last = self._synced.get(node, stamp)
+        self._synced[node] = stamp
+        if stamp.epoch == last.epoch and stamp.overtaken_by(last):
+            self._synced[node] = last
+            return
+        await self._engine.behind(sync.gm_epoch)
+        await self._engine.node_changed(node, self._engine.nodes.synced(node, sync.epoch))
+        self._engine.reports.heard(node, sync.epoch)
+        holds = {Key(held.plural, held.namespace, held.name): held.uid for held in sync.holds}
         for key in self._engine.reports.missing(node, holds):  # a sync is the whole truth
             self._cleared(node, key)
-        self._engine.synced(node, delivery.body)
+        self._engine.synced(node, sync)
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
-        node, key, told = delivery.names["node"], _key(delivery.names), delivery.body
+        node, key, stamp = delivery.names["node"], _key(delivery.names), Stamp.read(delivery.properties)
+        await self._offer(delivery, partial(self._take_status, node, key, delivery.body, stamp))
+
+    async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: Stamp) -> None:
         stored = self._cluster.get(key)
         if stored is None or stored.uid != told.uid:
-            return  # an earlier life of that name, kept by the broker; the node's sync will clear it up
-        if self._engine.reports.take(key, node, told):
+            # an earlier life of that name: the broker has kept it, or an old insert has reached the node late
+            await self._engine.unknown(node, key, told)
+        elif self._engine.reports.take(key, node, told, stamp):
             self._engine.downstream.acknowledged(node, key, told.uid, told.observed_generation)
             self._engine.queue.add(key, spaced=True)
 
     async def _status_cleared(self, names: Mapping[str, str]) -> None:
-        self._cleared(names["node"], _key(names))
+        node, key = names["node"], _key(names)
+
+        async def clear() -> None:
+            self._cleared(node, key)
+
+        if await self._admitted(node):
+            await self.intake.offer(node, NODE_STATUS.at(**names).text, clear, size=0)
+
+    async def _offer(self, delivery: Delivery[Any], work: Work, cost: float = 1.0) -> None:
+        node = delivery.names["node"]
+        if await self._admitted(node):
+            await self.intake.offer(node, delivery.address.text, work, size=len(delivery.packet.payload), cost=cost)
+
+    async def _admitted(self, node: str) -> bool:
+        """Whether there is room for what a node says: any that is known, others as long as they are not too many."""
+        known = self._engine.nodes
+        if node in known or node in self._strangers:
+            return True
+        if len(known) + len(self._strangers) >= MAX_NODES:
+            self._strangers -= known.keys()
+        if len(known) + len(self._strangers) >= MAX_NODES:
+            text = f"{MAX_NODES} nodes are known: new ones are not taken before some are deleted (halimede delete node)"
+            await self._cluster.record("Warning", "TooManyNodes", "gm", text)
+            return False
+        self._strangers.add(node)
+        return True
+
+    async def _flooded(self, node: str) -> None:
+        await self._cluster.record("Warning", "NodeFlood", f"node/{node}", FLOOD)
+
+    async def _calmed(self) -> None:
+        await self._bus.recall(PRESENCE.filter())
+        await self._bus.recall(NODE_STATUS.filter())
 
     def _cleared(self, node: str, key: Key) -> None:
         self._engine.reports.cleared(key, node)
@@ -77,6 +145,7 @@ class Upstream:
         self._engine.queue.add(key)
 
     async def _dead_letter(self, delivery: Delivery[DeadLetter]) -> None:
+        self.dead_letters += 1
         second = int(asyncio.get_running_loop().time())
         self._letters = self._letters + 1 if second == self._second else 1
         self._second = second

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from halimede.errors import HalimedeError
+from halimede.tracing.times import Distribution
 
 K = TypeVar("K")
 log = structlog.get_logger()
@@ -49,6 +50,14 @@ class WorkQueue(Generic[K]):
         self._last: dict[K, float] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
+        #: the times (ms) of all calls, and how many raised
+        self.times = Distribution()
+        self.failed = 0
+
+    @property
+    def waiting(self) -> int:
+        """Keys that are due now or later."""
+        return len(self._due)
 
     def add(self, key: K, *, at: float = 0.0, spaced: bool = False) -> None:
         """Work on a key soon, at a time, or (``spaced``) not sooner than ``spacing`` seconds after the last time."""
@@ -75,6 +84,7 @@ class WorkQueue(Generic[K]):
     async def _run(self) -> None:
         while True:
             key = await self._next()
+            began = asyncio.get_running_loop().time()
             try:
                 await self._work(key)
             except HalimedeError as error:
@@ -87,6 +97,7 @@ class WorkQueue(Generic[K]):
                 self._failures.pop(key, None)
             finally:
                 self._active.discard(key)
+                self.times.record((asyncio.get_running_loop().time() - began) * 1000)
             if key in self._due:
                 self._push(key, self._due[key])
 
@@ -109,6 +120,7 @@ class WorkQueue(Generic[K]):
                 continue
 
     def _failed(self, key: K) -> float:
+        self.failed += 1
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 16))
         self.add(key, at=asyncio.get_running_loop().time() + delay)

@@ -8,13 +8,17 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from halimede import log as logging
+from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import check_name
+from halimede.observe import parse_bind
 from services.lc.app import Config, LocalController
+from services.lc.credentials import NodeCredentials
 
 HOME = "~/.local/state/halimede"
 MISTAKE = 2
@@ -44,7 +48,21 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         "--broker",
         default=os.environ.get("HALIMEDE_BROKER") or "127.0.0.1:1883",
         metavar="URL",
-        help="host:port or mqtt://[user:password@]host:port (default: $HALIMEDE_BROKER or 127.0.0.1:1883)",
+        help="host:port, mqtt://[user:password@]host:port or mqtts://... (default: $HALIMEDE_BROKER or 127.0.0.1:1883)",
+    )
+    parser.add_argument(
+        "--credentials",
+        default=os.environ.get("HALIMEDE_CREDENTIALS", ""),
+        metavar="DIR",
+        help="the node's folder of the site, such as site/nodes/edge0: what it and its workers show the broker "
+        "(default: $HALIMEDE_CREDENTIALS, else none)",
+    )
+    parser.add_argument(
+        "--http",
+        default=os.environ.get("HALIMEDE_HTTP") or "127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where its health and metrics are, port 0: any free one, off: nowhere "
+        "(default: $HALIMEDE_HTTP, else %(default)s)",
     )
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label; may be repeated")
     given = parser.parse_args(arguments)
@@ -58,13 +76,23 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         home = Path(given.home).expanduser().absolute()
     except RuntimeError:
         raise InvalidFieldError("--home", given.home, "there is no such user: write a folder") from None
+    settings = MqttSettings.from_url(given.broker, variable="--broker")
+    credentials, broker = None, given.broker
+    if given.credentials:
+        credentials = NodeCredentials(Credentials.at(given.credentials, "--credentials").folder)
+        credentials.check(secure=settings.secure)
+        settings = replace(settings, credentials=credentials.own)
+        broker = settings.url  # what the LC shows the broker is none of its workers' business
     config = Config(
         node=check_name("--node", given.node),
         home=home,
-        broker=given.broker,
+        broker=broker,
         labels=labels,
+        credentials=credentials,
+        http=given.http,
     )
-    return config, MqttSettings.from_url(given.broker, variable="--broker")
+    parse_bind(given.http, "--http")
+    return config, settings
 
 
 async def serve(config: Config, settings: MqttSettings) -> None:

@@ -19,9 +19,14 @@ from filelock import FileLock, Timeout
 import services
 from halimede import topics
 from halimede.bus.port import Bus
-from halimede.errors import HalimedeError
+from halimede.errors import HalimedeError, first_error
 from halimede.models import Cache, fetch
 from halimede.names import Key, check_name
+from halimede.observe import HttpServer
+from halimede.observe.http import beside
+from halimede.observe.metrics import registry
+from services.lc.credentials import NodeCredentials
+from services.lc.figures import Figures
 from services.lc.folders import Folders
 from services.lc.items import Items
 from services.lc.linux import LinuxLauncher
@@ -46,6 +51,8 @@ class Config:
     home: Path
     broker: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    credentials: NodeCredentials | None = None
+    http: str = "off"
 
     @property
     def folders(self) -> Folders:
@@ -72,23 +79,30 @@ class LocalController:
         leaves the workers running.
         """
         folders = self.config.folders
-        with _only_one(folders), Store(folders.store) as store:
-            async with asyncio.TaskGroup() as tasks:
-                rooms = _Rooms(
-                    self.config, self.bus, store=store, tasks=tasks, launcher=self._launcher, fetch_=self._fetch
-                )
-                rooms.supervisor.adopt()
-                self.bus.announce = rooms.channel.announce
-                async with self.bus:
-                    work = [tasks.create_task(run, name=name) for name, run in (await rooms.start()).items()]
-                    log.info("local controller runs", node=self.config.node)
-                    await stopping.wait()
-                    # a worker that stops now is no news about its service: the node goes offline as a whole
-                    for task in work:
-                        task.cancel()
-                    rooms.preparer.want({})
-                    await rooms.supervisor.stop_all()
+        with _only_one(folders), Store(folders.store) as store, first_error():
+            await self._run(stopping, store)
         log.info("local controller stopped", node=self.config.node)
+
+    async def _run(self, stopping: asyncio.Event, store: Store) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            rooms = _Rooms(self.config, self.bus, store=store, tasks=tasks, launcher=self._launcher, fetch_=self._fetch)
+            figures = rooms.figures
+            registered = registry("lc", figures.collect)
+            shown = HttpServer(self.config.http, health=figures.health(), registry=registered)
+            rooms.supervisor.adopt()
+            self.bus.announce = rooms.channel.announce
+            async with shown, self.bus:
+                rooms.channel.http = shown.url
+                work = [tasks.create_task(run, name=name) for name, run in (await rooms.start()).items()]
+                figures.work = work
+                log.info("local controller runs", node=self.config.node, http=shown.url)
+                await stopping.wait()
+                # a worker that stops now is no news about its service: the node goes offline as a whole
+                figures.work = ()
+                for task in work:
+                    task.cancel()
+                rooms.preparer.want({})
+                await rooms.supervisor.stop_all()
 
 
 class _Rooms:
@@ -108,7 +122,9 @@ class _Rooms:
         host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
         self.bus = bus
         self.store = store
-        self.node = Node(config.node, config.labels, folders, config.broker, host)
+        self.node = Node(
+            config.node, config.labels, folders, config.broker, host, config.credentials, beside(config.http)
+        )
         self.items = Items()
         self.wake = asyncio.Event()
         self.preparer = Preparer(Cache(folders.models), tasks, lambda _: self.wake.set(), fetch_)
@@ -118,6 +134,14 @@ class _Rooms:
             config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
         )
         self.logs = Logs(folders, bus)
+        self.figures = Figures(
+            bus,
+            store,
+            supervisor=self.supervisor,
+            preparer=self.preparer,
+            reporter=self.reporter,
+            channel=self.channel,
+        )
 
     async def start(self) -> dict[str, Coroutine[None, None, None]]:
         """Subscribe; return what is to be run from now on."""

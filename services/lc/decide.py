@@ -10,9 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-#: SQLite's integers end here; a generation or epoch beyond is a mistake or an attack
-MAX_INTEGER = 2**63 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -1,6 +1,7 @@
 """What a worker is told by environment: Sedna's names where Sedna has one. The table is in docs/architecture.md.
 
-A Model's URL never goes down: it may hold a secret, and a worker has no business with it.
+A Model's URL never goes down: it may hold a secret, and a worker has no business with it. Of the node's credentials a
+worker is told the folder of its own role alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from services.lc.folders import Worker
 
 #: seconds between a worker's reports to its LC, unless its template says otherwise
 LC_PERIOD = "1"
+#: where a worker has its health and metrics, unless its template says otherwise: a free port on loopback
+WORKER_HTTP = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ def environment(
     broker: str,
     folder: Path,
     grace_s: float,
+    credentials: Path | None = None,
+    http: str = WORKER_HTTP,
 ) -> Told:
     """Return what a worker of ``service`` in the role of ``placement`` is told."""
     facts = {
@@ -54,9 +59,11 @@ def environment(
         "HALIMEDE_STATE": str(folder),
         "GRACE_S": f"{grace_s:g}",
     }
+    if credentials:
+        facts["HALIMEDE_CREDENTIALS"] = str(credentials)
     if isinstance(placement.worker, EdgeWorker):
         facts |= _edge(placement.worker)
-    return Told(facts, {"DATA_PATH_PREFIX": "", "LC_PERIOD": LC_PERIOD})
+    return Told(facts, {"DATA_PATH_PREFIX": "", "LC_PERIOD": LC_PERIOD, "HALIMEDE_HTTP": http})
 
 
 def _edge(worker: EdgeWorker) -> dict[str, str]:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from halimede.names import check_label, check_name
 
+#: below a node's folder; where it exists, workers have run here before
+WORKERS = "workers"
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class Worker:
@@ -54,7 +57,7 @@ class Folders:
     def worker(self, worker: Worker) -> Path:
         """Return the folder of a worker: its ledger and its log. Raises InvalidFieldError on a bad name."""
         namespace = check_label("namespace", worker.namespace)
-        return self.root / "workers" / namespace / check_name("worker", worker.name)
+        return self.root / WORKERS / namespace / check_name("worker", worker.name)
 
     def log(self, worker: Worker) -> Path:
         """Return the log of a worker."""

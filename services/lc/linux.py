@@ -28,17 +28,21 @@ log = structlog.get_logger()
 
 #: carries the record of a worker, in case the LC dies between starting it and writing it down
 MARK = "HALIMEDE_PROCESS"
-#: what a worker inherits from its LC, beside everything of halimede's own
+#: what a worker inherits from its LC, beside everything of halimede's own and of OpenTelemetry's
 INHERITED = frozenset({
     "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
     "TMPDIR", "TZ", "USER",
 })  # fmt: skip
+#: the LC's own credentials: a worker has those of its role, or none
+OWN = "HALIMEDE_CREDENTIALS"
 TAIL = 4096
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the part of an environment that workers inherit."""
-    return {k: v for k, v in environment.items() if k in INHERITED or k.startswith("HALIMEDE_")}
+    return {
+        k: v for k, v in environment.items() if k in INHERITED or (k.startswith(("HALIMEDE_", "OTEL_")) and k != OWN)
+    }
 
 
 class LinuxProcess:

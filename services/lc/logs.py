@@ -57,7 +57,9 @@ class Logs:
             await asyncio.sleep(ROTATE_S)
 
     async def _on_request(self, delivery: Delivery[LogsRequest]) -> None:
-        request = delivery.body
+        request, wanted = delivery.body, topics.LOGS_REPLY.at(client=delivery.names["client"])
+        if delivery.packet.response_topic != wanted.text:
+            raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {wanted}")
         room = (self._bus.max_packet - 4096) // WORST_GROWTH
         try:
             path = self._folders.log(Worker(request.namespace, request.worker))
@@ -78,9 +80,11 @@ class Logs:
 def read_part(path: Path, offset: int, limit: int) -> LogsReply:
     """Read at most ``limit`` bytes of a log from ``offset`` on (negative: from the end).
 
-    An offset behind the end is one from before a rotation: reading starts again. A character that is not complete yet
-    is left for the next part.
+    An offset behind the end is one from before a rotation: what was put aside is read to its end, and then the log from
+    its beginning. A character that is not complete yet is left for the next part.
     """
+    if offset > path.stat().st_size and _size(aside := _aside(path)) > offset:
+        path = aside
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         start = max(0, size + offset) if offset < 0 else offset if offset <= size else 0
@@ -93,5 +97,16 @@ def read_part(path: Path, offset: int, limit: int) -> LogsReply:
 
 def rotate(path: Path) -> None:
     """Copy a log to ``worker.log.1`` and empty it in place: its writer has it open and goes on appending."""
-    shutil.copyfile(path, path.with_name(path.name + ".1"))
+    shutil.copyfile(path, _aside(path))
     os.truncate(path, 0)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -19,7 +19,8 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models import redact
 from halimede.names import Key, check_name
-from services.lc.environment import environment
+from services.lc.credentials import NodeCredentials
+from services.lc.environment import WORKER_HTTP, environment
 from services.lc.folders import Folders, Worker
 from services.lc.items import Item
 from services.lc.process import Role, Start
@@ -33,13 +34,15 @@ Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The node: its name and labels, its files, where its workers find the broker."""
+    """The node: its name and labels, its files, where its workers find the broker and what they show it."""
 
     name: str
     labels: Mapping[str, str]
     folders: Folders
     broker: str
     host: Host
+    credentials: NodeCredentials | None = None
+    http: str = WORKER_HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,8 @@ class _View:
                 broker=node.broker,
                 folder=folder,
                 grace_s=grace(template),
+                credentials=node.credentials.worker(placement.role) if node.credentials else None,
+                http=node.http,
             )
             spec = to_process(template, placement.role, told, folder, node.host)
         except RefusalError as error:

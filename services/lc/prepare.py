@@ -7,8 +7,9 @@ helps, slower where someone has to act. Nothing is ever given up for good: a mis
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,7 @@ import structlog
 from halimede.api import dataset
 from halimede.models import Cache, Fetched, FetchError, Reason, fetch, local_path
 from halimede.names import Key
+from halimede.tracing.times import Distribution
 from services.lc.plan import Phase, Preparation, Want
 
 log = structlog.get_logger()
@@ -30,6 +32,15 @@ PROGRESS_S = 2.0
 Fetch = Callable[..., Awaitable[Fetched]]
 
 
+@dataclass(slots=True)
+class Downloads:
+    """What was brought to this node since the start: bytes that came, time of each download, failures by reason."""
+
+    bytes: int = 0
+    times: Distribution = field(default_factory=Distribution)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
 class Preparer:
     """What is on its way to this node. ``changed`` is called with a key whenever its preparation gets further."""
 
@@ -37,6 +48,7 @@ class Preparer:
         self, cache: Cache, tasks: asyncio.TaskGroup, changed: Callable[[Key], None], fetch_: Fetch = fetch
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
+        self.downloads = Downloads()
         self._cache = cache
         self._tasks = tasks
         self._changed = changed
@@ -80,11 +92,13 @@ class Preparer:
                 path = await self._bring(want)
         except FetchError as error:
             log.warning("preparation failed", key=str(want.key), reason=error.reason, message=str(error))
+            self.downloads.failures[error.reason.value] += 1
             phase: Phase = "Pending" if error.temporary else "Failed"
             self._set(Preparation(want, phase, error.reason.value, str(error)))
             return backoff if error.temporary else MENDED_DELAY
         except Exception as error:  # noqa: BLE001  # one model that breaks a library must not end the node's other work
             log.warning("preparation broke", key=str(want.key), error=type(error).__name__)
+            self.downloads.failures["Internal"] += 1
             self._set(Preparation(want, "Failed", "Internal", f"the download broke: {type(error).__name__}"))
             return LONGEST_DELAY
         self._set(Preparation(want, "Ready", "", path=path))
@@ -94,17 +108,24 @@ class Preparer:
         if want.key.plural == dataset.PLURAL:
             return _existing(want.url)
         loop = asyncio.get_running_loop()
-        told = loop.time()
+        began = told = loop.time()
+        came = 0
 
         def progress(done: int, total: int | None) -> None:
-            nonlocal told
+            nonlocal told, came
+            self.downloads.bytes += done - came
+            came = done
             if loop.time() - told >= PROGRESS_S:
                 told = loop.time()
                 whole = f" of {total / 1e6:.0f}" if total else ""
                 message = f"{done / 1e6:.0f}{whole} MB are here"
                 self._set(replace(self.preparations[want.key], reason="Downloading", message=message))
 
-        return (await self._fetch(want.url, want.sha256, self._cache, progress)).path
+        try:
+            return (await self._fetch(want.url, want.sha256, self._cache, progress)).path
+        finally:
+            if came:  # else it was in the cache
+                self.downloads.times.record((loop.time() - began) * 1000)
 
     def _set(self, preparation: Preparation) -> None:
         key = preparation.want.key

@@ -18,6 +18,7 @@ import structlog
 
 from halimede import histogram, topics
 from halimede.bus.port import Bus, Delivery
+from halimede.bus.stamp import Stamp
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.messages import NodeStatus, Output, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
@@ -55,6 +56,16 @@ class Reporter:
         self._sent: dict[Key, NodeStatus] = {}
         self._sent_at: dict[Key, float] = {}
         self._wake = asyncio.Event()
+        #: of the present connection; with it and the number GM tells old reports from new ones
+        self.epoch = 0
+        self._number = 0
+        #: reports that the broker took, and those that it will never take as they are
+        self.taken = self.refused = 0
+
+    @property
+    def waiting(self) -> int:
+        """Resources whose report is to be sent."""
+        return len(self._dirty)
 
     def update(self, standings: Mapping[Key, Standing]) -> None:
         """Take a new plan's standings."""
@@ -140,12 +151,15 @@ class Reporter:
     async def _send(self, key: Key, status: NodeStatus) -> None:
         self._dirty.discard(key)
         try:
-            await self._bus.publish(self._address(key), status)
+            await self._bus.publish(self._address(key), status, properties=self._stamp())
         except (RefusedError, TooLargeError) as error:
             log.warning("report refused", key=str(key), error=str(error))
+            self.refused += 1
         except BusError:
             self._dirty.add(key)
             raise
+        else:
+            self.taken += 1
         # also of a refused one: the next is tried when there is something new to say
         self._sent[key], self._sent_at[key] = status, asyncio.get_running_loop().time()
 
@@ -158,6 +172,10 @@ class Reporter:
             put_aside(self._folders, key)
         self._store.farewell_done(key)
         self._sent.pop(key, None)
+
+    def _stamp(self) -> dict[str, str]:
+        self._number += 1
+        return Stamp(self.epoch, self._number).properties
 
     def _gone(self, key: Key) -> bool:
         return key not in self._store.held and not self._supervisor.entries(key)
@@ -204,6 +222,8 @@ def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
         update_time=max(info.update_time for info in infos),
         edge_latency=histogram.merge(info.edge_latency for info in infos),
         offload_latency=histogram.merge(info.offload_latency for info in infos),
+        queue_latency=histogram.merge(info.queue_latency for info in infos),
+        compute_latency=histogram.merge(info.compute_latency for info in infos),
     )
 
 
@@ -222,6 +242,8 @@ def _output(standing: Standing, counts: Mapping[Worker, TaskInfo]) -> Output | N
     work = [counts[worker] for worker in roles if worker in counts]
     total = add_up(known)
     total.served, total.batches = sum(i.served for i in work), sum(i.batches for i in work)
+    total.queue_latency = histogram.merge(i.queue_latency for i in work)
+    total.compute_latency = histogram.merge(i.compute_latency for i in work)
     return Output(models=models, task_info=total)
 
 

@@ -6,6 +6,7 @@ repaired: GM's next sync fills an empty store again, and until then no worker is
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 import time
 from collections.abc import Collection, Mapping
@@ -17,18 +18,33 @@ from typing import Literal, Self
 import msgspec
 import structlog
 
+from halimede.bus.stamp import MAX_INTEGER, Stamp
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.names import Key
-from services.lc.decide import MAX_INTEGER, Identity
-from services.lc.folders import Worker
+from services.lc import said
+from services.lc.decide import Identity
+from services.lc.folders import WORKERS, Worker
+from services.lc.said import Said
 
 log = structlog.get_logger()
 
 VERSION = 1
+UNKNOWN = Stamp()
 #: beyond this the oldest go. By count alone: their age could only be told by a clock that may be wrong
 MAX_TOMBSTONES = 10_000
 EPOCHS_AT_ONCE = 100
+#: fits SQLite's signed integers
+IDENTITY_BITS = 62
+#: what the file has to hold: other columns are another program's, or damage
+COLUMNS = {
+    "resources": "key, uid, generation, body",
+    "tombstones": "number, uid, generation",
+    "farewells": "key",
+    "processes": "worker, record",
+    "numbers": "name, value",
+    "said": "key, epoch, number",
+}
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS resources (key TEXT PRIMARY KEY, uid TEXT, generation INTEGER, body BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tombstones
@@ -78,8 +94,12 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: False after a damaged file was put aside, until GM has said what this node should hold
-        self.complete = True
+        #: drawn when the file was made
+        self.identity = ""
+        #: where a damaged file was put now, and why
+        self.put_aside = ""
+        self.said = Said()
+        self._complete = False
         self._held: dict[Key, Held] = {}
         self._farewells: set[Key] = set()
         self._epoch = self._reserved = 0
@@ -90,7 +110,7 @@ class Store:
             self._open()
         except sqlite3.OperationalError as error:  # not damaged: no space, no permission, in use
             raise HalimedeError(f"the store {self.path} cannot be used: {error}") from error
-        except (sqlite3.DatabaseError, msgspec.DecodeError, InvalidFieldError) as error:
+        except (sqlite3.DatabaseError, msgspec.DecodeError, InvalidFieldError, ValueError, TypeError) as error:
             self._quarantine(str(error))
             self._open()
         return self
@@ -100,6 +120,29 @@ class Store:
     ) -> None:
         self._db.close()
 
+    @property
+    def complete(self) -> bool:
+        """False of a file in place of one that was lost, until GM has said what there should be.
+
+        Remembered: an LC that is started again before GM has spoken knows no more.
+        """
+        return self._complete
+
+    @complete.setter
+    def complete(self, complete: bool) -> None:
+        self._complete = complete
+        self._set_number("complete", int(complete))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, without what is not merged into it yet; 0 when somebody has removed it."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def check(self) -> None:
+        """Raise sqlite3.Error when the store cannot be written to. Writes nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("ROLLBACK")
+
     # --- resources ---------------------------------------------------------------------------------------------
 
     @property
@@ -107,10 +150,11 @@ class Store:
         """All resources that this node holds."""
         return self._held
 
-    def put(self, new: Held) -> None:
+    def put(self, new: Held, stamp: Stamp = UNKNOWN) -> None:
         """Store a resource in place of whatever its name stood for. Another uid is buried, in every generation."""
         old = self._held.get(new.key)
         with self._db:
+            self.said.note(self._db, new.key, stamp)
             if old and old.uid != new.uid:
                 self._bury(Identity(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
@@ -121,9 +165,10 @@ class Store:
         self._held[new.key] = new
         self._farewells.discard(new.key)
 
-    def bury(self, gone: Identity) -> None:
+    def bury(self, gone: Identity, key: Key, stamp: Stamp = UNKNOWN) -> None:
         """Remember that this node was told to forget a uid up to a generation."""
         with self._db:
+            self.said.note(self._db, key, stamp)
             self._bury(gone)
 
     def drop(self, key: Key) -> None:
@@ -214,23 +259,42 @@ class Store:
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version > VERSION:
                 raise HalimedeError(f"{self.path} was written by a newer halimede: install that one")
-            self._db.executescript(f"{SCHEMA} PRAGMA user_version = {VERSION};")
+            self._db.executescript(SCHEMA + said.SCHEMA)
+            self._check_columns()
+            if version == 0:
+                first = not self.put_aside and not (self.path.parent / WORKERS).exists()
+                numbers = [("identity", secrets.randbits(IDENTITY_BITS)), ("complete", int(first))]
+                with self._db:
+                    self._db.executemany("REPLACE INTO numbers VALUES (?, ?)", numbers)
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self.identity = f"{self._number('identity'):016x}"
+            self._complete = bool(self._number("complete"))
             rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
             held = [Held(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows]
             self._held = {h.key: h for h in held}
+            self.said.load(self._db)
             self._farewells = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
         except BaseException:
             self._db.close()
             raise
 
+    def _check_columns(self) -> None:
+        for table, columns in COLUMNS.items():
+            try:
+                self._db.execute(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - constants
+            except sqlite3.OperationalError as error:
+                raise sqlite3.DatabaseError(f"not a node's store: {error}") from error
+
     def _quarantine(self, reason: str) -> None:
-        self.complete = False
-        aside = self.path.with_name(self.path.name + ".corrupt")
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.corrupt-{number}")).exists():
+            number += 1
         for suffix in ("", "-wal", "-shm"):
             part = self.path.with_name(self.path.name + suffix)
             if part.exists():
                 part.replace(aside.with_name(aside.name + suffix))
-        log.error("store put aside, starting with an empty one", path=str(aside), reason=reason)
+        self.put_aside = f"the store was damaged ({reason}) and put aside as {aside}"
+        log.critical("store put aside, starting with an empty one", path=str(aside), reason=reason)
 
     def _bury(self, gone: Identity) -> None:
         """Write a tombstone under a new number; of two generations the higher one stays."""

@@ -52,6 +52,8 @@ class Supervisor:
         self._changed = changed
         self._missing = missing
         self._entries: dict[Worker, Entry] = {}
+        #: processes started again, of whatever worker, since the controller's start
+        self.restarts = 0
 
     def adopt(self) -> None:
         """Take over what runs already, before anything is started."""
@@ -112,6 +114,10 @@ class Supervisor:
             entry.last_words = info
         return entry.service
 
+    def reports(self) -> list[WorkerReport]:
+        """Return how all workers stand now."""
+        return [self.report(entry) for entry in self._entries.values()]
+
     def report(self, entry: Entry) -> WorkerReport:
         """Return how a worker stands now."""
         phase, reason, message = stand(entry, asyncio.get_running_loop().time())
@@ -122,6 +128,7 @@ class Supervisor:
             restarts=entry.restarts,
             reason=reason[:256],
             message=message[:4096],
+            http=entry.info.http if entry.info and entry.process else "",
         )
 
     # --- one worker's task -------------------------------------------------------------------------------------
@@ -146,7 +153,9 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(entry.delay):
                     await entry.stop.wait()
-            entry.restarts += 0 if entry.stop.is_set() else 1
+            again = 0 if entry.stop.is_set() else 1
+            entry.restarts += again
+            self.restarts += again
         del self._entries[entry.worker]
         self._changed(entry.service)
 

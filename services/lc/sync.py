@@ -23,11 +23,12 @@ from halimede import codec, topics
 from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
 from halimede.bus.port import Announcement, Bus, Delivery, Packet
+from halimede.bus.stamp import MAX_INTEGER, Stamp
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import Delete, GmPresence, Held, Presence, ResourceBody, Sync, Synced
 from halimede.names import Key
 from services.lc import decide
-from services.lc.decide import MAX_INTEGER, Identity
+from services.lc.decide import Identity
 from services.lc.report import Reporter
 from services.lc.store import Held as HeldHere
 from services.lc.store import Store
@@ -36,6 +37,9 @@ log = structlog.get_logger()
 
 #: seconds between two syncs: at least; when GM has answered; at first when it has not
 LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
+#: seconds that the first sync waits where another store's presence was found: if its LC lives, it takes the connection
+#: back within that time, and this one has started nothing that is the other's
+STRANGER_S = 2.0
 MAX_UID = 64
 
 
@@ -54,18 +58,38 @@ class Channel:
     ) -> None:
         self._node = node
         self._labels = dict(labels)
+        #: where the controller's health and metrics are
+        self.http = ""
         self._bus = bus
         self._store = store
         self._reporter = reporter
         self._changed = changed
         self._epoch = 0
+        #: the epoch of a birth of ours that came back from the broker
+        self._confirmed = 0
+        #: whether our birth has to go out once more
+        self._overwritten = False
+        self._strange = False
         self._gm_online = False
+        self._birth = Packet("", b"")
         self._wanted = asyncio.Event()
         self._unanswered = False
+        #: whether something was dropped since the last sync was made: GM may answer what is not so any more
+        self._dropped = False
+        self._number = 0
+        #: syncs sent; whether GM has answered one on this connection, and when it last answered any
+        self.syncs = 0
+        self.synced = False
+        self._synced_at: float | None = None
+
+    @property
+    def sync_age_s(self) -> float | None:
+        """Seconds since GM answered a sync, None if it never has."""
+        return None if self._synced_at is None else asyncio.get_running_loop().time() - self._synced_at
 
     def announce(self) -> Announcement:
         """Birth and will of the next connection, with an epoch of its own."""
-        self._epoch = self._store.next_presence_epoch()
+        self._epoch = self._reporter.epoch = self._store.next_presence_epoch()
         birth = Presence(
             node=self._node,
             epoch=self._epoch,
@@ -74,13 +98,19 @@ class Channel:
             cpus=os.cpu_count() or 0,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             labels=self._labels,
+            http=self.http,
+            store=self._store.identity,
         )
-        will = Presence(node=self._node, epoch=self._epoch, online=False)
-        return Announcement(self._packet(birth), self._packet(will))
+        will = Presence(node=self._node, epoch=self._epoch, online=False, store=self._store.identity)
+        self._birth = self._packet(birth)
+        return Announcement(self._birth, self._packet(will))
 
     async def start(self) -> None:
         """Subscribe."""
         self._bus.on_connect(self._connected)
+        # first of all: GM's presence makes us sync, and by then we know whether somebody else was here
+        own = topics.PRESENCE.filter(node=self._node)
+        await self._bus.subscribe(own, self._on_own_presence, cleared=self._on_own_presence_cleared)
         await self._bus.subscribe(topics.INSERT.filter(node=self._node), self._on_insert)
         await self._bus.subscribe(topics.DELETE.filter(node=self._node), self._on_delete)
         await self._bus.subscribe(topics.SYNCED.filter(node=self._node), self._on_synced)
@@ -95,35 +125,42 @@ class Channel:
                 await _set_within(self._wanted, PERIOD_S)
             patience = min(patience * 2, PERIOD_S) if again else UNANSWERED_S
             self._wanted.clear()
+            if self._strange:
+                self._strange = False
+                await asyncio.sleep(STRANGER_S)
             if self._bus.connected:
+                await self._say_again()
                 await self._sync()
             await asyncio.sleep(LEAST_S)
 
     # --- what GM says ------------------------------------------------------------------------------------------
 
     async def _on_insert(self, delivery: Delivery[ResourceBody]) -> None:
-        if not self._followed(delivery):
+        key, stamp = _key(delivery.names), self._followed(delivery)
+        if stamp is None or self._overtaken(key, stamp):
             return
-        key, identity = _key(delivery.names), _identity(delivery.body, delivery.names)
+        identity = _identity(delivery.body, delivery.names)
         held = self._store.held.get(key)
         what = decide.on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
         log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=what.name)
         if what in {decide.Insert.STORE, decide.Insert.REPLACE}:
-            self._store.put(HeldHere(key, identity.uid, identity.generation, delivery.body))
+            self._store.put(HeldHere(key, identity.uid, identity.generation, delivery.body), stamp)
             self._changed()
         elif what is decide.Insert.SAME:
             self._reporter.again(key)
 
     async def _on_delete(self, delivery: Delivery[Delete]) -> None:
-        if not self._followed(delivery):
+        key, stamp = _key(delivery.names), self._followed(delivery)
+        if stamp is None or self._overtaken(key, stamp):
             return
-        key, gone = _key(delivery.names), Identity(delivery.body.uid, _bounded(delivery.body.generation, "generation"))
+        gone = Identity(delivery.body.uid, _bounded(delivery.body.generation, "generation"))
         held = self._store.held.get(key)
         what = decide.on_delete(held.identity if held else None, gone.uid)
         log.info("delete", key=str(key), uid=gone.uid, decision=what.name)
-        self._store.bury(gone)
+        self._store.bury(gone, key, stamp)
         if what is decide.Delete.DROP:
             self._store.drop(key)
+            self._dropped = True
             self._changed()
         elif what is decide.Delete.ABSENT:
             self._store.owe_farewell(key)
@@ -132,9 +169,12 @@ class Channel:
             self._reporter.again(key)
 
     async def _on_synced(self, delivery: Delivery[Synced]) -> None:
-        if not self._followed(delivery):
+        if self._followed(delivery) is None:
             return
-        self._unanswered = False
+        self._unanswered, self.synced = False, True
+        self._synced_at = asyncio.get_running_loop().time()
+        if self._dropped:
+            self._wanted.set()
         if not self._store.complete:
             self._store.complete = True
             self._changed()
@@ -143,6 +183,8 @@ class Channel:
         gm, seen = delivery.body, self._store.gm_epoch
         if _bounded(gm.epoch, "epoch") < seen:
             log.warning("presence of an older GM ignored", epoch=gm.epoch, seen=seen)
+            if gm.online:
+                self._wanted.set()  # our sync says what we follow: a GM whose store was lost counts on from there
             return
         appeared = gm.online and (not self._gm_online or gm.epoch > seen)
         self._gm_online = gm.online
@@ -151,21 +193,66 @@ class Channel:
             self._reporter.resend()
             self._wanted.set()
 
-    def _followed(self, delivery: Delivery[Any]) -> bool:
-        """Whether a message is of a GM that this node may follow. Raises InvalidFieldError without an epoch."""
-        text = delivery.properties.get("epoch", "")
-        if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_INTEGER)):
-            raise InvalidFieldError("epoch", text, "send GM's epoch as a user property")
-        epoch = _bounded(int(text), "epoch")
-        if epoch < self._store.gm_epoch:
-            log.warning("message of an older GM ignored", topic=delivery.address.text, epoch=epoch)
-            return False
-        self._store.saw_gm_epoch(epoch)
-        return True
+    async def _on_own_presence(self, delivery: Delivery[Presence]) -> None:
+        """Watch what stands under our name: our birth should, and nobody else's word.
+
+        What the broker kept (retained) came before our birth, which is on its way. Of another store it proves that
+        another LC goes by our name, unless we come for the first time: then it may be all that is left of an earlier
+        one. A will of an earlier connection that comes late would hide us from whoever asks the broker.
+        """
+        presence, ours = delivery.body, delivery.body.store == self._store.identity
+        if ours and presence.online and presence.epoch == self._epoch:
+            self._confirmed = self._epoch
+            return
+        if not ours and self._confirmed:
+            log.error("another local controller goes by our name", node=self._node, its_epoch=presence.epoch)
+            self._bus.rival()
+        elif not ours:
+            self._strange = True
+        if not delivery.packet.retain:
+            self._restore_birth()
+
+    async def _on_own_presence_cleared(self, _: Mapping[str, str]) -> None:
+        self._restore_birth()
+
+    def _restore_birth(self) -> None:
+        if self._confirmed == self._epoch:
+            self._overwritten = True
+            self._wanted.set()
+
+    async def _say_again(self) -> None:
+        if self._overwritten:
+            self._overwritten = False
+            try:
+                await self._bus.send(self._birth)
+            except BusError as error:
+                log.info("birth not sent", error=str(error))
+
+    def _followed(self, delivery: Delivery[Any]) -> Stamp | None:
+        """Return the stamp of a message of a GM that this node may follow, None of any other.
+
+        Raises InvalidFieldError without an epoch.
+        """
+        stamp = Stamp.read({"epoch": "", **delivery.properties})
+        if stamp.epoch < self._store.gm_epoch:
+            log.warning("message of an older GM ignored", topic=delivery.address.text, epoch=stamp.epoch)
+            return None
+        self._store.saw_gm_epoch(stamp.epoch)
+        return stamp
+
+    def _overtaken(self, key: Key, stamp: Stamp) -> bool:
+        overtaken = self._store.said.later(key, stamp)
+        if overtaken:
+            log.info("message came too late", key=str(key), number=stamp.number)
+        return overtaken
 
     # --- what the node says ------------------------------------------------------------------------------------
 
     async def _connected(self) -> None:
+        if self._store.put_aside:
+            await self._bus.dead_letter(Packet(f"file:{self._store.path}", b""), self._store.put_aside)
+            self._store.put_aside = ""
+        self.synced = False
         self._gm_online = False  # if it is there, its retained presence comes with the subscription
         self._reporter.resend()
         self._wanted.set()
@@ -175,11 +262,16 @@ class Channel:
             Held(plural=h.key.plural, namespace=h.key.namespace, name=h.key.name, uid=h.uid, generation=h.generation)
             for h in self._store.held.values()
         ]
-        self._unanswered = True
+        self._unanswered, self._dropped = True, False
+        self._number += 1
         try:
-            await self._bus.publish(topics.SYNC.at(node=self._node), Sync(epoch=self._epoch, holds=holds))
+            sync = Sync(epoch=self._epoch, gm_epoch=self._store.gm_epoch, holds=holds)
+            stamp = Stamp(self._epoch, self._number)
+            await self._bus.publish(topics.SYNC.at(node=self._node), sync, properties=stamp.properties)
         except BusError as error:
             log.info("sync not sent", error=str(error))
+        else:
+            self.syncs += 1
 
     def _packet(self, presence: Presence) -> Packet:
         payload = codec.encode(topics.PRESENCE, presence)

@@ -14,15 +14,19 @@ environment (the local controller sets it; the whole table is in docs/architectu
   SERVICE_UID                  counts go on only within one uid
   MODEL_URL, MODEL_SPEC        local path of the model, its spec as JSON
   ESTIMATOR                    module:Class of your own estimator, in place of ONNX
-  HALIMEDE_BROKER              host:port or mqtt://host:port (default 127.0.0.1:1883)
+  HALIMEDE_BROKER              host:port, mqtt://host:port or mqtts://host:port (default 127.0.0.1:1883)
+  HALIMEDE_CREDENTIALS         folder with what it shows the broker: password, or ca.crt, tls.crt and tls.key
+  HALIMEDE_HTTP                host:port of its health and metrics, or off (default 127.0.0.1:0, any free port)
   HALIMEDE_STATE               folder for the ledger of counts
   LC_PERIOD, GRACE_S           seconds between reports; seconds to drain after SIGTERM
   MODEL_TIMEOUT_S              seconds after which one call of the model counts as stuck
+  OTEL_TRACES_EXPORTER, ...    OpenTelemetry's own: otlp or console exports traces (docs/observability.md)
 edge only:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
   SOURCE_LOOP                  1: begin a folder again at its end
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
+  HARD_SAMPLES                 off: publish no thumbnails of hard samples
 
 exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
 """

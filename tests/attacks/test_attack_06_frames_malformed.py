@@ -7,9 +7,6 @@ answers (13).
 
 from __future__ import annotations
 
-import io
-import struct
-import zlib
 from pathlib import Path
 
 import msgpack
@@ -17,13 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.errors import DecodeError
 from halimede.frames import decode, encode_image, new_frame, open_payload, pack
 from halimede.messages import Box, Frame, Prediction, Reply
+from tests.hostile_pictures import jpeg_that_claims, png_that_claims
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import BREAKS_BOTH, EASY, HARD, NS, SERVICE, world
 
@@ -35,23 +32,6 @@ PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 def frame(**changes: object) -> bytes:
     body = {"v": 1, "id": bytes(range(16)), "encoding": "raw", "dtype": "uint8", "shape": [2, 2], "data": b"\1\2\3\4"}
     return msgpack.packb({**body, **changes})
-
-
-def png_that_claims(width: int, height: int) -> bytes:
-    """Return a small PNG whose header promises that many pixels."""
-    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = b"IDAT" + zlib.compress(bytes(1000))
-    parts = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in (header, data, b"IEND")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
-def jpeg_that_claims(width: int, height: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(out, format="JPEG")
-    whole = bytearray(out.getvalue())
-    at = whole.index(b"\xff\xc0") + 5
-    whole[at : at + 4] = struct.pack(">HH", height, width)
-    return bytes(whole)
 
 
 HOSTILE = {

@@ -40,6 +40,7 @@ class System:
         self, home: Path, process: subprocess.Popen[bytes], bus: MqttBus, client: Client, settings: MqttSettings
     ) -> None:
         self.home, self.process, self.bus, self.client = home, process, bus, client
+        self.settings = settings
         self.port = str(settings.port)
         self.results: dict[str, Result] = {}
         self.copies: Counter[str] = Counter()
@@ -89,6 +90,11 @@ class System:
             await self.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=camera), pack(frame))
             await asyncio.sleep(1 / fps)
 
+    @property
+    def tools(self) -> dict[str, str]:
+        """The environment in which Mosquitto's own tools work as the operator."""
+        return {**os.environ, "XDG_CONFIG_HOME": str(self.home / "clients")}
+
     def processes(self) -> dict[str, psutil.Process]:
         """All processes of this system but the launcher, by a word for what they are."""
         found = {}
@@ -109,10 +115,11 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def running(home: Path, nodes: str = "edge0,edge1,cloud0") -> AsyncIterator[System]:
+async def running(home: Path, nodes: str = "edge0,edge1,cloud0", *options: str) -> AsyncIterator[System]:
     """Start a system, yield it, stop it by Ctrl-C, and insist that nothing is left behind."""
     environment = {**os.environ, "HALIMEDE_HOME": str(home), "HALIMEDE_TEST_RUN": str(home)}
     command = [sys.executable, "-m", "services", "--nodes", nodes, "--home", str(home), "--port", str(free_port())]
+    command += options
     with (home.parent / f"{home.name}.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -121,7 +128,8 @@ async def running(home: Path, nodes: str = "edge0,edge1,cloud0") -> AsyncIterato
             assert process.poll() is None, Path(log.name).read_text()
             assert time.monotonic() < end, Path(log.name).read_text()
             await asyncio.sleep(0.05)
-        settings = MqttSettings.from_url(json.loads(run_file.read_text())["broker"])
+        run = json.loads(run_file.read_text())
+        settings = MqttSettings.from_url(run["broker"], credentials=run.get("credentials"))
         bus = MqttBus(f"test-{secrets.token_hex(4)}", settings)
         async with Client(bus) as client:
             system = System(home, process, bus, client, settings)

@@ -16,6 +16,8 @@ from tests.e2e.running import ROOT, System, digits, running
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 FOLLOWING = ("halimede results -f", "mosquitto_sub")
+#: where a system keeps its files when nobody says otherwise, below the user's home
+HOME = ".local/state/halimede"
 
 
 def commands(document: str) -> list[str]:
@@ -28,22 +30,23 @@ def commands(document: str) -> list[str]:
 
 def environment(system: System) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "HALIMEDE_HOME": str(system.home), "COLUMNS": "160"}
+    user = str(system.home).removesuffix(f"/{HOME}")
+    return {**os.environ, "PATH": path, "HOME": user, "HALIMEDE_HOME": "", "HALIMEDE_BROKER": "", "COLUMNS": "160"}
 
 
 async def typed(system: System, line: str) -> tuple[asyncio.subprocess.Process, list[str]]:
-    """Type a line; the tools of the broker find its port as they would at 1883."""
-    words = shlex.split(line)
-    if words[0].startswith("mosquitto_"):
-        words[1:1] = ["-p", system.port]
+    """Type a line, behind what was exported before it."""
+    exports = [each for each in commands("README.md") if each.startswith("export ")]
     process = await asyncio.create_subprocess_exec(
-        *words,
+        "bash",
+        "-c",
+        "\n".join([*exports, f"exec {line}"]),
         cwd=ROOT,
         env=environment(system),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    return process, words
+    return process, shlex.split(line)
 
 
 def test_every_make_word_of_the_documentation_is_a_target() -> None:
@@ -64,7 +67,8 @@ async def test_the_two_terminals_of_the_readme(tmp_path: Path) -> None:
     lines = [line.removesuffix(" &") for line in commands("README.md") if line.startswith(("halimede", "mosquitto_"))]
     assert len(lines) >= 8
     digits()
-    async with running(tmp_path / "home") as system:
+    (tmp_path / HOME).parent.mkdir(parents=True)
+    async with running(tmp_path / HOME) as system:
         await system.follow("digits")
         followers = [await typed(system, line) for line in lines if line.startswith(FOLLOWING)]
         outputs: dict[str, str] = {}

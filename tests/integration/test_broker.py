@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from halimede.access.mosquitto import MAX_PACKET
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -21,6 +22,7 @@ from services import broker as module
 from services import system as system_module
 from services.broker import Broker
 from services.runfile import RunFile
+from services.site import Security
 from tests.ports import free_port
 from tests.simulated import eventually
 
@@ -37,7 +39,7 @@ def taken() -> Iterator[int]:
 async def test_clients_find_it_at_its_url_as_soon_as_it_has_started(tmp_path: Path, unique: str) -> None:
     async with Broker(tmp_path) as broker, MqttBus(unique, broker.url) as bus:
         await bus.wait_connected(5)
-        assert bus.max_packet == module.MAX_PACKET
+        assert bus.max_packet == MAX_PACKET
 
 
 async def test_without_a_port_it_takes_the_next_free_one(
@@ -159,7 +161,8 @@ async def test_the_system_outlives_a_broker_that_cannot_be_restarted_at_once(
     monkeypatch.setattr(system_module, "BROKER_PAUSE", 0.05)
     said: list[str] = []
     with RunFile(tmp_path) as run_file:
-        system = system_module.System(system_module.Layout(tmp_path), run_file, said.append)
+        layout = system_module.Layout(tmp_path, security=Security.INSECURE)
+        system = system_module.System(layout, run_file, said.append)
         broker = system._broker
         await broker.start()
         keeping = asyncio.create_task(system._keep_broker())

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.frames import new_id, pack
 from halimede.messages import DeadLetter, Frame, Result, TaskInfo, WorkerInfo
+from halimede.tracing import origin
 from services.broker import Broker
 from tests.simulated import eventually
 
@@ -134,14 +135,15 @@ class Site:
         info = self.infos[name].task_info if name in self.infos else None
         return info or TaskInfo()
 
-    async def publish(self, payload: bytes, qos: int = 1) -> None:
-        await self.bus.publish(topics.CAMERA_FRAME.at(ns="default", camera=self.service), payload, qos=qos)
+    async def publish(self, payload: bytes, qos: int = 1, properties: Mapping[str, str] | None = None) -> None:
+        address = topics.CAMERA_FRAME.at(ns="default", camera=self.service)
+        await self.bus.publish(address, payload, qos=qos, properties=properties)
 
     async def send(self, pictures: list[bytes], fps: float = 200) -> None:
         for number, picture in enumerate(pictures):
             frame = Frame(id=new_id(), sequence=number, encoding="png", data=memoryview(picture))
             self.sent[frame.id.hex()] = number
-            await self.publish(pack(frame))
+            await self.publish(pack(frame), properties=origin(frame.id))
             await asyncio.sleep(1 / fps)
 
     async def answered(self, timeout_s: float = START_S) -> None:

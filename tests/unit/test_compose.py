@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,11 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.errors import NotAllowedError
+from services.broker import Broker
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +26,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_it_runs_a_broker_the_manager_and_a_node_of_each_role(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {"broker", "gm", "edge0", "cloud0"}
+    assert set(compose["services"]) == {"site", "broker", "gm", "edge0", "cloud0"}
     for name, role in (("edge0", "edge"), ("cloud0", "cloud")):
         command = compose["services"][name]["command"]
         assert command[command.index("--node") + 1] == name
@@ -34,7 +40,8 @@ def test_what_it_refers_to_is_there(compose: dict[str, Any]) -> None:
             assert (ROOT / service["build"]["dockerfile"]).is_file()
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            assert source in compose["volumes"] or (ROOT / source).exists()
+            made_here = source == "./build/site/operators"
+            assert source in compose["volumes"] or (ROOT / source).exists() or made_here
 
 
 @pytest.mark.parametrize(
@@ -47,6 +54,36 @@ def test_its_commands_use_options_that_exist(compose: dict[str, Any], service: s
     options = {word for word in compose["services"][service]["command"] if word.startswith("--")}
     assert options
     assert all(option in shown.stdout for option in options)
+
+
+async def test_its_broker_lets_in_those_to_whom_its_site_gives_credentials(
+    compose: dict[str, Any], tmp_path: Path
+) -> None:
+    """What the service ``site`` runs is run, and Mosquitto with the broker's file, both with other paths."""
+    (script,) = compose["services"]["site"]["command"]
+    python = script.split("<<'END'\n")[1].split("END\n")[0].replace("/site", str(tmp_path))
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", python], cwd=ROOT, check=True, timeout=30)
+    written = (ROOT / "deploy" / "compose" / "mosquitto.conf").read_text().replace("/site/", f"{tmp_path}/")
+    lines = [line for line in written.splitlines() if line.startswith(("allow", "password", "acl"))]
+    async with Broker(tmp_path / "run", port=free_port(), access=lines) as broker:
+        folders = {"operators/admin": tmp_path / "operators" / "admin"}
+        for service in ("gm", "edge0", "cloud0"):
+            command = compose["services"][service]["command"]
+            given = command[command.index("--credentials") + 1]
+            mounts = [v.split(":")[1] for v in compose["services"][service]["volumes"]]
+            assert [m for m in mounts if m.startswith("/site")] == [given], "its own credentials, and no others"
+            folders[service] = Path(given.replace("/site", str(tmp_path))) / ("" if service == "gm" else "lc")
+        for folder in folders.values():
+            await MqttBus("compose", MqttSettings.from_url(broker.url, credentials=folder)).knock()
+        with pytest.raises(NotAllowedError):
+            await MqttBus("compose", MqttSettings.from_url(broker.url)).knock()
+
+
+def test_its_broker_keeps_the_limits_of_the_embedded_one() -> None:
+    written = (ROOT / "deploy" / "compose" / "mosquitto.conf").read_text().splitlines()
+    names = ("max_packet_size", "max_inflight_messages", "max_queued_messages", "persistence", "set_tcp_nodelay")
+    embedded = Broker(ROOT)._configuration(1883)
+    assert {line for line in written if line.startswith(names)} == {x for x in embedded if x.startswith(names)}
 
 
 def test_dockerfiles_copy_what_exists() -> None:

@@ -37,3 +37,11 @@ def test_a_value_is_shown_by_its_beginning_however_large_or_strange() -> None:
     itself.append(itself)
     for value in ("x" * 100_000, itself, {"a": {"b": {"c": ["d"] * 1000}}}):
         assert len(str(InvalidFieldError("spec.x", value, "do this"))) < 300
+
+
+@pytest.mark.parametrize("field", ["a\nb", "\x1b[31mred", "x" * 5000, "\ud800"])
+def test_a_made_up_field_is_shown_in_one_plain_line(field: str) -> None:
+    error = InvalidFieldError(f"spec.{field}", None, "remove it")
+    assert error.field == f"spec.{field}"
+    assert str(error).isprintable()
+    assert len(str(error)) < 300

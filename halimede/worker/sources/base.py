@@ -15,18 +15,26 @@ from typing import Protocol, TypeVar
 from halimede.api.jointinference import Source as SourceSpec
 from halimede.bus import Bus, Packet
 from halimede.errors import InvalidFieldError
+from halimede.tracing import Context as TraceContext
 
 
 class Intake(Protocol):
     """Where sources hand their frames over."""
 
     async def offer(
-        self, payload: bytes | memoryview, camera: str, *, id_: bytes | None = None, patient: bool = False
+        self,
+        payload: bytes | memoryview,
+        camera: str,
+        *,
+        id_: bytes | None = None,
+        patient: bool = False,
+        parent: TraceContext | None = None,
     ) -> None:
         """Hand a frame over; returns once it is accepted (or known already), which takes as long as there is no room.
 
         ``patient``: nothing is lost by waiting, so keep the frame back while hard samples wait for the cloud, rather
-        than degrade it. Raises DecodeError for a frame that cannot be answered.
+        than degrade it. ``parent``: the trace that the frame came with. Raises DecodeError for a frame that cannot be
+        answered.
         """
 
 

@@ -11,6 +11,7 @@ import asyncio
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.errors import DecodeError
+from halimede.tracing import read
 from halimede.worker.sources.base import Context, Intake, Source, register
 
 #: QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
@@ -48,7 +49,8 @@ class CameraSource(Source):
         async def take(delivery: Delivery[bytes]) -> None:
             self._handling += 1
             try:
-                await intake.offer(delivery.body, delivery.names["camera"])
+                parent = read(delivery.packet.properties)
+                await intake.offer(delivery.body, delivery.names["camera"], parent=parent)
             except DecodeError:
                 self._refused += 1
                 raise  # the bus puts it where operators see it

@@ -82,6 +82,8 @@ class Memory:
 
     reports: tuple[Report, ...] = ()
     nodes: tuple[Presence, ...] = ()
+    #: nodes that users have drained; kept by ``Editor.mark_drained``, never by ``remember``
+    drained: frozenset[str] = frozenset()
 
 
 class Cluster(Protocol):
@@ -90,6 +92,12 @@ class Cluster(Protocol):
     @property
     def epoch(self) -> int:
         """Higher at every start of GM than ever before: nodes follow the highest."""
+
+    async def overtake(self, epoch: int) -> bool:
+        """Make our epoch higher than one that nodes follow; return whether that is ours to do.
+
+        It is where no other GM can be there: nodes followed one on a store that is gone. It is not for an old leader.
+        """
 
     @property
     def identity(self) -> str:
@@ -100,6 +108,13 @@ class Cluster(Protocol):
         """Whether a resource that is not here is known to be deleted. False once a store was lost: then what nodes
         hold beyond it is left alone.
         """
+
+    @property
+    def failures(self) -> int:
+        """Writes that failed since the start."""
+
+    def check(self) -> str:
+        """Return why nothing can be written now, empty when it can."""
 
     def get(self, key: Key) -> Stored | None:
         """Return a resource."""
@@ -154,8 +169,13 @@ class Editor(Protocol):
     async def delete(self, key: Key) -> Stored:
         """Ask for deletion. Raises UnknownResourceError."""
 
-    def events(self, after: int, about: str, limit: int) -> list[Event]:
-        """Return events with a sequence above ``after``, oldest first; the newest ``limit`` of them."""
+    async def mark_drained(self, node: str, *, drained: bool) -> None:
+        """Keep whether a node is to be empty."""
+
+    def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
+        """Return events with a sequence above ``after`` (and below ``before``, unless that is 0), oldest first; the
+        newest ``limit`` of them.
+        """
 
 
 def body_of(stored: Stored) -> ResourceBody:

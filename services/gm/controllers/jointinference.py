@@ -6,7 +6,7 @@ a misspelt model name costs no running worker. The seed's neptune.io form is tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from halimede.api import Resource, parse
@@ -15,7 +15,7 @@ from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.jointinference import PLURAL, JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.neptune import to_sedna
-from halimede.api.placement import placements
+from halimede.api.placement import matches, placements
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.controllers.actions import Delivery, Keep, Send
@@ -90,8 +90,20 @@ def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
         if role.pod.node_name:
             if role.pod.node_name not in observed.nodes:
                 yield Problem("NodeNotFound", f"{field}.nodeName: node {role.pod.node_name} has never been seen")
+            elif observed.nodes[role.pod.node_name].drained:
+                yield _drained(f"{field}.nodeName", [role.pod.node_name])
         elif not role.pod.node_selector:
             yield Problem("NoNode", f"{field} gives neither nodeName nor nodeSelector")
         elif role.name not in placed:
             wanted = ", ".join(f"{k}={v}" for k, v in sorted(role.pod.node_selector.items()))
-            yield Problem("NoNode", f"{field}.nodeSelector: no node has {wanted}")
+            away = (node for node in observed.nodes.values() if node.drained)
+            if drained := [node.name for node in away if matches(role.pod, node.name, node.labels)]:
+                yield _drained(f"{field}.nodeSelector", drained)
+            else:
+                yield Problem("NoNode", f"{field}.nodeSelector: no node has {wanted}")
+
+
+def _drained(field: str, nodes: Sequence[str]) -> Problem:
+    """Say that only drained nodes are left for a role: it heals when one of them is given back."""
+    first, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+    return Problem("NodeDrained", f"{field}: node {first} is drained{more}: `halimede uncordon {first}` gives it back")

@@ -110,7 +110,8 @@ class Node:
         if text is None:
             reply = m.LogsReply(error=f"there is no worker {request.worker} on this node")
         else:
-            start = max(0, len(text) + request.offset) if request.offset < 0 else min(request.offset, len(text))
+            start = max(0, len(text) + request.offset) if request.offset < 0 else request.offset
+            start = start if start <= len(text) else 0  # it was rotated
             part = text[start : start + request.limit]
             reply = m.LogsReply(text=part, offset=start + len(part))
         await self.bus.reply(delivery, topics.LOGS_REPLY, reply)

@@ -20,7 +20,10 @@ from halimede.cli.publish import Plan
 from halimede.contract_examples import EXAMPLES, PNG
 from halimede.errors import HalimedeError, TooLargeError
 from halimede.messages import Frame, Result
+from halimede.tracing import read
 from services.broker import Broker
+from tests.collector import collector
+from tests.simulated import eventually
 
 Output = pytest.CaptureFixture[str]
 
@@ -186,3 +189,28 @@ def test_a_result_shows_why_it_is_degraded_and_no_escape_sequence() -> None:
 def test_remembered_ids_are_bounded() -> None:
     once = results.Once(size=2)
     assert [once.new(i) for i in ("a", "a", "b", "c", "a")] == [True, False, True, True, True]
+
+
+async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
+    broker: Address, bus: MqttBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Delivery[bytes]] = []
+
+    async def take(delivery: Delivery[bytes]) -> None:
+        seen.append(delivery)
+
+    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), take)
+    async with collector() as there:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
+        await publish.publish(broker, plan(folder(tmp_path, 1)))
+        await publish.publish(broker, plan(folder(tmp_path, 1), bare=True))
+        await eventually(lambda: len(seen) == 2 and len(there.spans) == 2, 30)
+    ours, bare = seen
+    context = read(ours.packet.properties)
+    assert context is not None
+    assert context.trace == int.from_bytes(codec.decode(topics.REQUEST, ours.body).id)
+    root, step = sorted(there.spans, key=lambda span: span.name)
+    assert (root.name, root.trace, root.id) == ("camera frame", f"{context.trace:032x}", f"{context.span:016x}")
+    assert (step.name, step.parent, root.parent) == ("publish", root.id, "")
+    assert root.resource["service.name"] == "camera"
+    assert not bare.packet.properties

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -94,3 +95,18 @@ def test_any_text_gives_settings_or_a_refusal(text: str) -> None:
     assert settings.host
     assert 0 < settings.port < 65536
     assert not set(settings.prefix) & set("+# \0")
+
+
+@given(
+    host=st.from_regex(r"\A[a-z][a-z0-9-]{0,20}(\.[a-z]{2,5})?\Z"),
+    port=st.integers(1, 65_535),
+    username=st.text(min_size=1, max_size=20),
+    password=st.text(max_size=20),
+    prefix=st.lists(st.from_regex(r"\A[a-z0-9]{1,8}\Z"), max_size=3),
+)
+def test_what_is_written_reads_back(*, host: str, port: int, username: str, password: str, prefix: list[str]) -> None:
+    url = f"mqtt://{quote(username, safe='')}:{quote(password, safe='')}@{host}:{port}/{'/'.join(prefix)}"
+    settings = MqttSettings.from_url(url)
+    assert (settings.host, settings.port) == (host, port)
+    assert (settings.username, settings.password) == (username, password)
+    assert settings.prefix == "".join(f"{level}/" for level in prefix)

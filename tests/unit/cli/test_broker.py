@@ -51,7 +51,9 @@ def test_without_any_of_them_it_is_the_usual_port_here(tmp_path: Path) -> None:
     assert where(find("", environment(tmp_path))) == "localhost:1883"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"broker": 5}', '{"broker": "http://x"}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"broker": 5}', '{"broker": "http://x"}', "\x00", '{"pid": 2147483648}']
+)
 def test_a_broken_run_file_is_named(tmp_path: Path, content: str) -> None:
     run_file(tmp_path, content)
     with pytest.raises(InvalidFieldError, match=r"run\.json"):

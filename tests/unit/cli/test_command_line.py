@@ -128,10 +128,11 @@ def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )  # fmt: skip
-        server.accept()
+        taken, _ = server.accept()
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=10)
+        taken.close()
     assert (process.returncode, out, error) == (130, b"", b"")
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from halimede import codec, topics
 from halimede import messages as m
+from halimede.errors import DecodeError
 from halimede.histogram import merge, quantile, record
+from tests.anything import valid
 
 values = st.lists(st.floats(0.001, 1e5), min_size=1, max_size=200)
 
@@ -49,3 +51,18 @@ def test_an_empty_one_has_no_quantile() -> None:
     assert quantile(None, 0.5) is None
     assert quantile(m.Histogram(), 0.5) is None
     assert merge([]) == m.Histogram()
+
+
+@given(st.lists(valid(m.Histogram), max_size=4), st.floats(0, 1))
+def test_whatever_arrives_as_a_histogram_adds_up_and_has_quantiles(arrived: list[m.Histogram], q: float) -> None:
+    got = quantile(merge(arrived), q)
+    assert got is None or (got > 0 and math.isfinite(got))
+
+
+@pytest.mark.parametrize("key", ["x", "", "1.5", "1e3", "99999", "\N{ARABIC-INDIC DIGIT ONE}", "1\\n", " 1", "--1"])
+def test_a_bucket_without_a_number_is_refused(key: str) -> None:
+    task = b'{"edgeLatency":{"buckets":{"%s":1}}}' % key.encode()
+    with pytest.raises(DecodeError, match="edgeLatency"):
+        codec.decode(
+            topics.WORKER_INFO, b'{"name":"w","namespace":"n","ownerName":"o","status":"running","taskInfo":%s}' % task
+        )

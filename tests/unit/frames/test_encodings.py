@@ -12,7 +12,8 @@ from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, new_frame
-from halimede.frames.encodings import DTYPES, MAX_SIDE, Encoding, register
+from halimede.frames.encodings import DTYPES, Encoding, measure, register
+from halimede.frames.pictures import MAX_SIDE
 from halimede.messages import Frame
 
 
@@ -122,4 +123,4 @@ def test_an_unknown_encoding_is_refused_on_both_ways() -> None:
 
 def test_an_encodings_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="twice"):
-        register("raw", Encoding(decode, encode_image))
+        register("raw", Encoding(decode, encode_image, measure))

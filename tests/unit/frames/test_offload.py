@@ -428,3 +428,43 @@ async def test_a_connection_that_comes_back_is_reason_enough_to_ask_again() -> N
         await own.wait_connected(20)
         await asyncio.sleep(0.1)
         assert (await asking.ask(frame(), 2.0)).worker == "c0"
+
+
+@simulated
+async def test_a_sample_that_ended_two_workers_goes_to_no_third_one() -> None:
+    broker = MemoryBroker()
+    async with contextlib.AsyncExitStack() as stack:
+        asking, _ = await stack.enter_async_context(client(broker))
+        clouds = []
+        for name in ("c0", "c1", "c2"):
+            bus = await stack.enter_async_context(cloud_bus(broker, name))
+
+            async def die(_: Delivery[Frame], bus: MemoryBus = bus) -> Reply | None:
+                bus.cut()
+                return None
+
+            clouds.append(ScriptedCloud(bus, name, die))
+            await clouds[-1].start()
+        await asyncio.sleep(0.1)
+        with pytest.raises(OffloadError, match="2 cloud workers ended") as caught:
+            await asking.ask(frame(), 60.0)
+        assert (caught.value.reason, caught.value.sent) == (Reason.ERROR, True)
+        assert now() < 30
+        assert sorted(len(cloud.seen) for cloud in clouds) == [0, 1, 1]
+
+
+@simulated
+async def test_a_reply_of_a_worker_that_was_not_asked_is_not_believed() -> None:
+    broker = MemoryBroker()
+
+    async def stranger(delivery: Delivery[Frame]) -> Reply | None:
+        forged = Reply(id=delivery.body.id, worker="c9", prediction=Prediction(label="forged"))
+        await bus.reply(delivery, topics.REPLY, forged)
+        return cloud.good(delivery)
+
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", stranger)
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        assert (await asking.ask(frame(), 2.0)).prediction == Prediction(label="c0")
+        assert (asking.unknown, asking.repeated) == (1, 0)

@@ -43,6 +43,18 @@ def test_a_wrong_address_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pyt
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(("files", "said"), [((), "it holds no credentials"), (("tls.crt", "tls.key"), "mqtts://")])
+def test_credentials_that_cannot_serve_are_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: tuple[str, ...], said: str
+) -> None:
+    for file in files:
+        (tmp_path / file).write_text("")
+    assert main(["--store", str(tmp_path), "--broker", NOBODY, "--credentials", str(tmp_path)]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert error[0].startswith(f"halimede gm: --credentials: '{tmp_path}'")
+    assert (len(error), said in error[0]) == (1, True)
+
+
 def test_a_store_in_use_is_named_with_what_to_do_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,3 +69,24 @@ def test_what_could_not_be_remembered_is_handed_out_again() -> None:
     assert nodes.take_dirty() == ()
     nodes.put_back(taken)
     assert nodes.take_dirty() == taken
+
+
+def test_two_stores_in_turn_under_one_name_are_two_controllers_and_a_replaced_store_is_not() -> None:
+    nodes = Nodes()
+    assert not nodes.doubled(presence(1, store="a"))
+    assert not nodes.doubled(presence(2, store="a"))
+    assert not nodes.doubled(presence(1, store="b")), "its store was lost"
+    assert not nodes.doubled(presence(2, store="b"))
+    assert nodes.doubled(presence(3, store="a"))
+    assert nodes.doubled(presence(3, store="b"))
+    assert not nodes.doubled(presence(4)), "an older version does not say"
+
+
+def test_the_stores_of_a_name_are_bounded_and_forgotten_with_the_node() -> None:
+    nodes = Nodes()
+    nodes.saw(presence(1))
+    for number in range(100):
+        assert not nodes.doubled(presence(1, store=str(number)))
+    assert not nodes.doubled(presence(1, store="0")), "too long ago"
+    nodes.remove("edge0")
+    assert not nodes.doubled(presence(1, store="99"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from halimede.bus.stamp import Stamp
 from halimede.messages import NodeStatus, Output, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.reports import Reports
@@ -48,6 +49,16 @@ def test_a_report_that_was_overtaken_is_ignored() -> None:
     assert count(reports) == 5
     reports.cleared(KEY, "edge0")
     assert reports.take(KEY, "edge0", told(4, generation=1)), "it may come back with what it holds"
+
+
+def test_of_two_reports_on_one_generation_the_later_one_counts_whatever_comes_first() -> None:
+    reports = Reports()
+    assert reports.take(KEY, "n", told(), Stamp(7, 4))
+    assert not reports.take(KEY, "n", told(), Stamp(7, 3))
+    assert not reports.take(KEY, "n", told(), Stamp(6, 9)), "of an earlier connection"
+    assert reports.take(KEY, "n", told(), Stamp(7, 4)), "the same again does no harm"
+    reports.heard("n", 2)
+    assert reports.take(KEY, "n", told(), Stamp(2, 1)), "the node has a new store and counts anew"
 
 
 def test_changes_are_handed_out_once_and_again_if_they_could_not_be_kept() -> None:

@@ -146,7 +146,25 @@ def test_metrics_weigh_ratios_and_merge_distributions() -> None:
     assert float(values["edgeLatencyP50Ms"]) == pytest.approx(2, rel=0.05)
     assert float(values["edgeLatencyP99Ms"]) == pytest.approx(2, rel=0.05)
     assert "offloadLatencyP50Ms" not in values
+    worked = {m.key: m.value for m in metrics([], [TaskInfo(queue_latency=fast), TaskInfo(compute_latency=slow)])}
+    assert float(worked["queueLatencyP50Ms"]) == pytest.approx(2, rel=0.05)
+    assert float(worked["computeLatencyP99Ms"]) == pytest.approx(500, rel=0.05)
     assert {m.key: m.value for m in metrics([])}["uploadCloudRatio"] == "0"
+
+
+def test_a_status_has_the_latencies_of_all_cloud_workers_and_its_nodes_have_none() -> None:
+    taken = Histogram(buckets={})
+    record(taken, 3.0)
+    cloud = TaskInfo(served=1, queue_latency=taken, compute_latency=taken, edge_latency=taken, offload_latency=taken)
+    found = status(share("e", E, info=TaskInfo(queued=2)), share("c", C, info=cloud))
+    values = {m.key: m.value for m in found.metrics}
+    assert float(values["queueLatencyP50Ms"]) == pytest.approx(3, rel=0.05)
+    assert float(values["computeLatencyP50Ms"]) == pytest.approx(3, rel=0.05)
+    assert values["queued"] == "2"
+    assert "edgeLatencyP50Ms" not in values  # of edge workers alone
+    (summary,) = [node.task_info for node in found.nodes if node.node == "c" and node.task_info]
+    latencies = {summary.queue_latency, summary.compute_latency, summary.edge_latency, summary.offload_latency}
+    assert latencies == {None}
 
 
 def test_a_thousand_nodes_and_more_fit_and_those_in_trouble_are_shown() -> None:

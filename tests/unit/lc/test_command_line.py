@@ -14,7 +14,8 @@ from services.lc.app import Config
 def test_everything_given(tmp_path: Path) -> None:
     arguments = ["--node", "edge0", "--home", str(tmp_path), "--broker", "mqtt://u:p@broker:1884"]
     config, settings = parse([*arguments, "--label", "a/role=", "--label", "zone=x=y"])
-    assert config == Config("edge0", tmp_path, "mqtt://u:p@broker:1884", {"a/role": "", "zone": "x=y"})
+    labels = {"a/role": "", "zone": "x=y"}
+    assert config == Config("edge0", tmp_path, "mqtt://u:p@broker:1884", labels, http="127.0.0.1:0")
     assert (settings.host, settings.port) == ("broker", 1884)
 
 
@@ -24,6 +25,12 @@ def test_the_environment_gives_the_rest(tmp_path: Path, monkeypatch: pytest.Monk
     config, settings = parse(["--node", "edge0"])
     assert config.home == tmp_path
     assert settings.where == "elsewhere:1999"
+
+
+@pytest.mark.parametrize("http", ["8686", "127.0.0.1", "127.0.0.1:99999", "http://127.0.0.1:80", "on"])
+def test_a_bad_address_is_refused_with_what_to_write(http: str) -> None:
+    with pytest.raises(InvalidFieldError, match=r"^--http: .*host:port.* or off"):
+        parse(["--node", "edge0", "--http", http])
 
 
 @pytest.mark.parametrize("label", ["", "=", "=x", "key", "k" * 300 + "=", "k=" + "v" * 300])

@@ -67,6 +67,19 @@ def test_a_writer_goes_on_in_an_emptied_log(log: Path) -> None:
     assert log.with_name("worker.log.1").read_text().endswith("before\n")
 
 
+def test_a_reader_that_was_behind_at_a_rotation_misses_nothing(log: Path) -> None:
+    with log.open("ab", buffering=0) as writer:
+        end = read_part(log, 0, WHOLE).offset
+        writer.write(b"unread\n")
+        rotate(log)
+        writer.write(b"after\n")
+    text, offset = "", end
+    while (part := read_part(log, offset, 4)).text:
+        text, offset = text + part.text, part.offset
+    assert text == "unread\nafter\n"
+    assert offset == log.stat().st_size
+
+
 @simulated
 async def test_a_log_that_has_grown_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_LOG", 100)

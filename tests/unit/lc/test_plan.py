@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from halimede.messages import ModelOutput
 from halimede.names import Key
 from services.lc import items, template
 from services.lc import plan as planning
+from services.lc.credentials import NodeCredentials
 from services.lc.folders import Folders, Worker
 from services.lc.items import Items
 from services.lc.plan import Node, Plan, Preparation, Running, plan
@@ -63,6 +65,20 @@ def test_a_worker_starts_once_its_model_is_ready() -> None:
     )
     assert (env["DEADLINE_MS"], env["GRACE_S"], env["SERVICE_UID"], env["NODE_NAME"]) == ("2000", "10", "u1", "edge0")
     assert "SOURCE" not in env
+
+
+def test_a_worker_is_told_its_credentials_whatever_the_template_says() -> None:
+    guarded = replace(NODE, credentials=NodeCredentials(Path("/site/nodes/edge0")))
+    container = {"name": "w", "env": [{"name": "HALIMEDE_CREDENTIALS", "value": ""}, {"name": "MINE", "value": "1"}]}
+    for env in ([], container["env"]):
+        bodies = model(), service()
+        pod = bodies[1]["spec"]["edgeWorker"]["template"]["spec"]
+        pod["containers"] = [{**pod["containers"][0], "env": env}]
+        told = decide(*bodies, node=guarded).start[0].spec.env
+        assert told["HALIMEDE_CREDENTIALS"] == "/site/nodes/edge0/edge-worker"
+        assert "/lc" not in str(told)
+    assert told["MINE"] == "1"
+    assert "HALIMEDE_CREDENTIALS" not in decide(model(), service()).start[0].spec.env
 
 
 def test_the_model_is_described_without_where_it_came_from() -> None:

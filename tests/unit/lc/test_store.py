@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from halimede.bus.stamp import MAX_INTEGER
 from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.lc import store as store_module
-from services.lc.decide import MAX_INTEGER, Identity
+from services.lc.decide import Identity
 from services.lc.folders import Worker
 from services.lc.store import Held, ProcessRecord, Store
 
@@ -81,8 +82,8 @@ def test_another_uid_of_the_same_name_buries_the_old_one_for_good(path: Path) ->
 
 def test_of_two_tombstones_the_higher_generation_stays(path: Path) -> None:
     with Store(path) as store:
-        store.bury(Identity("u1", 5))
-        store.bury(Identity("u1", 2))
+        store.bury(Identity("u1", 5), KEY)
+        store.bury(Identity("u1", 2), KEY)
         assert store.buried("u1") == 5
 
 
@@ -90,8 +91,8 @@ def test_tombstones_are_bounded_and_the_newest_stay(path: Path, monkeypatch: pyt
     monkeypatch.setattr(store_module, "MAX_TOMBSTONES", 3)
     with Store(path) as store:
         for i in range(5):
-            store.bury(Identity(f"u{i}", 1))
-        store.bury(Identity("u2", 2))
+            store.bury(Identity(f"u{i}", 1), KEY)
+        store.bury(Identity("u2", 2), KEY)
         assert [i for i in range(5) if store.buried(f"u{i}")] == [2, 3, 4]
 
 
@@ -116,7 +117,7 @@ def test_a_resource_that_comes_back_needs_no_farewell(path: Path) -> None:
         assert set(store.farewells) == set()
 
 
-@pytest.mark.parametrize("damage", ["garbage", "hole", "no json", "empty"])
+@pytest.mark.parametrize("damage", ["garbage", "hole", "no json", "empty", "truncated", "wrong schema"])
 def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path: Path) -> None:
     with Store(path) as store:
         for i in range(200):
@@ -131,17 +132,53 @@ def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path
         with sqlite3.connect(path) as db:
             db.execute("UPDATE resources SET body = '{'")
         db.close()
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif damage == "wrong schema":
+        path.unlink()
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE resources (id INTEGER PRIMARY KEY, title TEXT)")
+        db.close()
     else:
         path.write_bytes(b"\0" * 100)
 
     with Store(path) as store:
         assert store.held == {}
         assert not store.complete
+        assert "store.db.corrupt-1" in store.put_aside
         store.put(held())
-    assert path.with_name("store.db.corrupt").exists()
+    assert path.with_name("store.db.corrupt-1").exists()
     with Store(path) as store:
         assert store.held == {KEY: held()}
+        assert not store.complete, "started again before GM has spoken, it knows no more"
+        assert store.put_aside == ""
+        store.complete = True
+    with Store(path) as store:
         assert store.complete
+
+
+def test_a_second_damaged_file_is_kept_beside_the_first(path: Path) -> None:
+    for number in (1, 2):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no database %d" % number * 1000)
+        with Store(path):
+            pass
+        assert path.with_name(f"store.db.corrupt-{number}").read_bytes().startswith(b"no database %d" % number)
+
+
+def test_only_a_node_that_never_ran_a_worker_is_complete_from_the_start(path: Path) -> None:
+    with Store(path) as store:
+        assert store.complete
+        first = store.identity
+    (path.parent / "workers").mkdir()
+    for part in path.parent.glob("store.db*"):
+        part.unlink()
+    with Store(path) as store:
+        assert not store.complete
+        assert store.identity != first
+        first = store.identity
+    with Store(path) as store:
+        assert store.identity == first
 
 
 def test_a_folder_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> None:
@@ -158,4 +195,4 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(path: Path) -> None:
     db.close()
     with pytest.raises(HalimedeError, match="newer"), Store(path):
         pass
-    assert not path.with_name("store.db.corrupt").exists()
+    assert not path.with_name("store.db.corrupt-1").exists()

@@ -42,6 +42,11 @@ def test_an_edge_workers_environment_is_read_whole() -> None:
     assert (found.broker, found.state) == ("mqtt://broker:1884", Path("/state"))
 
 
+def test_credentials_are_named_by_a_folder_or_there_are_none() -> None:
+    assert read("edge", EDGE).credentials == ""
+    assert read("cloud", {**CLOUD, "HALIMEDE_CREDENTIALS": "/site/x"}).credentials == "/site/x"
+
+
 def test_a_cloud_worker_needs_nothing_of_the_edges() -> None:
     assert read("cloud", CLOUD).role == "cloud"
 

@@ -15,6 +15,7 @@ from halimede.bus import Bus, Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import encode_image
+from halimede.tracing import Context as TraceContext
 from halimede.worker.sources import Context, create
 from halimede.worker.sources.folder import Done, camera_of, id_of, look
 from tests.simulated import eventually, simulated
@@ -45,7 +46,13 @@ class Keeper:
         self.refuse = b""
 
     async def offer(
-        self, payload: bytes | memoryview, camera: str, *, id_: bytes | None = None, patient: bool = False
+        self,
+        payload: bytes | memoryview,
+        camera: str,
+        *,
+        id_: bytes | None = None,
+        patient: bool = False,
+        parent: TraceContext | None = None,
     ) -> None:
         assert patient
         await self.room.acquire()

@@ -1,0 +1,1 @@
+"""Measurements: printed for people, written as JSON under build/."""

@@ -1,0 +1,180 @@
+"""Certificates: a site's own authority, and what it signs. The one room that knows the `cryptography` package.
+
+Elliptic curve P-256 and SHA-256: small, fast on edge machines, and every TLS 1.2 stack speaks them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_DAYS = 3650
+#: a certificate holds from a day before it was made: clocks of edge machines are wrong
+BEFORE = timedelta(days=1)
+#: it counts as used up when so much of its time, or this, is left: the next command renews it
+SPARE, SPARE_MOST = 1 / 3, timedelta(days=30)
+#: the most that the standard allows a common name to have
+LONGEST_NAME = 64
+Certificate = x509.Certificate
+Key = ec.EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its key."""
+
+    certificate: Certificate
+    key: Key
+
+
+def new_authority(days: int = CA_DAYS) -> Pair:
+    """Return a new authority. It may sign certificates of parts, but no other authorities."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    # a name of its own: two authorities of a site are trusted at once while one takes the other's place
+    name = _name(f"halimede site {secrets.token_hex(4)}")
+    builder = _builder(name, name, key, days).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    builder = builder.add_extension(_usage(signs=True), critical=True)
+    return Pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def new_client(authority: Pair, username: str, days: int) -> Pair:
+    """Return a certificate by which a user of the broker shows who it is."""
+    return _leaf(authority, username, days, ExtendedKeyUsageOID.CLIENT_AUTH, None)
+
+
+def new_server(authority: Pair, hosts: Sequence[str], days: int) -> Pair:
+    """Return a broker's certificate for these host names and addresses."""
+    names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+    return _leaf(authority, "halimede broker", days, ExtendedKeyUsageOID.SERVER_AUTH, names)
+
+
+def serves(certificate: Certificate, *, name: str = "", hosts: Sequence[str] = ()) -> bool:
+    """Say whether a certificate is what ``new_client`` or ``new_server`` would make, and has time enough left."""
+    end, begin = certificate.not_valid_after_utc, certificate.not_valid_before_utc
+    if end - datetime.now(UTC) <= min((end - begin - BEFORE) * SPARE, SPARE_MOST):
+        return False
+    if name:
+        return common_name(certificate) == name
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    return set(found) == {_host(host) for host in hosts}
+
+
+def common_name(certificate: Certificate) -> str:
+    """Return who a certificate is for."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
+def signer(certificate: Certificate, bundle: Sequence[Certificate]) -> Certificate | None:
+    """Return which authority of a bundle signed a certificate, None for none of them."""
+    for found in bundle:
+        try:
+            certificate.verify_directly_issued_by(found)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        return found
+    return None
+
+
+def belongs(key: Key, certificate: Certificate) -> bool:
+    """Say whether a key is a certificate's."""
+    return key.public_key() == certificate.public_key()
+
+
+def write_bundle(bundle: Sequence[Certificate]) -> bytes:
+    """Return certificates as PEM."""
+    return b"".join(found.public_bytes(serialization.Encoding.PEM) for found in bundle)
+
+
+def write_key(key: Key) -> bytes:
+    """Return a key as PEM, without a password: the file's mode guards it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def read_bundle(pem: bytes) -> list[Certificate]:
+    """Return the certificates in a PEM file; none where it is none."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []
+
+
+def read_key(pem: bytes) -> Key | None:
+    """Return the key in a PEM file, None where it is none of ours."""
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, ec.EllipticCurvePrivateKey) else None
+
+
+def _leaf(
+    authority: Pair, name: str, days: int, purpose: x509.ObjectIdentifier, hosts: x509.SubjectAlternativeName | None
+) -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(_name(name), authority.certificate.subject, key, days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    identifier = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
+    )
+    if hosts:
+        builder = builder.add_extension(hosts, critical=False)
+    return Pair(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BEFORE)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

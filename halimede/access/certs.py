@@ -1,0 +1,212 @@
+"""Certificates of a site's users and of its broker, in their folders: made, kept while they serve, renewed, replaced.
+
+Everything can be done again: what is there and serves is kept, so that a second run changes nothing, and one that was
+interrupted is completed by the next. A new authority takes its predecessor's place in three steps, each of which
+leaves all clients able to connect: trust both (``rotate_authority``), sign everything anew (``make_certificates`` with
+``rotate``), trust the new one alone (``finish_authority``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from halimede.access import authority as a
+from halimede.access import files
+from halimede.access.mosquitto import acl_file
+from halimede.access.report import Report
+from halimede.access.site import Site
+from halimede.errors import HalimedeError, InvalidFieldError
+
+DAYS, MOST_DAYS = 365, 3650
+CA, BROKER = "ca", "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One certificate of a site. ``folder`` is below the site's; ``username`` is ``ca`` and ``broker`` for these."""
+
+    username: str
+    folder: Path
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there for an entry: ``problem`` says why it does not serve, empty if it does."""
+
+    entry: Entry
+    path: Path
+    expires: datetime | None
+    problem: str = ""
+
+
+def make_certificates(
+    site: Site, folder: Path, *, days: int = DAYS, rotate: bool = False, only: Collection[str] = ()
+) -> Report:
+    """Make what is missing below ``folder``: authority, broker's and users' certificates, access rules.
+
+    What serves is kept, unless ``rotate`` (``only``: of these users, or ``broker``, alone). Users that are not in the
+    site lose their folders' content, and everyone their passwords: a folder is for one way to log in. Raises
+    InvalidFieldError for what the site asks for, HalimedeError for what is there, OSError.
+    """
+    _check(site, days)
+    entries = list(_entries(site))
+    names = {entry.username for entry in entries}
+    for name in only:
+        if name not in names:
+            raise InvalidFieldError("name", name, "it is not in this site: `halimede certs show` lists who is")
+    renewed = (set(only) or names) if rotate else set()
+    with files.locked(folder):
+        bundle, made = _trusted(folder), []
+        if not bundle:
+            pair = a.new_authority()
+            _write_authority(folder, [], pair)
+            bundle = [pair.certificate]
+            made.append(CA)
+        removed = files.forget_others(site, folder)
+        kept = [] if made else [CA]
+        for entry in entries:
+            serving = entry.username not in renewed and _serving(folder / entry.folder, entry, bundle)
+            if not serving:
+                _sign(_signing(folder, bundle), entry, folder, days)
+            files.forget(folder / entry.folder, files.LOGIN_FILES)
+            (kept if serving else made).append(entry.username)
+        _spread(site, folder, bundle)
+        ends = [found.expires for found in look(site, folder) if found.expires]
+        return Report(tuple(made), tuple(kept), removed, min(ends))
+
+
+def rotate_authority(site: Site, folder: Path) -> Report:
+    """Make a new authority, and let everyone trust the old one as well. Certificates are still the old one's."""
+    with files.locked(folder):
+        bundle = _trusted(folder)
+        if not bundle:
+            raise HalimedeError(f"{folder} has no ca.crt: make the site first, with `halimede certs init`")
+        pair = a.new_authority()
+        _write_authority(folder, bundle, pair)
+        _spread(site, folder, [pair.certificate, *bundle])
+        return Report((CA,), expires=pair.certificate.not_valid_after_utc)
+
+
+def finish_authority(site: Site, folder: Path) -> Report:
+    """Trust the newest authority alone. Raises HalimedeError while a certificate is of an older one."""
+    with files.locked(folder):
+        bundle = _trusted(folder)
+        pair = _signing(folder, bundle)
+        for entry in _entries(site):
+            chain = a.read_bundle(_bytes(folder / entry.folder / "tls.crt"))
+            if not chain or a.signer(chain[0], [pair.certificate]) is None:
+                raise HalimedeError(
+                    f"{entry.username} has no certificate of the new authority: `halimede certs rotate {folder}` "
+                    "first, and copy the new folders to where they are used"
+                )
+        files.write(folder / "ca.crt", a.write_bundle([pair.certificate]), lasting=True)
+        _spread(site, folder, [pair.certificate])
+        return Report((CA,) if len(bundle) > 1 else (), expires=pair.certificate.not_valid_after_utc)
+
+
+def look(site: Site, folder: Path) -> list[Found]:
+    """Return every certificate of the site, the authority's first, with when it expires."""
+    now = datetime.now(UTC)
+    bundle = _trusted(folder)
+    found = [Found(Entry(CA, Path()), folder / "ca.crt", each.not_valid_after_utc) for each in bundle]
+    for entry in _entries(site):
+        path = folder / entry.folder / "tls.crt"
+        pair = _read(folder / entry.folder)
+        if pair is None:
+            found.append(Found(entry, path, None, "missing" if not path.exists() else "no key that fits"))
+            continue
+        expires = pair.certificate.not_valid_after_utc
+        problem = "expired" if expires <= now else ""
+        if a.signer(pair.certificate, bundle) is None:
+            problem = "of another authority"
+        found.append(Found(entry, path, expires, problem))
+    return found
+
+
+def _spread(site: Site, folder: Path, bundle: list[a.Certificate]) -> None:
+    """Write whom to trust into every folder, and the access rules."""
+    trusted = a.write_bundle(bundle)
+    for entry in _entries(site):
+        files.write(files.make_folders(folder, entry.folder) / "ca.crt", trusted)
+    files.write(folder / BROKER / "acl", acl_file(site), files.SECRET)
+
+
+def _entries(site: Site) -> Iterator[Entry]:
+    yield Entry(BROKER, Path(BROKER), tuple(site.broker))
+    for principal in site.principals():
+        yield Entry(principal.username, Path(principal.folder))
+
+
+def _sign(authority: a.Pair, entry: Entry, folder: Path, days: int) -> None:
+    path = files.make_folders(folder, entry.folder)
+    server = entry.username == BROKER
+    leaf = a.new_server(authority, entry.hosts, days) if server else a.new_client(authority, entry.username, days)
+    # a reader in between finds a pair that does not fit, says so and tries again
+    files.write(path / "tls.key", a.write_key(leaf.key), files.SECRET)
+    files.write(path / "tls.crt", a.write_bundle([leaf.certificate]))
+
+
+def _serving(path: Path, entry: Entry, bundle: list[a.Certificate]) -> a.Pair | None:
+    pair = _read(path)
+    if pair is None or a.signer(pair.certificate, bundle) is None:
+        return None
+    name = "" if entry.hosts else entry.username
+    return pair if a.serves(pair.certificate, name=name, hosts=entry.hosts) else None
+
+
+def _read(path: Path) -> a.Pair | None:
+    chain, key = a.read_bundle(_bytes(path / "tls.crt")), a.read_key(_bytes(path / "tls.key"))
+    return a.Pair(chain[0], key) if chain and key and a.belongs(key, chain[0]) else None
+
+
+def _trusted(folder: Path) -> list[a.Certificate]:
+    pem = _bytes(folder / "ca.crt")
+    bundle = a.read_bundle(pem)
+    if pem and not bundle:
+        raise HalimedeError(f"{folder / 'ca.crt'} is no certificate: put it back from a copy, or begin a new folder")
+    return bundle
+
+
+def _signing(folder: Path, bundle: list[a.Certificate]) -> a.Pair:
+    """Return the authority whose key is here. Raises HalimedeError."""
+    path = folder / "ca.key"
+    key = a.read_key(_bytes(path))
+    for each in bundle:
+        if key and a.belongs(key, each):
+            if each.not_valid_after_utc <= datetime.now(UTC):
+                raise HalimedeError(f"the authority in {folder} has expired: `halimede certs rotate --ca {folder}`")
+            return a.Pair(each, key)
+    trouble = "fits no certificate in ca.crt" if path.exists() else "is not there"
+    raise HalimedeError(
+        f"{path} {trouble}, so nothing can be signed: put it back, or `halimede certs rotate --ca {folder}`"
+    )
+
+
+def _write_authority(folder: Path, older: list[a.Certificate], pair: a.Pair) -> None:
+    """Write the certificate first: without it its key would be of no use, without the key it is only trusted."""
+    files.write(folder / "ca.crt", a.write_bundle([pair.certificate, *older]), lasting=True)
+    files.write(folder / "ca.key", a.write_key(pair.key), files.SECRET, lasting=True)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+
+
+def _check(site: Site, days: int) -> None:
+    if not 1 <= days <= MOST_DAYS:
+        raise InvalidFieldError("days", days, f"use 1 to {MOST_DAYS}")
+    for principal in site.principals():
+        longest = a.LONGEST_NAME - len(principal.username) + len(principal.name)
+        if len(principal.name) > longest:
+            raise InvalidFieldError(
+                "site",
+                principal.name,
+                f"a {principal.role.value}'s name in a certificate has at most {longest} letters",
+            )

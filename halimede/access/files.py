@@ -1,0 +1,120 @@
+"""Files of a site: written whole or not at all, secret from their creation on, by one command at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+
+from halimede.access.site import FOLDERS, NODE_ROLES, Principal, Site, word_of
+from halimede.errors import HalimedeError
+from halimede.topic import Role
+
+SECRET, PUBLIC, OWN_FOLDER = 0o600, 0o644, 0o700
+#: all that a user's folder may hold of ours
+LOGIN_FILES = ("username", "password")
+TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a site's folder and hold it: two commands at once would undo one another's work."""
+    make_folder(folder)
+    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SECRET)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise HalimedeError(f"{folder} is being changed by another command: try again when it is done") from None
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that only its owner may look into."""
+    path.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)  # parents that are not ours follow the umask
+    if path.stat().st_mode & 0o077:
+        path.chmod(OWN_FOLDER)
+
+
+def make_folders(folder: Path, below: PurePath) -> Path:
+    """Make a folder some levels below another, each level for its owner alone; return it."""
+    for part in below.parts:
+        folder /= part
+        make_folder(folder)
+    return folder
+
+
+def write(path: Path, content: bytes | str, mode: int = PUBLIC, *, lasting: bool = False) -> bool:
+    """Replace a file by one with this content and mode; a reader sees the old one or the new one. False: as it was.
+
+    ``lasting``: it outlives a power cut from now on; what can be made again need not wait for the disk.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_bytes() == data and path.stat().st_mode & 0o777 == mode:
+            return False
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)  # of a command that was killed
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(handle, "wb") as file:
+        os.fchmod(handle, mode)  # whatever the umask is
+        file.write(data)
+        if lasting:
+            file.flush()
+            os.fsync(handle)
+    new.replace(path)
+    return True
+
+
+def text(path: Path) -> str | None:
+    """Return a small file's text; None when it is not there or no text."""
+    try:
+        return path.read_text().strip()
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return None
+
+
+def forget(path: Path, names: tuple[str, ...]) -> bool:
+    """Remove these files from a folder; return whether one was there."""
+    found = False
+    for name in names:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            (path / name).unlink()
+            found = True
+    return found
+
+
+def forget_others(site: Site, folder: Path) -> tuple[str, ...]:
+    """Remove the credentials of users that are no longer in the site; return their names."""
+    wanted = {principal.username for principal in site.principals()}
+    gone = [found for found in _there(folder) if found.username not in wanted]
+    removed = []
+    for principal in gone:
+        path = folder / principal.folder
+        if forget(path, LOGIN_FILES + TLS_FILES):
+            removed.append(principal.username)
+        for emptied in (path, path.parent):
+            with contextlib.suppress(OSError):  # something else lies there: not ours to remove
+                emptied.rmdir()
+    return tuple(removed)
+
+
+def _there(folder: Path) -> Iterator[Principal]:
+    """Yield the users whose folders are there."""
+    for node in _children(folder / "nodes"):
+        words = {path.name for path in _children(node)}
+        yield from (Principal(role, node.name) for role in NODE_ROLES if word_of(role) in words)
+    for role, name in FOLDERS.items():
+        yield from (Principal(role, path.name) for path in _children(folder / name))
+    if (folder / "gm").is_dir():
+        yield Principal(Role.GM)
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,82 @@
+"""Passwords of a site's users: random ones, each in its user's folder, and the file by which Mosquitto knows them.
+
+The file is written here and not by ``mosquitto_passwd``: no password ever is on a command line or in a second file,
+and a site can be made where no Mosquitto is installed. What it holds is the form that Mosquitto documents: PBKDF2 with
+SHA-512, ``$7$<iterations>$<salt>$<hash>``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+
+from halimede.access import files
+from halimede.access.mosquitto import acl_file
+from halimede.access.report import Report
+from halimede.access.site import Site
+
+PASSWORD_BYTES, SALT_BYTES, HASH_BYTES = 32, 12, 64
+#: Mosquitto's own number. The passwords are 256 random bits, which more rounds would not make harder to find; but the
+#: broker's one thread does them for whoever knocks
+ITERATIONS = 101
+
+
+def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> Report:
+    """Give each user a password, in its folder below ``folder``; write the broker's password file and access rules.
+
+    What is there is kept, unless ``rotate``; users that are not in the site lose theirs, as does everyone their
+    certificates: a folder is for one way to log in. Raises OSError, and HalimedeError where another command is at it.
+    """
+    with files.locked(folder):
+        return _make(site, folder, rotate=rotate)
+
+
+def _make(site: Site, folder: Path, *, rotate: bool) -> Report:
+    broker = folder / "broker"
+    files.make_folder(broker)
+    known = _known(files.text(broker / "passwords") or "")
+    lines: list[str] = []
+    made: list[str] = []
+    kept: list[str] = []
+    removed = files.forget_others(site, folder)
+    for principal in site.principals():
+        own = files.make_folders(folder, principal.folder)
+        files.forget(own, files.TLS_FILES)
+        password = None if rotate else files.text(own / "password")
+        (kept if password else made).append(principal.username)
+        password = password or secrets.token_urlsafe(PASSWORD_BYTES)
+        files.write(own / "username", principal.username + "\n", files.SECRET)
+        files.write(own / "password", password + "\n", files.SECRET)
+        line = known.get(principal.username, "")
+        lines.append(f"{principal.username}:{line if _fits(password, line) else hashed(password)}\n")
+    files.write(broker / "passwords", "".join(lines), files.SECRET)
+    files.write(broker / "acl", acl_file(site), files.SECRET)
+    return Report(tuple(made), tuple(kept), removed)
+
+
+def hashed(password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS) -> str:
+    """Return a password as Mosquitto's password file holds it."""
+    salt = salt or secrets.token_bytes(SALT_BYTES)
+    found = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations, HASH_BYTES)
+    return f"$7${iterations}${base64.b64encode(salt).decode()}${base64.b64encode(found).decode()}"
+
+
+def _known(content: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in content.splitlines())
+    return {name: value for name, _, value in pairs if value}
+
+
+def _fits(password: str, line: str) -> bool:
+    """Say whether a line of the file is of this password: it is kept then, so that nothing changes without need."""
+    parts = line.split("$")
+    if len(parts) != 5 or parts[1] != "7" or parts[2] != str(ITERATIONS):
+        return False
+    try:
+        salt = base64.b64decode(parts[3], validate=True)
+    except binascii.Error:
+        return False
+    return bool(salt) and hmac.compare_digest(hashed(password, salt=salt), line)

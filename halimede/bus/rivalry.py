@@ -1,0 +1,76 @@
+"""Two clients with one id: who gives way, for how long, and how one can tell.
+
+A broker lets the newcomer in and ends the older connection, so two clients that both come back at once chase each
+other for ever. The one that was there first stays: it comes back at once, a few times. The newcomer gives way for long
+enough that the other settles. Neither needs to know of the other for that, only whether its own last connection held.
+
+MQTT 5 has a reason code for it (0x8E), and with that it is sure. Mosquitto 2.0.11 closes the older connection without
+a word: several in a row that were accepted and ended soon, with the broker there all the time, mean the same. Or
+somebody has read it in messages (``proven``).
+"""
+
+from __future__ import annotations
+
+import random
+
+#: seconds that one gives way, for the first time; at most four times that
+PAUSE = (20.0, 40.0)
+LONGEST = 4
+#: a connection that ended sooner is a brief one
+BRIEF = 2.0
+#: a connection that held this long makes its client the one that was there first
+SETTLED = 5.0
+#: so many brief connections in a row are taken for a rival's work: by one that gave way before, by a newcomer, by a
+#: settled client
+RETURNED, NEWCOMER, INCUMBENT = 2, 3, 6
+
+
+class Rivalry:
+    """What one client knows of a rival.
+
+    Attributes:
+        suspected: the operator is to be told, once there is a connection.
+
+    """
+
+    def __init__(self) -> None:
+        self.suspected = False
+        self._settled = False
+        self._giving_way = False
+        self._brief = 0
+        #: how often it gave way since it was last settled
+        self._yielded = 0
+
+    def refused(self) -> None:
+        """There was no connection at all: the broker is away, or busy."""
+        self._brief = 0
+
+    def proven(self) -> bool:
+        """Take it as sure that there is a rival; return whether this client is to end its connection and give way."""
+        self._giving_way = not self._settled
+        return self._giving_way
+
+    def ended(self, lasted: float, *, told: bool, chance: random.Random) -> float:
+        """Take the end of a connection that lasted so many seconds; return for how many to give way, mostly none.
+
+        ``told``: the broker said that another client took the session over.
+        """
+        if lasted >= SETTLED:
+            self._settled, self._yielded = True, 0
+        self._brief = self._brief + 1 if told or lasted < BRIEF else 0
+        if not self._giving_way and self._brief < self._patience(told=told):
+            return 0.0
+        pause = chance.uniform(*PAUSE) * min(1 << min(self._yielded, 8), LONGEST)
+        self.suspected = True
+        self._settled = self._giving_way = False
+        self._brief = 0
+        self._yielded += 1
+        return pause
+
+    def _patience(self, *, told: bool) -> int:
+        """Return how many brief connections in a row mean that there is a rival to give way to."""
+        if self._settled:
+            return INCUMBENT
+        if told:
+            return 1
+        return RETURNED if self._yielded else NEWCOMER

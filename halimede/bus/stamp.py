@@ -1,0 +1,44 @@
+"""Order between the messages of one sender, carried beside them as user properties: an epoch, and a number within it.
+
+MQTT keeps the order of one connection, but what is sent again, bridged or replayed comes late. Whoever must not take
+back what was said later compares stamps. A sender that gives no number makes no claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from halimede.errors import InvalidFieldError
+
+#: SQLite's integers end here; an epoch or number beyond is a mistake or an attack
+MAX_INTEGER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """When something was said, by its sender's own count. ``number`` 0: not known."""
+
+    epoch: int = 0
+    number: int = 0
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The user properties that carry it."""
+        return {"epoch": str(self.epoch), "number": str(self.number)}
+
+    def overtaken_by(self, other: Stamp) -> bool:
+        """Whether ``other`` was said later, as far as that is known."""
+        known = self.number > 0 and other.number > 0
+        return known and (self.epoch, self.number) < (other.epoch, other.number)
+
+    @classmethod
+    def read(cls, properties: Mapping[str, str]) -> Stamp:
+        """Read user properties; without any of them all is 0. Raises InvalidFieldError of what is no number."""
+        return cls(*(_number(properties.get(field, "0"), field) for field in ("epoch", "number")))
+
+
+def _number(text: str, field: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_INTEGER)) or int(text) > MAX_INTEGER:
+        raise InvalidFieldError(field, text, f"send a number of at most {MAX_INTEGER} as user property")
+    return int(text)

@@ -1,0 +1,67 @@
+"""How fast the broker answers, and what it says of itself: measured with a camera that nobody else has.
+
+An operator may publish and read camera frames, so a frame to oneself works under every access rule. It is read at
+QoS 0: a broker without ``set_tcp_nodelay`` then holds its acknowledgement back until the system's delayed
+acknowledgement of the frame, for 40 ms (Nagle's algorithm), and that is what gives it away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from statistics import median
+
+from halimede import topics
+from halimede.bus.port import Bus, Packet
+from halimede.errors import BusError
+
+#: seconds that the broker's word on its version may take
+VERSION_S = 0.5
+VERSION = "$SYS/broker/version"
+
+
+async def round_trips(bus: Bus, count: int, *, timeout_s: float = 5.0) -> list[float]:
+    """Publish frames to oneself, one after the other; return the milliseconds of each until the broker's answer.
+
+    Raises RefusedError where an operator's rights are missing, DisconnectedError.
+    """
+    address = topics.CAMERA_FRAME.at(ns="default", camera=f"doctor-{secrets.token_hex(8)}")
+    loop, times = asyncio.get_running_loop(), []
+    await bus.listen(address.text, 0, _ignore, count + 1)
+    try:
+        for _ in range(count):
+            began = loop.time()
+            await bus.publish(address, b"halimede doctor", timeout_s=timeout_s)
+            times.append((loop.time() - began) * 1000)
+    finally:
+        await bus.unlisten(address.text)
+    return times
+
+
+async def round_trip_ms(bus: Bus) -> float | None:
+    """Return the middle one of a few round trips, None where they are not allowed."""
+    try:
+        return round(median(await round_trips(bus, 5)), 2)
+    except BusError:
+        return None
+
+
+async def broker_version(bus: Bus) -> str:
+    """Return what the broker says that it is, empty where it does not say it to us."""
+    said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def heard(packet: Packet) -> None:
+        if not said.done():
+            said.set_result(packet.payload.decode("utf-8", "replace")[:100])
+
+    try:
+        await bus.listen(VERSION, 0, heard, 1)
+        async with asyncio.timeout(VERSION_S):
+            return await said
+    except (BusError, TimeoutError):
+        return ""
+    finally:
+        await bus.unlisten(VERSION)
+
+
+async def _ignore(_: Packet) -> None: ...

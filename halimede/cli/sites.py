@@ -1,0 +1,242 @@
+"""What `halimede certs` does: ``site.yaml`` read and written, certificates and rules made, the next step said."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from halimede.access import certs, files
+from halimede.access.emqx import acl_conf
+from halimede.access.mosquitto import acl_file, configuration
+from halimede.access.report import Report
+from halimede.access.site import Site, read_site
+from halimede.cli.output import Format, clean, console, table, to_yaml
+from halimede.errors import HalimedeError, InvalidFieldError
+
+Names = dict[str, list[str]]
+HEAD = """\
+# Who there is on this site's broker. Edit it, then run `halimede certs init` with this folder again.
+"""
+#: a site file of ten thousand long names
+MOST_BYTES = 4 * 1024 * 1024
+SOON = 30
+#: names that a summary shows before it only counts
+SHOWN = 12
+
+
+def init(folder: Path, given: Names, *, prefix: str, install: str, days: int) -> None:
+    """Make a site, or bring its files in line with its ``site.yaml``."""
+    options = {**given, **{key: value for key, value in (("prefix", prefix), ("install", install)) if value}}
+    with _usable(folder):
+        there = _read(folder, missing=True)
+        site = there if there and not options else read_site(options)
+        if there and site != there:
+            raise InvalidFieldError(
+                "FOLDER", str(folder), "there is another site: change it with `halimede certs add` and `remove`, or "
+                "edit its site.yaml and run `halimede certs init` without options"
+            )  # fmt: skip
+        if not site.nodes and not there:
+            raise InvalidFieldError("--node", "", "name at least one node")
+        _make(site, folder, days=days)
+
+
+def add(folder: Path, given: Names, *, days: int) -> None:
+    """Put names into a site."""
+    with _usable(folder):
+        changed = _plain(_site(folder))
+        for field, names in _some(given).items():
+            for name in names:
+                if name in changed[field]:
+                    raise InvalidFieldError(field, name, "it is in this site already")
+                changed[field].append(name)
+        _make(read_site(changed), folder, days=days)
+
+
+def remove(folder: Path, given: Names) -> None:
+    """Take names out of a site."""
+    with _usable(folder):
+        changed = _plain(_site(folder))
+        for field, names in _some(given).items():
+            for name in names:
+                if name not in changed[field]:
+                    raise InvalidFieldError(field, name, "it is not in this site: `halimede certs show` lists who is")
+                changed[field].remove(name)
+        _make(read_site(changed), folder)
+
+
+def rotate(folder: Path, only: list[str], *, days: int) -> None:
+    """Make new certificates."""
+    with _usable(folder):
+        _make(_site(folder), folder, days=days, rotate=True, only=only)
+
+
+def rotate_authority(folder: Path, *, finish: bool) -> None:
+    """Begin to trust a new authority, or stop trusting the old one."""
+    with _usable(folder):
+        site = _site(folder)
+        report = certs.finish_authority(site, folder) if finish else certs.rotate_authority(site, folder)
+        where = f"copy every ca.crt below {folder} to where it is used, and restart the broker"
+        if finish:
+            state = "the new authority alone counts" if report.made else "there is one authority: nothing to finish"
+            steps = [where] if report.made else []
+        else:
+            state = "there is a new authority; the old one counts too, and everyone still has its certificates"
+            steps = [where, f"halimede certs rotate {folder}   # then copy all folders again",
+                     f"halimede certs rotate --finish {folder}"]  # fmt: skip
+        _say([state], steps)
+
+
+def show(folder: Path, form: Format) -> int:
+    """Show who there is; return 1 where a certificate is missing, does not serve or has expired."""
+    now = datetime.now(UTC)
+    with _usable(folder):
+        site = _site(folder)
+        found = certs.look(site, folder)
+    roles = {principal.username: principal.role.value for principal in site.principals()}
+    rows = []
+    for each in found:
+        name = each.entry.username
+        days = math.floor((each.expires - now).total_seconds() / 86_400) if each.expires else None
+        rows.append({"user": name, "role": roles.get(name, {"ca": "authority"}.get(name, name)), "days": days,
+                     "expires": each.expires.isoformat() if each.expires else None, "problem": each.problem,
+                     "file": str(each.path)})  # fmt: skip
+    if form is Format.JSON:
+        for row in rows:
+            sys.stdout.write(json.dumps(row) + "\n")
+    else:
+        cells = [(str(r["user"]), str(r["role"]), _time(r["days"], str(r["problem"])), str(r["file"])) for r in rows]
+        console().print(table(("USER", "ROLE", "EXPIRES IN", "FILE"), cells))
+    return int(any(row["problem"] for row in rows))
+
+
+def acl(folder: Path, target: str, prefix: str) -> None:
+    """Print access rules."""
+    with _usable(folder):
+        site = _site(folder)
+    if prefix:
+        site = read_site({**_plain(site), "prefix": prefix})
+    sys.stdout.write(acl_conf(site) if target == "emqx" else acl_file(site))
+
+
+def _make(
+    site: Site, folder: Path, *, days: int = certs.DAYS, rotate: bool = False, only: list[str] | None = None
+) -> None:
+    """Make what is missing; the list of who there is comes last, so that a command that fails changed nothing in it."""
+    folder = folder.absolute()
+    report = certs.make_certificates(site, folder, days=days, rotate=rotate, only=only or ())
+    files.write(folder / "broker" / "mosquitto.conf", configuration(site, folder))
+    files.write(files.make_folders(folder, Path("emqx")) / "acl.conf", acl_conf(site))
+    changed = files.write(folder / "site.yaml", HEAD + to_yaml(_plain(site)), lasting=True)
+    lines = [f"{word:<8} {_list(names)}" for word, names in
+             (("made", report.made), ("kept", report.kept), ("removed", report.removed)) if names]  # fmt: skip
+    if report.expires:
+        lines.append(f"expires  {report.expires:%Y-%m-%d} the first of them: `halimede certs rotate` before that")
+    _say(lines, _steps(site, folder, report, changed=changed))
+
+
+def _steps(site: Site, folder: Path, report: Report, *, changed: bool) -> list[str]:
+    if not report.changed and not changed:
+        return []
+    broker = f"mqtts://{site.broker[0]}:8883"
+    steps = []
+    if certs.CA in report.made:
+        steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (its "
+                     "first lines say more; for EMQX: emqx/acl.conf)")  # fmt: skip
+    elif certs.BROKER in report.made or changed:
+        steps.append(f"copy {folder}/broker to the broker and send it SIGHUP (systemctl reload mosquitto)")
+    fresh = set(report.made)
+    shown = [p for p in site.principals() if p.username in fresh]
+    nodes = list(dict.fromkeys(p.name for p in shown if p.folder.parts[0] == "nodes"))
+    steps += [
+        f"copy {folder}/nodes/{name} to node {name}: services.lc --node {name} --broker {broker} --credentials DIR"
+        for name in nodes[:SHOWN]
+    ]
+    if len(nodes) > SHOWN:
+        steps.append(f"... and likewise {len(nodes) - SHOWN} more nodes")
+    if "gm" in fresh:
+        steps.append(f"copy {folder}/gm to GM: services.gm --broker {broker} --credentials DIR")
+    others = [str(p.folder) for p in shown if p.folder.parts[0] not in {"nodes", "gm"}]
+    if others:
+        steps.append(
+            f"give the others their folders ({_list(others)}): HALIMEDE_BROKER={broker} HALIMEDE_CREDENTIALS=DIR"
+        )
+    if certs.CA in report.made:
+        steps.append(f"keep {folder}/ca.key to yourself, with a copy in a safe place: whoever has it can be anyone")
+    return steps
+
+
+def _say(lines: list[str], steps: list[str]) -> None:
+    out = console()
+    for line in lines:
+        out.print(Text(clean(line)))
+    if steps:
+        out.print(Text("next:", style="bold"))
+    for number, step in enumerate(steps, 1):
+        out.print(Text(f"  {number}. {clean(step)}"))
+
+
+def _list(names: tuple[str, ...] | list[str]) -> str:
+    rest = f", ... ({len(names)})" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + rest
+
+
+def _time(days: Any, problem: str) -> str:
+    if days is None or problem:
+        return problem
+    return f"{days} days{': soon' if days < SOON else ''}"
+
+
+def _some(given: Names) -> Names:
+    if not given:
+        raise InvalidFieldError("--node", "", "name somebody: --node, --camera, --operator, --consumer or --broker")
+    return given
+
+
+def _plain(site: Site) -> dict[str, Any]:
+    """Return a site with every field, as a user finds it most easily."""
+    found = {name: getattr(site, name) for name in site.__struct_fields__}
+    return {
+        key: value for key, value in msgspec.to_builtins(found).items() if value or key not in {"prefix", "install"}
+    }
+
+
+def _site(folder: Path) -> Site:
+    found = _read(folder)
+    assert found is not None, "it would have raised"  # noqa: S101 - for the type checker
+    return found
+
+
+def _read(folder: Path, *, missing: bool = False) -> Site | None:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    path = folder / "site.yaml"
+    if not path.exists():
+        if missing:
+            return None
+        raise InvalidFieldError("FOLDER", str(folder), "there is no site.yaml: make a site with `halimede certs init`")
+    if path.stat().st_size > MOST_BYTES:
+        raise InvalidFieldError("FOLDER", str(path), f"a site file has at most {MOST_BYTES} bytes")
+    try:
+        return read_site(YAML(typ="safe", pure=True).load(path.read_text()))
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise HalimedeError(f"{path} is no YAML: {' '.join(str(error).split())[:300]}") from None
+
+
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HalimedeError(
+            f"{error.filename or folder} cannot be used ({error.strerror}): choose another folder, or make room"
+        ) from error

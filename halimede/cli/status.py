@@ -1,0 +1,162 @@
+"""``halimede status``: one screen that says whether all is well, and if not, what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from halimede.api.jointinference import PLURAL as SERVICES
+from halimede.api.model import PLURAL as MODELS
+from halimede.cli import advice, pulse, tables
+from halimede.cli.advice import Task
+from halimede.cli.broker import Broker
+from halimede.cli.client import Client, NoBrokerError, NotLetInError, UnreachableError
+from halimede.cli.output import COLOURS, Format, clean, console, dump, plain
+from halimede.cli.tables import dig, text
+from halimede.messages import NodeInfo
+
+#: how long a GM that is just being restarted is waited for
+PATIENCE_S = 2.0
+SHOWN_SERVICES, SHOWN_TASKS, SHOWN_NAMES = 20, 20, 5
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What was seen. ``error``: why the rest could not be looked at."""
+
+    broker: str
+    reachable: bool = True
+    broker_version: str = ""
+    round_trip_ms: float | None = None
+    gm: Mapping[str, Any] | None = None
+    nodes: Sequence[NodeInfo] = ()
+    services: Sequence[Mapping[str, Any]] = ()
+    models: Sequence[Mapping[str, Any]] = ()
+    error: str = ""
+    more: bool = field(default=False)
+
+    def tasks(self) -> list[Task]:
+        """Return what there is to do, the most important first."""
+        if not self.reachable:
+            return [Task("broker", self.error, "`halimede doctor` looks closer")]
+        if self.gm is None:
+            return [Task("gm", self.error, "`halimede doctor` looks closer")]
+        return [
+            *advice.on_resources("ji", self.services),
+            *advice.on_resources("model", self.models),
+            *advice.on_nodes(self.nodes, str(self.gm.get("version") or "")),
+        ]
+
+
+async def status(broker: Broker, form: Format) -> int:
+    """Show how everything is. Returns 0 when all is well, else 1."""
+    seen = await look(broker)
+    tasks = seen.tasks()
+    if form in {Format.JSON, Format.YAML}:
+        dump(document(seen, tasks), form)
+    else:
+        render(console(), seen, tasks)
+    return 1 if tasks else 0
+
+
+async def look(broker: Broker) -> Snapshot:
+    """Look at everything once."""
+    seen = Snapshot(str(broker))
+    try:
+        async with Client.to(broker, patience_s=PATIENCE_S) as client:
+            seen.round_trip_ms = await pulse.round_trip_ms(client.bus)
+            if not broker.settings.prefix:
+                seen.broker_version = await pulse.broker_version(client.bus)
+            said = await client.version()
+            seen.gm = said if isinstance(said, Mapping) else {"version": said}
+            seen.nodes = await client.nodes()
+            seen.services, more_services = await client.list(SERVICES)
+            seen.models, more_models = await client.list(MODELS)
+            seen.more = more_services or more_models
+    except (NoBrokerError, NotLetInError) as error:
+        seen.reachable, seen.error = False, str(error)
+    except UnreachableError as error:
+        seen.error = str(error)
+    return seen
+
+
+def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return a snapshot for programs."""
+    return {
+        "healthy": not tasks,
+        "broker": {
+            "address": seen.broker,
+            "reachable": seen.reachable,
+            "version": seen.broker_version,
+            "roundTripMs": seen.round_trip_ms,
+        },
+        "gm": {"online": seen.gm is not None, **(seen.gm or {})},
+        "nodes": [plain(node) for node in sorted(seen.nodes, key=lambda n: n.name)],
+        "services": [
+            {
+                "namespace": dig(body, "metadata", "namespace"),
+                "name": dig(body, "metadata", "name"),
+                "phase": tables.phase(body),
+                "reason": advice.reason(body),
+                "message": tables.condition(body),
+            }
+            for body in sorted(seen.services, key=advice.rank)
+        ],
+        "todo": [asdict(task) for task in tasks],
+    }
+
+
+def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
+    """Print a snapshot for people."""
+    speed = "" if seen.round_trip_ms is None else f", round trip {seen.round_trip_ms:g} ms"
+    version = f", {seen.broker_version}" if seen.broker_version else ""
+    _line(out, "Broker", f"{seen.broker}{version}{speed}" if seen.reachable else f"{seen.broker}: not there")
+    if seen.gm is not None:
+        _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")
+        _line(out, "Nodes", _nodes(seen.nodes))
+        phases = Counter(tables.phase(body) for body in seen.services)
+        shown = ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=_place)) or "none: `halimede apply -f FILE`"
+        _line(out, "Services", shown + (" (the list was cut)" if seen.more else ""))
+        for body in sorted(seen.services, key=advice.rank)[:SHOWN_SERVICES]:
+            phase = tables.phase(body)
+            row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
+            row.append(phase, style=COLOURS.get(phase, ""))
+            out.print(row.append(clean("  " + tables.condition(body)), style="dim"))
+    elif seen.reachable:
+        _line(out, "GM", "not there")
+    if not tasks:
+        out.print(Text("All is well.", style="green"))
+        return
+    out.print(Text("\nTo do", style="bold"))
+    for task in tasks[:SHOWN_TASKS]:
+        out.print(Text(clean(f"  {task.about}: {task.what}"), style="yellow"))
+        out.print(Text(clean(f"    {task.do}")))
+    if len(tasks) > SHOWN_TASKS:
+        out.print(f"  and {len(tasks) - SHOWN_TASKS} more: `halimede status -o json`")
+
+
+def _nodes(nodes: Sequence[NodeInfo]) -> str:
+    groups = {
+        "online": [n.name for n in nodes if n.online and not n.drained],
+        "offline": [n.name for n in nodes if not n.online],
+        "drained": [n.name for n in nodes if n.drained],
+    }
+    parts = [f"{len(groups['online'])} online"]
+    for state in ("offline", "drained"):
+        if names := sorted(groups[state]):
+            more = ", ..." if len(names) > SHOWN_NAMES else ""
+            parts.append(f"{len(names)} {state} ({', '.join(names[:SHOWN_NAMES])}{more})")
+    return ", ".join(parts)
+
+
+def _place(phase: str) -> int:
+    return advice.WORST_FIRST.index(phase) if phase in advice.WORST_FIRST else 0
+
+
+def _line(out: Console, title: str, what: str) -> None:
+    out.print(Text(f"{title + ':':<10}", style="bold").append(clean(what), style="not bold"))

@@ -1,0 +1,151 @@
+"""A recording: a folder of frames as files, and ``index.jsonl``, which says when each came and what it was.
+
+A frame's file is in place, under its final name, before its line is in the index; so however a recording ended, all
+that its index names is whole. Pictures are ordinary JPEG and PNG files.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+import msgspec
+
+from halimede import codec, topics
+from halimede.cli.images import MAGIC
+from halimede.errors import DecodeError, HalimedeError
+from halimede.messages import Frame
+
+INDEX = "index.jsonl"
+ENDINGS = {"jpeg": "jpg", "png": "png", "raw": "raw"}
+#: seconds between frames where nothing says otherwise
+PLAIN_GAP_S = 1 / 25
+
+
+class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
+    """One line of the index. ``offset_ms``: after the first frame; ``id``: empty for a bare picture."""
+
+    file: str
+    offset_ms: float
+    size: int
+    encoding: Literal["raw", "jpeg", "png"]
+    id: str = ""
+    sequence: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Tape:
+    """A recording that is being written."""
+
+    folder: Path
+    index: IO[bytes]
+    frames: int = 0
+    size: int = 0
+
+    def add(self, payload: bytes, offset_ms: float) -> None:
+        """Keep one camera message. Raises DecodeError for what is no frame, HalimedeError when it cannot be kept."""
+        frame = read(payload)
+        name = f"{self.frames:08}.{ENDINGS[frame.encoding]}"
+        data = memoryview(frame.data)
+        entry = Entry(
+            file=name,
+            offset_ms=round(offset_ms, 3),
+            size=data.nbytes,
+            encoding=frame.encoding,
+            id=bytes(frame.id).hex() if any(frame.id) else "",
+            sequence=frame.sequence,
+            dtype=frame.dtype,
+            shape=tuple(frame.shape),
+        )
+        with _kept(self.folder):
+            part = self.folder / f".{name}.part"
+            part.write_bytes(data)
+            part.replace(self.folder / name)
+            self.index.write(msgspec.json.encode(entry) + b"\n")
+            self.index.flush()
+        self.frames += 1
+        self.size += data.nbytes
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Tape]:
+    """Open a new recording; a folder that holds anything is refused."""
+    with _kept(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise HalimedeError(f"{folder}: it is not empty: name a new folder, so that no recording is overwritten")
+        index = (folder / INDEX).open("xb")
+    with index:
+        yield Tape(folder, index)
+        with _kept(folder):
+            os.fsync(index.fileno())
+
+
+def load(folder: Path) -> list[Entry]:
+    """Read the index of a recording; a line that was cut off when it ended is left out."""
+    path = folder / INDEX
+    entries: list[Entry] = []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise HalimedeError(f"{path}: cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            entry = msgspec.json.decode(line, type=Entry)
+        except msgspec.DecodeError as error:
+            if number == len(lines):
+                break
+            raise HalimedeError(f"{path}, line {number}: {error}: mend the line, or take it out") from error
+        if Path(entry.file).name != entry.file or entry.offset_ms < 0:
+            raise HalimedeError(f"{path}, line {number}: it names no file of this folder, or no time: take it out")
+        entries.append(entry)
+    if not entries:
+        raise HalimedeError(f"{path}: it names no frame: record some, or remove the file if these are plain pictures")
+    return sorted(entries, key=lambda entry: entry.offset_ms)
+
+
+def payload(folder: Path, entry: Entry, camera: str, sequence: int) -> bytes:
+    """Return a frame as its camera publishes it, with a new id: another frame of the same picture."""
+    try:
+        data = (folder / entry.file).read_bytes()
+    except OSError as error:
+        raise HalimedeError(f"{folder / entry.file}: cannot be read: {error.strerror}") from error
+    if not entry.id and entry.encoding != "raw":
+        return data
+    frame = Frame(
+        id=secrets.token_bytes(16),
+        camera=camera,
+        sequence=sequence,
+        encoding=entry.encoding,
+        dtype=entry.dtype,
+        shape=list(entry.shape),
+        data=memoryview(data),
+    )
+    return codec.encode(topics.REQUEST, frame)
+
+
+def read(payload: bytes) -> Frame:
+    """Read a camera message; a bare picture has an id of zeros. Raises DecodeError."""
+    for encoding, magic in MAGIC.items():
+        if payload.startswith(magic):
+            return Frame(id=bytes(16), encoding=encoding, data=memoryview(payload))
+    if not payload:
+        raise DecodeError("the message is empty")
+    return codec.decode(topics.REQUEST, payload)
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HalimedeError(f"{folder}: cannot be written: {error.strerror}: name a folder with room") from error

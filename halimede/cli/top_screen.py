@@ -1,0 +1,117 @@
+"""How ``top`` looks: as many columns as the terminal has room for, the most telling ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from halimede.cli.output import clean, table
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its title, how a cell is read, and the width of a terminal that has room for it."""
+
+    title: str
+    cell: Callable[[Row], str]
+    room: int = 0
+
+
+def _count(key: str) -> Callable[[Row], str]:
+    return lambda row: str(row[key])
+
+
+def _rate(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[key]:.1f}"
+
+
+def _ms(*keys: str) -> Callable[[Row], str]:
+    return lambda row: "/".join("-" if row[key] is None else f"{row[key]:.3g}" for key in keys)
+
+
+SERVICES = (
+    Column("SERVICE", lambda row: f"{row['namespace']}/{row['name']}"),
+    Column("PHASE", lambda row: row["phase"]),
+    Column("FRAMES/S", _rate("framesPerSecond")),
+    Column("UP/S", _rate("uploadsPerSecond"), 60),
+    Column("UPLOAD", lambda row: f"{row['uploadRatio']:.1%}", 70),
+    Column("EDGE P50/P99", _ms("edgeP50Ms", "edgeP99Ms"), 90),
+    Column("OFFLOAD P50/P99", _ms("offloadP50Ms", "offloadP99Ms"), 110),
+    Column("QUEUE", _count("queued"), 120),
+    Column("DEGRADED", _count("degraded"), 130),
+    Column("LOST", _count("lost"), 80),
+    Column("FRAMES", _count("frames"), 140),
+    Column("WHY", lambda row: "" if row["phase"] == "Running" else row["reason"], 100),
+)
+WORKERS = (
+    Column("CLOUD WORKER", lambda row: row["worker"]),
+    Column("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
+    Column("CREDITS", _count("credits")),
+    Column("MS A SAMPLE", lambda row: f"{row['serviceMs']:.3g}"),
+)
+NODES = (
+    Column("NODE", lambda row: row["name"]),
+    Column("STATUS", lambda row: row["status"]),
+    Column("SERVICES", _count("services"), 60),
+    Column("WORKERS", _count("workers")),
+    Column("VERSION", lambda row: row["version"] or "-", 70),
+)
+
+
+def screen(view: Row, width: int, *, rows: int) -> RenderableType:
+    """Return a view as it is shown on a terminal so wide and high (``rows`` 0: as long as it gets)."""
+    parts: list[RenderableType] = [_head(view)]
+    room = _shares([len(view["services"]), len(view["cloudWorkers"]), len(view["nodes"])], rows - 1) if rows else None
+    blocks = ((SERVICES, view["services"]), (WORKERS, view["cloudWorkers"]), (NODES, view["nodes"]))
+    for i, (columns, found) in enumerate(blocks):
+        if found:
+            parts += [Text(""), *_block(columns, found, width, room[i] if room else len(found))]
+    if not view["services"]:
+        parts += [Text(""), Text("no services: `halimede apply -f FILE`", style="yellow")]
+    return Group(*parts)
+
+
+def _head(view: Row) -> Text:
+    broker, gm, nodes = view["broker"], view["gm"], view["nodes"]
+    head = Text("halimede top  ", style="bold")
+    head.append(clean(f"{broker['address']} "), style="not bold")
+    if not broker["connected"]:
+        head.append("BROKER AWAY ", style="red")
+    if gm is None or not gm["online"]:
+        head.append("GM AWAY ", style="red")
+    else:
+        head.append(clean(f"gm {gm['version'] or '-'} epoch {gm['epoch']} "), style="green not bold")
+    away = sum(not node["status"].startswith("online") for node in nodes)
+    head.append(f"nodes {len(nodes) - away}/{len(nodes)} ", style="yellow not bold" if away else "green not bold")
+    total = sum(row["framesPerSecond"] for row in view["services"])
+    head.append(f"{total:.1f} frames/s", style="not bold")
+    head.no_wrap, head.overflow = True, "ellipsis"
+    return head
+
+
+def _block(columns: Sequence[Column], rows: Sequence[Row], width: int, most: int) -> list[RenderableType]:
+    chosen = [column for column in columns if column.room <= width]
+    shown = rows[:most]
+    made = table([column.title for column in chosen], ([column.cell(row) for column in chosen] for row in shown))
+    for column in made.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    parts: list[RenderableType] = [made]
+    if len(rows) > most:
+        parts.append(Text(f"and {len(rows) - most} more", style="dim"))
+    return parts
+
+
+def _shares(wanted: Sequence[int], rows: int) -> list[int]:
+    """Divide the lines of a screen among tables: each gets a few, what is left goes to the first."""
+    frame = 3  # a blank line, the header, and "and n more"
+    free = max(0, rows - frame * sum(1 for want in wanted if want))
+    shares = [min(want, max(1, free // 4)) for want in wanted]
+    for i, want in enumerate(wanted):
+        shares[i] += max(0, min(want - shares[i], free - sum(shares)))
+    return shares

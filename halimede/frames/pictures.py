@@ -1,0 +1,121 @@
+"""What a picture file claims to be, and the parts of it that pixels are made of, found without decoding anything.
+
+Only those parts reach a decoder: a picture's comments, profiles, thumbnails and animations may inflate to a thousand
+times their size, and nothing here looks at them. What is left is bounded by the size that the header claims, which
+callers check first, and by the passes that a decoder has to make over it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from halimede.errors import DecodeError
+
+MAX_SIDE = 16_384
+MAX_PIXELS = 64 * 1024 * 1024
+#: pixels times scans: a progressive JPEG repeats its picture in scans of a few bytes each, usually about ten
+MAX_SCANNED = 1024 * 1024 * 1024
+
+#: more parts than any writer makes: each costs time to look at
+MAX_CHUNKS, MAX_SEGMENTS = 65_536, 4096
+#: bytes of tables before a JPEG's first scan; real ones have less than 4 KiB
+MAX_TABLES = 64 * 1024
+
+PNG_MAGIC, JPEG_MAGIC = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+#: the chunks that pixels are made of; IHDR comes first
+PNG_PARTS = {b"PLTE", b"IDAT", b"IEND"}
+#: channels after decoding, by a PNG's colour type; alpha is left out
+PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 1, 6: 3}
+_chunk = struct.Struct(">I4s")
+_size = struct.Struct(">II")
+
+#: JPEG markers
+SOS, DHT, JPG, DAC = 0xDA, 0xC4, 0xC8, 0xCC
+FRAMES = set(range(0xC0, 0xD0)) - {DHT, JPG, DAC}
+#: bare markers without a length: restarts, start and end of image, and TEM
+BARE = {*range(0xD0, 0xDA), 0x01}
+#: comments and the segments of applications, but for those two that say which colours are meant
+REMARKS = {*range(0xE0, 0xF0), 0xFE}
+COLOURS = {0xE0: b"JFIF", 0xEE: b"Adobe"}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture file: the size that its header claims, passes over its pixels, and its essential parts in order."""
+
+    width: int
+    height: int
+    channels: int
+    scans: int
+    parts: Sequence[bytes | memoryview]
+
+    def check(self) -> int:
+        """Return the bytes that its pixels take; raise DecodeError where that, or the work, is too much."""
+        width, height = self.width, self.height
+        if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
+            raise DecodeError(f"{width} x {height} pixels: a side has 1 to {MAX_SIDE}")
+        if width * height > MAX_PIXELS:
+            raise DecodeError(f"{width} x {height} pixels are more than {MAX_PIXELS}")
+        if width * height * self.scans > MAX_SCANNED:
+            raise DecodeError(f"{self.scans} scans of {width} x {height} pixels are too much work")
+        return width * height * self.channels
+
+
+def read_png(data: memoryview) -> Picture:
+    """Read a PNG. Raises DecodeError for what is none, in its outer form."""
+    if data[:8] != PNG_MAGIC or len(data) < 33 or _chunk.unpack_from(data, 8) != (13, b"IHDR"):
+        raise DecodeError("no readable png: it has no header")
+    width, height = _size.unpack_from(data, 16)
+    channels = PNG_CHANNELS.get(data[25], 3)
+    parts, at = [data[:33]], 33
+    for _ in range(MAX_CHUNKS):
+        if at + 12 > len(data):
+            raise DecodeError("no readable png: it ends early")
+        length, kind = _chunk.unpack_from(data, at)
+        if kind in PNG_PARTS:
+            parts.append(data[at : at + 12 + length])
+        at += 12 + length
+        if kind == b"IEND":
+            return Picture(width, height, channels, 1, parts)
+    raise DecodeError(f"a png of more than {MAX_CHUNKS} chunks")
+
+
+def read_jpeg(data: memoryview) -> Picture:
+    """Read a JPEG up to its first scan, and count its scans. Raises DecodeError for what is none, in its outer form."""
+    if data[:3] != JPEG_MAGIC:
+        raise DecodeError("no readable jpeg: it has no header")
+    size: tuple[int, int, int] | None = None
+    parts, tables, at = [data[:2]], 0, 2
+    for _ in range(MAX_SEGMENTS):
+        while at < len(data) and data[at] == 0xFF and data[at + 1 : at + 2].tobytes() == b"\xff":
+            at += 1  # fill bytes
+        if at + 4 > len(data) or data[at] != 0xFF:
+            break
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+        if marker in BARE or length < 2:
+            break
+        if marker == SOS:
+            if size is None:
+                break
+            scans = bytes(data[at:])
+            return Picture(*size, scans.count(b"\xff\xda"), [*parts, scans])
+        segment = data[at : at + 2 + length]
+        if marker in FRAMES:
+            if size or length < 8:
+                break
+            height, width = struct.unpack_from(">HH", segment.tobytes().ljust(10, b"\0"), 5)
+            size = (width, height, 1 if segment[9:10].tobytes() == b"\1" else 3)
+        if marker not in REMARKS or segment[4:9].tobytes().startswith(COLOURS.get(marker, b"\0none")):
+            parts.append(segment)
+            tables += len(segment)
+            if tables > MAX_TABLES:
+                raise DecodeError(f"a jpeg of more than {MAX_TABLES} bytes of tables")
+        at += 2 + length
+    else:
+        raise DecodeError(f"a jpeg of more than {MAX_SEGMENTS} segments")
+    raise DecodeError("no readable jpeg: its header is broken, or ends early")
+
+
+READERS: dict[str, Callable[[memoryview], Picture]] = {"png": read_png, "jpeg": read_jpeg}

@@ -1,0 +1,9 @@
+"""What a process shows of itself over HTTP: whether it lives, whether it is ready, and its figures for Prometheus.
+
+The only socket that a service opens; on loopback unless told otherwise. It reads, and changes nothing.
+"""
+
+from halimede.observe.health import Check, Health
+from halimede.observe.http import HttpServer, parse_bind
+
+__all__ = ["Check", "Health", "HttpServer", "parse_bind"]

@@ -1,0 +1,200 @@
+"""A small HTTP server beside a service: ``/healthz``, ``/readyz``, ``/metrics``, and what a service adds.
+
+It answers GET and HEAD alone, on loopback only to a loopback name (a foreign page cannot rebind its name to us).
+Requests, connections and the time until a connection asks something are bounded. Whatever goes wrong in it is its own
+affair: the service goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from aiohttp.web_protocol import RequestHandler
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from halimede.errors import InvalidFieldError
+from halimede.observe.health import Health
+
+log = structlog.get_logger()
+
+DEFAULT_BIND = "127.0.0.1:0"
+OFF = "off"
+FIX = "write host:port, :port for all addresses, port 0 for any free one, or off"
+#: bytes of a request line and of all headers; no request has a body
+MAX_LINE, MAX_HEADERS = 4096, 16 * 1024
+#: connections at a time; one more is closed at once
+MOST_CONNECTIONS = 64
+#: seconds until a connection has asked something, that it may idle afterwards, and that open answers get at the end
+ASKING_S, IDLE_S, CLOSING_S = 10.0, 30.0, 0.5
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+class HttpServer:
+    """Serves between ``async with`` and its end; with ``off`` it does nothing.
+
+    Attributes:
+        url: where it is once it runs, empty when it does not.
+
+    """
+
+    def __init__(
+        self,
+        bind: str = DEFAULT_BIND,
+        *,
+        health: Health,
+        registry: CollectorRegistry,
+        routes: Callable[[web.Application], None] | None = None,
+    ) -> None:
+        self.url = ""
+        self._bind = bind
+        self._health = health
+        self._registry = registry
+        self._routes = routes
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        #: connections that have asked nothing yet, and what closes them
+        self._silent: dict[object, asyncio.TimerHandle] = {}
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raises InvalidFieldError when the address cannot be had."""
+        address = parse_bind(self._bind)
+        if address is None:
+            return self
+        host, port = address
+        application = web.Application(middlewares=[self._note, _guard(is_loopback(host))], client_max_size=1)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/metrics", self._metrics)
+        if self._routes:
+            self._routes(application)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_HEADERS,
+            shutdown_timeout=CLOSING_S,
+        )
+        await runner.setup()
+        server = runner.server
+        assert server is not None, "set up"  # noqa: S101 - for the type checker
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(lambda: self._admit(server), host or None, port)
+        except OSError as error:
+            await runner.cleanup()
+            text = f"it cannot be used ({error.strerror}): {FIX}"
+            raise InvalidFieldError("HALIMEDE_HTTP", self._bind, text) from error
+        self._runner = runner
+        shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
+        self.url = f"http://{shown}:{self._listener.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop listening."""
+        if self._listener:
+            self._listener.close()
+            self._listener = None
+        for closing in self._silent.values():
+            closing.cancel()
+        self._silent.clear()
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def _admit(self, server: web.Server) -> asyncio.Protocol:
+        """Return what serves a new connection, if there is room for one, and expect it to ask something soon."""
+        if len(server.connections) >= MOST_CONNECTIONS:
+            return _Full()
+        connection = server()
+        self._silent[connection] = asyncio.get_running_loop().call_later(ASKING_S, self._give_up, connection)
+        return connection
+
+    def _give_up(self, connection: RequestHandler) -> None:
+        del self._silent[connection]
+        connection.force_close()
+
+    @web.middleware
+    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if closing := self._silent.pop(request.protocol, None):
+            closing.cancel()
+        return await handler(request)
+
+    async def _healthz(self, _: web.Request) -> web.StreamResponse:
+        return self._answer(readiness=False)
+
+    async def _readyz(self, _: web.Request) -> web.StreamResponse:
+        return self._answer(readiness=True)
+
+    def _answer(self, *, readiness: bool) -> web.Response:
+        well, checks = self._health.report(readiness=readiness)
+        body = {"status": "ok" if well else "failed", "checks": checks}
+        return web.json_response(body, status=200 if well else 503, headers=HEADERS)
+
+    async def _metrics(self, _: web.Request) -> web.StreamResponse:
+        content = generate_latest(self._registry)
+        return web.Response(body=content, headers={**HEADERS, "Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _Full(asyncio.Protocol):
+    """Closes a connection as soon as it is made."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport, and let it go."""
+        transport.close()
+
+
+def parse_bind(text: str, variable: str = "HALIMEDE_HTTP") -> tuple[str, int] | None:
+    """Read ``host:port`` (IPv6 in brackets; no host: all addresses); None for ``off``. Raises InvalidFieldError."""
+    if text.strip().lower() == OFF:
+        return None
+    found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]*):(\d{1,5})", text.strip())
+    if not found or int(found[2]) > 65_535:
+        raise InvalidFieldError(variable, text, FIX)
+    return found[1].strip("[]"), int(found[2])
+
+
+def beside(bind: str) -> str:
+    """Return the address of another process of the same machine: the same host, any free port."""
+    return OFF if parse_bind(bind) is None else bind.strip().rpartition(":")[0] + ":0"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _guard(loopback: bool) -> Middleware:  # noqa: FBT001
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method not in {"GET", "HEAD"}:
+            return web.Response(
+                status=405, text="only GET and HEAD are answered\n", headers={**HEADERS, "Allow": "GET, HEAD"}
+            )
+        if loopback and re.sub(r":\d+$", "", request.host) not in LOOPBACK_NAMES:
+            return web.Response(status=421, text="this server answers to a loopback name alone\n", headers=HEADERS)
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return web.Response(status=error.status, text=f"{error.reason}\n", headers=HEADERS)
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception:
+            log.exception("http request failed", path=request.path[:256])
+            return web.Response(status=500, text="the request failed: see the log\n", headers=HEADERS)
+
+    return guard

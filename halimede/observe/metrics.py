@@ -1,0 +1,138 @@
+"""Figures for Prometheus, read from what a process counts anyway at the moment somebody asks.
+
+Names begin with ``halimede_``, carry their unit, and end in ``_total`` where they only grow. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from halimede import __version__
+from halimede.bus.port import Bus
+from halimede.histogram import GROWTH
+from halimede.messages import Histogram
+
+PREFIX = "halimede_"
+#: upper bounds of time buckets (seconds): from 50 us to a minute
+BOUNDS = (
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    30.0, 60.0,
+)  # fmt: skip
+SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+Labels = Mapping[str, str]
+Samples = Iterable[tuple[Labels, float]]
+
+
+class Scrape(Collector):
+    """A collector around one function that is called at every scrape."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the figures as they are now."""
+        return self._collect()
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing ahead: there may be nothing to count yet."""
+        return ()
+
+
+def registry(role: str, *collect: Callable[[], Iterable[Metric]]) -> CollectorRegistry:
+    """Return the registry of a process: its version, its memory and CPU, and what ``collect`` bring."""
+    made = CollectorRegistry()
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    made.register(Scrape(lambda: [_build(role)]))
+    for each in collect:
+        made.register(Scrape(each))
+    return made
+
+
+def counter(name: str, text: str, samples: Samples | float) -> Metric:
+    """Return a count that only grows (``name`` without prefix and ``_total``)."""
+    pairs = _pairs(samples)
+    family = CounterMetricFamily(PREFIX + name, text, labels=_names(pairs))
+    for labels, value in pairs:
+        family.add_metric(list(labels.values()), value)
+    return family
+
+
+def gauge(name: str, text: str, samples: Samples | float) -> Metric:
+    """Return a value that goes up and down."""
+    pairs = _pairs(samples)
+    family = GaugeMetricFamily(PREFIX + name, text, labels=_names(pairs))
+    for labels, value in pairs:
+        family.add_metric(list(labels.values()), value)
+    return family
+
+
+def times(name: str, text: str, samples: Iterable[tuple[Labels, Histogram | None, float | None]]) -> Metric:
+    """Return a distribution of times in seconds: labels, our histogram of milliseconds, their exact sum if known."""
+    found = list(samples)
+    family = HistogramMetricFamily(PREFIX + name, text, labels=_names([(labels, 0.0) for labels, _, _ in found]))
+    for labels, histogram, total in found:
+        buckets, approximate = spread(histogram, BOUNDS, unit=1000.0)
+        family.add_metric(list(labels.values()), buckets, approximate if total is None else total / 1000)
+    return family
+
+
+def sizes(name: str, text: str, samples: Iterable[tuple[Labels, Histogram | None, float | None]]) -> Metric:
+    """Return a distribution of small whole numbers, such as batch sizes."""
+    found = list(samples)
+    family = HistogramMetricFamily(PREFIX + name, text, labels=_names([(labels, 0.0) for labels, _, _ in found]))
+    for labels, histogram, total in found:
+        buckets, approximate = spread(histogram, SIZES, unit=1.0)
+        family.add_metric(list(labels.values()), buckets, approximate if total is None else total)
+    return family
+
+
+def spread(
+    histogram: Histogram | None, bounds: Sequence[float], *, unit: float
+) -> tuple[list[tuple[str, float]], float]:
+    """Return Prometheus' cumulative buckets for a histogram of ours, and about the sum of its values.
+
+    ``unit``: how many of the histogram's units make one of the bounds'. One of our buckets counts below a bound when
+    its middle is, so each count is at most half a bucket (2.5 %) off its place.
+    """
+    counts = sorted((int(key), count) for key, count in (histogram.buckets if histogram else {}).items())
+    middles = [(math.exp((index - 0.5) * GROWTH) / unit, count) for index, count in counts]
+    cumulative = [(f"{bound:g}", float(sum(count for value, count in middles if value <= bound))) for bound in bounds]
+    cumulative.append(("+Inf", float(sum(count for _, count in middles))))
+    return cumulative, sum(value * count for value, count in middles)
+
+
+def buses(connections: Iterable[Bus]) -> list[Metric]:
+    """Return the figures of a process's connections to the broker, by client id."""
+    found = [({"client": each.client_id}, each) for each in connections]
+    return [
+        gauge("bus_connected", "Whether the broker has accepted this client.", [(k, b.connected) for k, b in found]),
+        counter("bus_connects", "Connections that the broker accepted.", [(k, b.stats.connects) for k, b in found]),
+        counter("bus_rejected_messages", "Messages that could not be read.", [(k, b.stats.rejected) for k, b in found]),
+        counter(
+            "bus_dropped_messages", "QoS 0 messages that found a full queue.", [(k, b.stats.dropped) for k, b in found]
+        ),
+        counter(
+            "bus_failed_handlers", "Messages whose handler raised.", [(k, b.stats.failed_handlers) for k, b in found]
+        ),
+    ]
+
+
+def _build(role: str) -> Metric:
+    family = InfoMetricFamily(PREFIX + "build", "This process.")
+    family.add_metric([], {"version": __version__, "role": role})
+    return family
+
+
+def _pairs(samples: Samples | float) -> list[tuple[Labels, float]]:
+    return [({}, float(samples))] if isinstance(samples, int | float) else [(labels, float(v)) for labels, v in samples]
+
+
+def _names(pairs: Sequence[tuple[Labels, float]]) -> list[str]:
+    return list(pairs[0][0]) if pairs else []

@@ -1,0 +1,27 @@
+"""What became of one frame, and how long frames take: contexts that travel, steps that are remembered, OpenTelemetry.
+
+Nothing here is in a frame's way: a record costs some microseconds, an exporter that cannot keep up drops and counts.
+"""
+
+from halimede.tracing.answer import Answers
+from halimede.tracing.context import Context, read, trace_of, write
+from halimede.tracing.record import Batch, Book, Exporter, Record, new_span, origin, spans
+from halimede.tracing.times import CloudTimes, Distribution, EdgeTimes
+
+__all__ = [
+    "Answers",
+    "Batch",
+    "Book",
+    "CloudTimes",
+    "Context",
+    "Distribution",
+    "EdgeTimes",
+    "Exporter",
+    "Record",
+    "new_span",
+    "origin",
+    "read",
+    "spans",
+    "trace_of",
+    "write",
+]

@@ -1,0 +1,176 @@
+"""What a worker remembers of its last frames: each one's steps, as they happened, in a bounded book.
+
+Every frame passes here, so a step costs a tuple: identifiers are made, and clocks and spans worked out, only where a
+frame travels on or somebody asks. Times are ``time.monotonic()``, which threads share and no clock change moves.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from math import isfinite
+from typing import Protocol
+
+from halimede.messages import Span
+from halimede.tracing.context import Context, trace_of, write
+from halimede.tracing.steps import Kind, Value
+
+#: frames that one worker remembers, and steps of one frame (what one TraceReply holds)
+REMEMBERED = 4096
+MOST_STEPS = 64
+
+#: kind, begin and end, what is known (by the kind's names)
+Step = tuple[Kind, float, float, *tuple[Value, ...]]
+
+#: span ids have to be different, not secret
+_chance = random.Random()  # noqa: S311
+
+
+class Exporter(Protocol):
+    """Where finished frames go to be seen elsewhere. None of these may wait or raise."""
+
+    def samples(self, trace: int, parent: Context | None) -> bool:
+        """Whether a trace is to be exported; its decision travels with the frame."""
+
+    def finished(self, record: Record) -> None:
+        """Take a frame that is done."""
+
+    def batched(self, batch: Batch) -> None:
+        """Take a model call."""
+
+
+class Record:
+    """One frame's way through this worker. ``parent`` is where its message said that it came from."""
+
+    __slots__ = ("_exporter", "_here", "asked", "batch", "id", "parent", "steps")
+
+    def __init__(self, id_: bytes, parent: Context | None, exporter: Exporter | None) -> None:
+        self.id = id_
+        self.parent = parent
+        self.steps: list[Step] = []
+        #: the model call that it was in; where its request went out from
+        self.batch: Context | None = None
+        self.asked: Context | None = None
+        self._exporter = exporter
+        self._here: Context | None = None
+
+    @property
+    def here(self) -> Context:
+        """Where the frame is now: a span of this worker's, or its parent where no span of ours could be found."""
+        if self._here is None:
+            parent, exporter = self.parent, self._exporter
+            trace = parent.trace if parent else trace_of(self.id)
+            if exporter:
+                state = parent.state if parent else ""
+                self._here = Context(trace, new_span(), exporter.samples(trace, parent), state)
+            else:
+                self._here = parent or Context(trace, new_span())
+        return self._here
+
+    @property
+    def travels(self) -> bool:
+        """Whether what is said of this frame has to name its trace: else its id does."""
+        return self.parent is not None or self._exporter is not None
+
+    def ask(self) -> Context:
+        """Return the place in the trace that a request leaves from: a span of its own, where spans are exported."""
+        if self.asked is None:
+            self.asked = self.here._replace(span=new_span()) if self._exporter else self.here
+        return self.asked
+
+    def step(self, *step: *Step) -> None:
+        """Remember a step (kind, begin, end, what is known of it), as long as there is room."""
+        if len(self.steps) < MOST_STEPS:
+            self.steps.append(step)
+
+
+class Batch:
+    """One model call of ``size`` samples: a trace of its own, with links to those ``members`` that are exported."""
+
+    __slots__ = ("began", "ended", "here", "members", "size")
+
+    def __init__(self, here: Context, began: float, ended: float, members: Sequence[Context], size: int) -> None:
+        self.here = here
+        self.size = size
+        self.began = began
+        self.ended = ended
+        self.members = members
+
+
+class Book:
+    """The records of the last ``size`` frames, by frame id."""
+
+    def __init__(self, exporter: Exporter | None = None, *, size: int = REMEMBERED) -> None:
+        self._exporter = exporter
+        self._ring: list[Record | None] = [None] * size
+        self._next = 0
+        self._records: dict[bytes, Record] = {}
+
+    def begin(self, id_: bytes, parent: Context | None = None) -> Record:
+        """Begin a frame's record, in place of an earlier one; the oldest one makes room."""
+        record = Record(id_, parent, self._exporter)
+        at, ring, records = self._next, self._ring, self._records
+        oldest, ring[at] = ring[at], record
+        self._next = (at + 1) % len(ring)
+        if oldest and records.get(oldest.id) is oldest:
+            del records[oldest.id]
+        records[id_] = record
+        return record
+
+    def find(self, id_: bytes) -> Record | None:
+        """Return a frame's record, None when it is unknown or forgotten."""
+        return self._records.get(id_)
+
+    def done(self, record: Record) -> None:
+        """Nothing will be added to a record any more."""
+        if self._exporter and record.here.sampled:
+            self._exporter.finished(record)
+
+    def batch(self, began: float, ended: float, records: Sequence[Record]) -> None:
+        """Note which frames shared a model call."""
+        if self._exporter is None:
+            return
+        members = [record.here for record in records if record.here.sampled]
+        if members:
+            here = Context(_chance.getrandbits(128) or 1, new_span())
+            for record in records:
+                record.batch = here
+            self._exporter.batched(Batch(here, began, ended, members, len(records)))
+
+
+def new_span() -> int:
+    """Return a new span's id: 64 bits, not 0."""
+    return _chance.getrandbits(64) or 1
+
+
+def origin(frame_id: bytes) -> dict[str, str]:
+    """Return the user properties with which whoever makes a frame begins its trace."""
+    return write(Context(trace_of(frame_id), new_span()))
+
+
+def wall_ahead_ns() -> int:
+    """Return by how much the wall clock is ahead of the monotonic one, now."""
+    return time.time_ns() - time.monotonic_ns()
+
+
+def named(kind: Kind, known: Sequence[Value]) -> dict[str, Value]:
+    """Put names to what is known of a step; what is empty or no number is left out."""
+    pairs = zip(kind[1], known, strict=False)
+    return {
+        key: value for key, value in pairs if value != "" and not (isinstance(value, float) and not isfinite(value))
+    }
+
+
+def spans(record: Record) -> list[Span]:
+    """Return a record's steps as they are told to others."""
+    ahead = wall_ahead_ns()
+    return [
+        Span(
+            name=kind[0],
+            start_ns=max(0, ahead + int(began * 1e9)),
+            duration_ns=max(0, int((ended - began) * 1e9)),
+            attributes=named(kind, known),
+        )
+        for kind, began, ended, *known in record.steps
+    ]

@@ -1,0 +1,134 @@
+"""A worker's figures for Prometheus and its health: read from its ledger, its queues and its times, when somebody asks.
+
+Counts come from the ledger, so they go on over a restart; times are this process's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+from prometheus_client.metrics_core import Metric
+
+from halimede.bus import Bus
+from halimede.frames import OffloadClient
+from halimede.frames.circuit import State
+from halimede.frames.compute import ModelThread
+from halimede.frames.server import CloudServer
+from halimede.messages import TaskInfo
+from halimede.observe import Health
+from halimede.observe.metrics import buses, counter, gauge, sizes, times
+from halimede.tracing import CloudTimes, EdgeTimes
+from halimede.worker.edge import EdgeLoop
+from halimede.worker.ledger import Count, Ledger
+from halimede.worker.outbox import Outbox
+from halimede.worker.settings import Settings
+
+COUNTS = {
+    Count.ACCEPTED: ("worker_accepted_frames", "Frames accepted: each gets exactly one answer."),
+    Count.ANSWERED: ("worker_answers", "Results that the broker has taken."),
+    Count.CLOUD: ("worker_cloud_answers", "Results that the cloud gave."),
+    Count.HARD: ("worker_hard_samples", "Samples that mining called hard."),
+    Count.UPLOADED: ("worker_uploads", "Samples that went up to the cloud."),
+    Count.SKIPPED: ("worker_skipped_frames", "Frames that a source passed over for a newer one."),
+    Count.LOST: ("worker_lost_frames", "Frames that a predecessor accepted and never answered."),
+    Count.REJECTED: ("worker_rejected_frames", "Frames or requests refused: malformed, too large, of the wrong shape."),
+    Count.LATE: ("worker_late_replies", "Answers of the cloud that came after their deadline."),
+    Count.UNASKED: ("worker_unasked_replies", "Replies to nothing that was asked."),
+    Count.DUPLICATE: ("worker_duplicate_frames", "Frames delivered again and dropped."),
+    Count.MINING_ERRORS: ("worker_mining_errors", "Samples that mining failed on, taken as hard."),
+}
+SERVED = {
+    Count.SERVED: ("worker_served_samples", "Samples answered by the big model."),
+    Count.BATCHES: ("worker_batches", "Calls of the big model."),
+    Count.REJECTED: COUNTS[Count.REJECTED],
+}
+CIRCUIT = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+EDGE_TIMES = "Time that a step of an answer took at the edge: decode, wait, model (a call), offload."
+CLOUD_TIMES = "Time that a step of an answer took in the cloud: queue, decode, compute (a call), total."
+
+
+@dataclass(slots=True)
+class Figures:
+    """What there is to read of one worker; the parts of its role are set once they stand."""
+
+    settings: Settings
+    connections: list[Bus] = field(default_factory=list)
+    status: str = "starting"
+    ledger: Ledger | None = None
+    thread: ModelThread | None = None
+    edge: tuple[EdgeLoop, OffloadClient, Outbox] | None = None
+    cloud: CloudServer | None = None
+
+    def health(self) -> Health:
+        """Return the worker's checks."""
+        health = Health()
+        health.live("model", self._stuck)
+        health.ready("broker", lambda: next((f"{b.client_id} is not connected" for b in self._away()), ""))
+        health.ready("work", lambda: "" if self.edge or self.cloud else self.status)
+        return health
+
+    def collect(self) -> Iterator[Metric]:
+        """Return all figures."""
+        yield from buses(self.connections)
+        if self.ledger:
+            self.ledger.catch_up()
+            for count, (name, text) in (COUNTS if self.settings.role == "edge" else SERVED).items():
+                yield counter(name, text, self.ledger[count])
+        if self.thread:
+            yield gauge(
+                "worker_model_call_seconds", "How long the model's call under way has taken.", self.thread.busy_s
+            )
+        if self.edge:
+            yield from self._of_edge(*self.edge)
+        if self.cloud:
+            yield from self._of_cloud(self.cloud)
+
+    @staticmethod
+    def _of_edge(loop: EdgeLoop, offload: OffloadClient, outbox: Outbox) -> Iterator[Metric]:
+        reasons = [({"reason": str(reason)}, n) for reason, n in sorted(loop.degraded.items())]
+        yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
+        yield gauge("worker_queued_frames", "Frames accepted and not handed over yet.", loop.inside)
+        yield gauge("worker_outbox_results", "Results that wait for the broker.", outbox.waiting)
+        yield gauge(
+            "worker_circuit_state", "Way to the cloud: 0 closed, 1 half open, 2 open.", CIRCUIT[offload.circuit.state]
+        )
+        credits_ = [({"cloud_worker": name}, n) for name, n in sorted(offload.credits_left().items())]
+        yield gauge("worker_cloud_credits", "What each cloud worker can take, as this worker knows.", credits_)
+        yield from _times("worker_edge", EDGE_TIMES, loop.times)
+
+    @staticmethod
+    def _of_cloud(server: CloudServer) -> Iterator[Metric]:
+        stats = server.stats
+        refused: Mapping[str, int] = {"overloaded": stats.refused, "expired": stats.expired, "failed": stats.failed}
+        samples = [({"reason": reason}, n) for reason, n in refused.items()]
+        yield counter("worker_unserved_samples", "Requests that got no prediction, by reason.", samples)
+        yield gauge("worker_queued_frames", "Samples taken and not answered yet.", server.waiting)
+        yield from _times("worker_cloud", CLOUD_TIMES, server.times)
+
+    def info(self, ledger: Ledger) -> TaskInfo:
+        """Return the counts as they are reported, with what only this process knows."""
+        told = ledger.info()
+        if self.edge:
+            told.queued = self.edge[0].inside
+        if self.cloud:
+            taken = self.cloud.times
+            told.queued, told.queue_latency = self.cloud.waiting, taken.queue.histogram
+            told.compute_latency = taken.compute.histogram
+        return told
+
+    def _stuck(self) -> str:
+        limit = self.settings.model_timeout_s
+        # loading a model may take longer than any call of it
+        busy = self.thread.busy_s if self.thread and (self.edge or self.cloud) else 0.0
+        return f"its call has taken {busy:.0f} s, more than {limit:g}" if busy > limit else ""
+
+    def _away(self) -> list[Bus]:
+        return [bus for bus in self.connections if not bus.connected]
+
+
+def _times(prefix: str, text: str, taken: EdgeTimes | CloudTimes) -> Iterator[Metric]:
+    steps = {f.name: getattr(taken, f.name) for f in fields(taken)}
+    batch = steps.pop("batch")
+    yield times(f"{prefix}_seconds", text, [({"step": name}, d.histogram, d.total) for name, d in steps.items()])
+    yield sizes(f"{prefix}_batch_samples", "Samples in one call of the model.", [({}, batch.histogram, batch.total)])

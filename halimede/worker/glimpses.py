@@ -1,0 +1,85 @@
+"""Hard samples as small pictures, for people who want to see what the small model is unsure of.
+
+At most one a second, made in the decoder's thread after the sample was answered, and sent only while the bus is up:
+what is too late, too many or too large is left out. Nothing waits for a glimpse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from halimede import topics
+from halimede.bus import Bus
+from halimede.errors import BusError, TooLargeError
+from halimede.frames.compute import ModelThread
+from halimede.frames.thumbnails import thumbnail
+from halimede.messages import Frame, HardSample, Prediction, Result
+from halimede.worker.settings import Settings
+
+log = structlog.get_logger()
+
+#: seconds between two of them
+EVERY_S = 1.0
+#: characters of a label
+LABEL = 1024
+
+_Seen = tuple[Frame, Prediction | None, Result]
+
+
+class Glimpses:
+    """Publishes glimpses of one edge worker. ``run`` does so until cancelled."""
+
+    def __init__(self, bus: Bus, decoder: ModelThread, settings: Settings) -> None:
+        self._bus = bus
+        self._decoder = decoder
+        self._settings = settings
+        self._address = topics.HARD_SAMPLE.at(ns=settings.namespace, service=settings.service)
+        self._next: _Seen | None = None
+        self._wanted = asyncio.Event()
+        self._due = 0.0
+
+    def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
+        """Take a hard sample that was answered, if it is time for one."""
+        if self._next is None and self._bus.connected and asyncio.get_running_loop().time() >= self._due:
+            self._next = (frame, edge, result)
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Publish what is taken, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            self._due = asyncio.get_running_loop().time() + EVERY_S
+            if self._next:
+                await self._publish(*self._next)
+            self._next = None
+
+    async def _publish(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
+        try:
+            data = await self._decoder.call(thumbnail, frame)
+            if data:
+                await self._bus.publish(self._address, self._sample(frame, edge, result, data))
+        except (BusError, TooLargeError) as error:
+            log.debug("glimpse not sent", error=str(error))
+        except Exception:
+            # a picture for people's eyes must not end the worker
+            log.exception("no glimpse of a hard sample", frame=result.id)
+
+    def _sample(self, frame: Frame, edge: Prediction | None, result: Result, data: bytes) -> HardSample:
+        said = edge or Prediction()
+        return HardSample(
+            id=frame.id,
+            camera=result.camera,
+            worker=self._settings.worker,
+            node=self._settings.node,
+            by=result.by,
+            degraded=result.degraded,
+            reason=result.reason,
+            edge_label=(said.label or "")[:LABEL],
+            edge_score=said.score or 0.0,
+            label=(result.label or "")[:LABEL],
+            score=result.score or 0.0,
+            data=data,
+        )

@@ -1,0 +1,111 @@
+"""An accepted frame on its way through an edge worker, and what was said of it: what the edge loop hands around.
+
+Each step that it takes is written into its trace and into the worker's times, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from halimede.frames.compute import Outcome, run
+from halimede.frames.reasons import Reason
+from halimede.inference import Array, Model
+from halimede.messages import Frame, Prediction, Reply, Result
+from halimede.mining import Miner, Verdict, judge
+from halimede.tracing import EdgeTimes, Record
+from halimede.tracing.steps import MINE, MODEL, OFFLOAD, RESULT, WAIT
+from halimede.worker.settings import Settings
+
+#: characters of a label that a trace shows
+SHOWN = 256
+
+
+@dataclass(slots=True, eq=False)
+class Judged:
+    """What the model and mining said of one sample; when mining began and ended (monotonic)."""
+
+    outcome: Outcome
+    verdict: Verdict
+    began: float
+    ended: float
+
+
+def answer_and_judge(model: Model, miner: Miner, arrays: Sequence[Array]) -> list[Judged]:
+    """Runs in the model's thread. What the small model cannot answer is the cloud's to answer, hence hard."""
+    judged = []
+    outcomes, _ = run(model, arrays, len(arrays))
+    began = time.monotonic()
+    for outcome in outcomes:
+        said = outcome.prediction
+        verdict = judge(miner, said) if said is not None else Verdict(hard=True)
+        ended = time.monotonic()
+        judged.append(Judged(outcome, verdict, began, ended))
+        began = ended
+    return judged
+
+
+@dataclass(slots=True, eq=False)
+class Sample:
+    """An accepted frame. ``patient``: it gives back its place among the patient ones at the end.
+
+    ``accepted`` is the loop's time, ``ready`` the same moment on the clock of ``trace``.
+    """
+
+    frame: Frame
+    accepted: float
+    patient: bool
+    trace: Record
+    ready: float
+
+    def judged(self, said: Judged, times: EdgeTimes) -> None:
+        """Note that it waited, and what the model and mining made of it."""
+        outcome, trace = said.outcome, self.trace
+        trace.step(WAIT, self.ready, outcome.began)
+        trace.step(MODEL, outcome.began, outcome.began + outcome.ms / 1000, outcome.batch)
+        score = (outcome.prediction.score if outcome.prediction else None) or 0.0
+        trace.step(MINE, said.began, said.ended, said.verdict.hard, score)
+        times.wait.record((outcome.began - self.ready) * 1000)
+
+    def offloaded(self, began: float, reply: Reply | None, reason: Reason, *, sent: bool) -> None:
+        """Note what became of the offload that began then and ends now."""
+        ended = time.monotonic()
+        self.trace.step(OFFLOAD, began, ended, reply.worker if reply else "", "" if reply else str(reason), sent)
+
+    def answered(self, began: float, result: Result) -> None:
+        """Note that the broker has taken the result, which was handed over at ``began``."""
+        label = (result.label or "")[:SHOWN]
+        self.trace.step(RESULT, began, time.monotonic(), result.by, result.hard, label)
+
+    def result(
+        self,
+        settings: Settings,
+        outcome: Outcome,
+        now: float,
+        *,
+        hard: bool,
+        reply: Reply | None = None,
+        offloaded: float | None = None,
+    ) -> Result:
+        """Return the final answer: the reply's, else the edge's own. ``now`` and ``offloaded`` are the loop's time."""
+        edge = outcome.prediction
+        final = (reply.prediction if reply else edge) or Prediction()
+        frame = self.frame
+        return Result(
+            id=frame.id.hex(),
+            service=settings.service,
+            camera=frame.camera,
+            sequence=frame.sequence,
+            by="cloud" if reply else "edge",
+            hard=hard,
+            label=final.label,
+            score=final.score,
+            prediction=final,
+            edge=edge if reply else None,
+            worker=reply.worker if reply else settings.worker,
+            node=settings.node,
+            total_ms=(now - self.accepted) * 1000,
+            edge_ms=outcome.ms,
+            offload_ms=(now - offloaded) * 1000 if offloaded is not None else 0.0,
+        )

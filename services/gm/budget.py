@@ -1,0 +1,41 @@
+"""Budgets by name: what anybody may cause in a second, and at once. What is spent comes back with time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+#: names whose budgets are remembered: whoever has all of it again is forgotten
+MOST = 10_000
+
+
+class Budgets(Generic[T]):
+    """``rate`` comes back in a second, up to ``burst``; a name that was never seen has all of it."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left: dict[T, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def spend(self, name: T, cost: float = 1.0) -> bool:
+        """Take ``cost`` from what is left, even beyond it; False, and nothing taken, when nothing is left."""
+        now = asyncio.get_running_loop().time()
+        left, since = self._left.get(name, (self._burst, now))
+        left = min(self._burst, left + (now - since) * self._rate)
+        if left <= 0:
+            return False
+        if name not in self._left and len(self._left) >= MOST:
+            self._forget(now)
+        self._left[name] = (left - cost, now)
+        return True
+
+    def _forget(self, now: float) -> None:
+        for name, (left, since) in list(self._left.items()):
+            if left + (now - since) * self._rate >= self._burst:
+                del self._left[name]
+        while len(self._left) >= MOST:  # whoever spent first has most of it again
+            del self._left[next(iter(self._left))]

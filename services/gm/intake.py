@@ -1,0 +1,108 @@
+"""Fair intake: a node that says too much costs no more than its share, and is still heard to the last word.
+
+Each node has a budget. Within it what it says is taken at once, in order. Beyond it only the newest of each topic is
+kept and taken as the budget allows: reports are states, so what is overtaken need never be looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from services.gm.budget import Budgets
+
+log = structlog.get_logger()
+
+Work = Callable[[], Awaitable[None]]
+#: what a node may spend, a second and at once: far more than any needs. A small report costs 1
+RATE, BURST = 200.0, 1000.0
+KIBIBYTE = 1024
+#: topics of one node of which the newest waits, as many as one sync may name; and bytes of all that waits
+MOST_TOPICS, MOST_BYTES = 10_000, 64 * 1024 * 1024
+#: seconds without anything waiting after which a flood is over
+CALM = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    work: Work
+    cost: float
+    size: int
+
+
+class Intake:
+    """``offer`` what a node says; ``run`` takes what had to wait. ``calmed`` is called when a flood is over.
+
+    Attributes:
+        overtaken: messages replaced by a newer one on their topic before they were looked at.
+        dropped: those for which there was no room.
+
+    """
+
+    def __init__(self, flooded: Callable[[str], Awaitable[None]], calmed: Callable[[], Awaitable[None]]) -> None:
+        self.overtaken = self.dropped = 0
+        self._flooded = flooded
+        self._calmed = calmed
+        self._budgets: Budgets[str] = Budgets(RATE, BURST)
+        self._nodes: dict[str, dict[str, _Waiting]] = {}
+        self._bytes = 0
+        self._wake = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for their node's budget."""
+        return sum(len(topics) for topics in self._nodes.values())
+
+    async def offer(self, node: str, topic: str, work: Work, *, size: int, cost: float = 1.0) -> None:
+        """Do ``work`` now, or later in place of what waits from that topic. ``size``: bytes that it came in."""
+        cost += size / KIBIBYTE
+        waiting = self._nodes.get(node)
+        if waiting is None and self._budgets.spend(node, cost):
+            await work()
+            return
+        if waiting is None:
+            waiting = self._nodes[node] = {}
+            self._wake.set()
+            await self._flooded(node)
+        if old := waiting.pop(topic, None):
+            self.overtaken += 1
+            self._bytes -= old.size
+        if len(waiting) >= MOST_TOPICS or self._bytes + size > MOST_BYTES:
+            self.dropped += 1
+            return
+        waiting[topic] = _Waiting(work, cost, size)
+        self._bytes += size
+
+    async def run(self) -> None:
+        """Take what waits until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._nodes:
+                for node in list(self._nodes):
+                    await self._next(node)
+                await asyncio.sleep(1 / RATE)
+            try:
+                async with asyncio.timeout(CALM):
+                    await self._wake.wait()
+            except TimeoutError:
+                await self._calmed()
+
+    async def _next(self, node: str) -> None:
+        """Take one message of a node, the one that has waited longest, if its budget allows."""
+        waiting = self._nodes[node]
+        topic = next(iter(waiting), "")
+        if topic and not self._budgets.spend(node, waiting[topic].cost):
+            return
+        if topic:
+            taken = waiting.pop(topic)
+            self._bytes -= taken.size
+            try:
+                await taken.work()
+            except Exception:  # what is wrong with one message stops no other
+                log.exception("message failed", node=node, topic=topic)
+        if not waiting:
+            del self._nodes[node]

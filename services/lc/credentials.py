@@ -1,0 +1,56 @@
+"""What a node shows the broker: a folder with one user for the LC and one for each role of its workers.
+
+The LC may do what its workers may not. So each worker is told its role's folder, and none of them the LC's or the
+whole node's. They all belong to one user of the machine: this keeps apart what a worker is given, not what a hostile
+one could read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.access.site import word_of
+from halimede.bus.credentials import TLS_FILES, Credentials
+from halimede.errors import InvalidFieldError
+from halimede.topic import Role as User
+from services.lc.process import Role
+
+USERS: dict[Role, User] = {"edge": User.EDGE, "cloud": User.CLOUD}
+OPTION = "--credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCredentials:
+    """A node's folder of a site, such as ``site/nodes/edge0``."""
+
+    folder: Path
+
+    @property
+    def own(self) -> Credentials:
+        """The LC's own."""
+        return Credentials(self.folder / word_of(User.LC), OPTION)
+
+    def worker(self, role: Role) -> Path:
+        """Return the folder for workers of a role."""
+        return self.folder / word_of(USERS[role])
+
+    def check(self, *, secure: bool) -> None:
+        """Raise InvalidFieldError when it cannot serve; ``secure``: the broker's address is for TLS."""
+        words = [word_of(user) for user in (User.LC, *USERS.values())]
+        try:
+            there = self.folder.is_dir()
+            missing = [word for word in words if not (self.folder / word).is_dir()]
+        except OSError as error:
+            fix = f"{error.strerror}: give the node's folder of the site"
+            raise InvalidFieldError(OPTION, str(self.folder), fix) from None
+        if not there:
+            raise InvalidFieldError(OPTION, str(self.folder), "there is no such folder: give the node's of the site")
+        if missing:
+            one = any((self.folder / name).exists() for name in (*TLS_FILES, "password"))
+            what = "it is the folder of one user" if one else f"it has no folder {missing[0]}"
+            fix = f"{what}: give the node's, with the folders {', '.join(words)}, such as site/nodes/edge0"
+            raise InvalidFieldError(OPTION, str(self.folder), fix)
+        self.own.check(secure=secure)
+        for role in USERS:
+            Credentials(self.worker(role), OPTION).check(secure=secure)

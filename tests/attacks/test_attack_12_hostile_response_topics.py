@@ -1,0 +1,168 @@
+"""Attack 12: a request that wants its answer on somebody else's topic. Answers go to the asker's own topic alone.
+
+An answer that went where a request says would let any client that may ask write to any topic that the answerer may
+write to: delete a resource on a node, clear a status, answer for another worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede import codec, topics
+from halimede.bus import Packet
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.requests import Requests
+from halimede.errors import BusError
+from halimede.frames import new_frame
+from halimede.messages import ApiRequest, DeadLetter, LogsRequest
+from halimede.topic import Address
+from services.broker import Broker
+from services.gm.app import GlobalManager
+from services.gm.cluster.local import LocalCluster
+from services.lc.folders import Folders
+from services.lc.logs import Logs
+from tests.digits import Digits
+from tests.integration.workers import site
+from tests.ports import free_port
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+HOSTILE = {
+    "a downstream topic": "node/edge0/default/sedna/downstream/models/m1/delete",
+    "a status": "default/sedna/status/jointinferenceservices/helmet",
+    "a result": "default/sedna/inference/helmet/result",
+    "another service": "default/sedna/inference/other/reply/w",
+    "another namespace": "other/sedna/inference/helmet/reply/w",
+    "another client of the API": "sedna/api/reply/victim",
+    "another reader of logs": "sedna/logs/reply/victim",
+    "the broker's own": "$SYS/broker/uptime",
+    "a share": "$share/g/sedna/api/reply/a",
+    "a wildcard": "sedna/api/reply/+",
+    "everything": "#",
+    "64 KiB": "sedna/api/reply/" + "a" * (65_535 - 16),
+    "many levels": "/" * 200,
+    "a name that is none": "sedna/api/reply/A_B",
+    "nothing": "",
+}
+
+
+class Spy:
+    """Sees all that is published outside of dead letters, and where a request's own answer goes."""
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+        self.letters: list[DeadLetter] = []
+
+    async def see(self, packet: Packet) -> None:
+        if names := topics.DEAD_LETTER.parse(packet.topic):
+            assert names["client"]
+            self.letters.append(codec.decode(topics.DEAD_LETTER, packet.payload))
+        else:
+            self.topics.append(packet.topic)
+
+    def forget(self) -> None:
+        self.topics.clear()
+
+
+@contextlib.asynccontextmanager
+async def spying(broker: Broker, name: str) -> AsyncIterator[tuple[MqttBus, Spy]]:
+    spy = Spy()
+    async with MqttBus(f"spy-{name}", broker.url) as ear, MqttBus(f"attacker-{name}", broker.url) as attacker:
+        await ear.wait_connected(10)
+        await attacker.wait_connected(10)
+        await ear.listen("#", 0, spy.see, 10_000)
+        yield attacker, spy
+
+
+async def attack(attacker: MqttBus, to: Address[Any], body: bytes, proof: Callable[[], Awaitable[Any]]) -> None:
+    """Send a request with each hostile response topic, then show by ``proof`` that they all were handled."""
+    for topic in HOSTILE.values():
+        # the broker, or our own client, may refuse some of these by itself: that is as good
+        with contextlib.suppress(BusError, ValueError, TypeError):
+            await attacker.send(Packet(to.text, body, response_topic=topic, correlation=b"c" * 16))
+        await attacker.wait_connected(10)
+    await proof()
+    await asyncio.sleep(0.5)
+
+
+def harmless(spy: Spy, *allowed: str) -> None:
+    assert set(spy.topics) <= set(allowed)
+    assert any("response topic" in letter.reason for letter in spy.letters)
+
+
+async def test_attack_12_at_a_cloud_worker(mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits) -> None:
+    async with site(mosquitto, unique, tmp_path) as s, spying(mosquitto, unique) as (attacker, spy):
+        s.start("cloud", f"{unique}-c", digits.big, LC_PERIOD="0.2")
+        await s.running(f"{unique}-c")
+        names = {"ns": "default", "service": unique}
+        to, own = topics.REQUEST.at(**names), topics.REPLY.at(**names, worker="asker")
+        asking = Requests(attacker, own)
+        await asking.start()
+
+        async def proof() -> None:
+            answer = await asking.ask(to, new_frame(np.zeros((8, 8), np.uint8)), timeout_s=30)
+            assert answer.body.prediction is not None
+
+        body = codec.encode(topics.REQUEST, new_frame(np.ones((8, 8), np.uint8)))
+        spy.forget()
+        await attack(attacker, to, body, proof)
+        info = topics.WORKER_INFO.at(node=f"node-{unique}", ns="default", worker=f"{unique}-c").text
+        harmless(spy, to.text, own.text, info, topics.LOAD.at(**names, worker=f"{unique}-c").text)
+        assert spy.topics.count(own.text) == 1
+        # computed once, for the one who may ask; the others counted
+        await eventually(lambda: s.counts(f"{unique}-c").rejected >= len(HOSTILE) - 4, 30)
+        assert s.counts(f"{unique}-c").served == 1
+
+
+async def test_attack_12_at_the_api_of_gm(unique: str, tmp_path: Path) -> None:
+    async with (
+        Broker(tmp_path / "broker", port=free_port()) as broker,
+        spying(broker, unique) as (attacker, spy),
+        LocalCluster(tmp_path / "store.db") as cluster,
+    ):
+        gm = GlobalManager(MqttBus("halimede-gm", broker.url), cluster, cluster)
+        running = asyncio.create_task(gm.run())
+        to, own = topics.API_REQUEST.at(client="attacker"), topics.API_REPLY.at(client="attacker")
+        asking = Requests(attacker, own)
+        await asking.start()
+        await eventually(lambda: topics.GM_PRESENCE.at().text in spy.topics, 30)
+
+        async def proof() -> None:
+            await asking.ask(to, ApiRequest(op="nodes"), timeout_s=30)
+
+        spy.forget()
+        await attack(attacker, to, codec.encode(topics.API_REQUEST, ApiRequest(op="nodes")), proof)
+        harmless(spy, to.text, own.text)
+        assert spy.topics.count(own.text) == 1
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_attack_12_at_the_logs_of_a_node(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+    async with (
+        spying(mosquitto, unique) as (attacker, spy),
+        MqttBus(f"lc-{unique}", mosquitto.url) as bus,
+    ):
+        await bus.wait_connected(10)
+        await Logs(Folders(tmp_path, unique), bus).start()
+        to, own = topics.LOGS_REQUEST.at(node=unique, client="attacker"), topics.LOGS_REPLY.at(client="attacker")
+        asking = Requests(attacker, own)
+        await asking.start()
+        request = LogsRequest(namespace="default", worker="w")
+
+        async def proof() -> None:
+            assert (await asking.ask(to, request, timeout_s=30)).body.error
+
+        spy.forget()
+        await attack(attacker, to, codec.encode(topics.LOGS_REQUEST, request), proof)
+        harmless(spy, to.text, own.text)
+        assert spy.topics.count(own.text) == 1
+        assert bus.stats.failed_handlers == 0

@@ -1,0 +1,192 @@
+"""A running system lets in whom it knows, and no secret of it is anywhere but in its own files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from halimede.bus import Packet
+from halimede.bus.credentials import Credentials
+from halimede.bus.mqtt import MqttBus
+from halimede.cli.client import NotLetInError, knock
+from tests.e2e.running import DIGITS, ROOT, System, digits, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+SECRET_FILES = ("password", "tls.key", "ca.key", "passwords")
+MODES = pytest.mark.parametrize("options", [(), ("--tls",)], ids=["passwords", "tls"])
+
+
+async def started(system: System) -> None:
+    await system.follow("digits")
+    await system.apply(DIGITS)
+    await system.until("Running", lambda: system.phase == "Running")
+
+
+async def said(system: System, *words: str) -> tuple[int, str]:
+    """Run the command line as its user would, with what the run file names; return its exit code and output."""
+    environment = {**os.environ, "HALIMEDE_HOME": str(system.home), "HALIMEDE_BROKER": "", "HALIMEDE_CREDENTIALS": ""}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from halimede.cli import main; main()", *words,
+        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+@MODES
+async def test_the_whole_job_is_done_and_whoever_shows_nothing_gets_nothing(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    pictures = digits()[:200]
+    async with running(tmp_path / "home", "edge0,cloud0", *options) as system:
+        assert system.settings.secure is bool(options)
+        stranger = ["mosquitto_sub", "-h", "127.0.0.1", "-p", system.port, "-t", "#", "-t", "$SYS/#", "-W", "20"]
+        if options:
+            stranger += ["--cafile", str(system.home / "site" / "ca.crt")]
+        listening = await asyncio.create_subprocess_exec(
+            *stranger, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"}
+        )
+        await started(system)
+        await system.send(pictures)
+        await system.until("all answers", lambda: set(system.sent) == set(system.results))
+        assert {r.by for r in system.results.values()} == {"edge", "cloud"}
+        assert not any(r.degraded for r in system.results.values())
+        await system.until("the count", lambda: system.metric("inferenceNumber") == len(pictures))
+        code, output = await said(system, "delete", "-f", str(DIGITS))
+        assert code == 0, output
+        await system.until("status cleared", lambda: system.status is None)
+        await system.until("workers gone", lambda: not any(n.startswith("worker:") for n in system.processes()))
+        heard, complained = await asyncio.wait_for(listening.communicate(), 30)
+        assert (heard, listening.returncode == 0) == (b"", False), complained
+
+
+@MODES
+async def test_mosquittos_own_tools_work_as_the_operator(tmp_path: Path, options: tuple[str, ...]) -> None:
+    async with running(tmp_path / "a home", "edge0", *options) as system:
+        command = ["mosquitto_sub", "-t", "sedna/gm/presence", "-C", "1", "-W", "20"]
+        heard = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False, env=system.tools)
+        assert b'"online":true' in heard.stdout, heard.stderr
+    assert not (system.home / "clients").exists()
+
+
+def secrets_of(home: Path) -> set[bytes]:
+    """Return every secret of a site: passwords, and the lines of keys."""
+    found: set[bytes] = set()
+    for path in (home / "site").rglob("*"):
+        if path.name in SECRET_FILES and path.is_file():
+            lines = path.read_bytes().splitlines()
+            found |= {line.split(b":", 1)[-1] for line in lines if line and not line.startswith(b"-----")}
+    return {secret for secret in found if len(secret) >= 16}
+
+
+def where_it_should_not_be(system: System) -> Iterator[tuple[str, bytes]]:
+    """Yield what users and other processes get to see."""
+    for name, process in {**system.processes(), "launcher": psutil.Process(system.process.pid)}.items():
+        yield f"command line of {name}", " ".join(process.cmdline()).encode()
+        yield f"environment of {name}", repr(process.environ()).encode()
+    for path in system.home.rglob("*"):
+        if path.is_file() and not {"site", "clients"} & set(path.relative_to(system.home).parts):
+            yield str(path), path.read_bytes()
+    yield "what the launcher said", (system.home.parent / f"{system.home.name}.log").read_bytes()
+
+
+async def messages_of(system: System, seconds: float) -> list[tuple[str, bytes]]:
+    """Return what GM may hear on any topic, retained or not."""
+    heard: list[tuple[str, bytes]] = []
+
+    async def keep(packet: Packet) -> None:
+        heard.append((packet.topic, packet.payload))
+
+    gm = replace(system.settings, credentials=Credentials(system.home / "site" / "gm"))
+    async with MqttBus("listener", gm) as bus:
+        await bus.wait_connected(10)
+        await bus.listen("#", 1, keep, 10_000)
+        await asyncio.sleep(seconds)
+    return heard
+
+
+@MODES
+async def test_no_secret_is_anywhere_but_in_the_files_of_the_site(tmp_path: Path, options: tuple[str, ...]) -> None:
+    async with running(tmp_path / "home", "edge0,cloud0", *options) as system:
+        await started(system)
+        await system.send(digits()[:50])
+        secrets = secrets_of(system.home)
+        assert len(secrets) >= 8, "a user each at least"
+        seen = list(where_it_should_not_be(system))
+        seen += await messages_of(system, 3)
+        for words in (["get", "ji", "digits", "-o", "yaml"], ["describe", "ji", "digits"], ["events"], ["nodes"],
+                      ["get", "models", "-o", "json"], ["logs", "digits"]):  # fmt: skip
+            code, output = await said(system, *words)
+            assert code == 0, output
+            seen.append((" ".join(words), output.encode()))
+        assert len(seen) > 20
+        assert [(name, s) for name, text in seen for s in secrets if s in text] == []
+        # the search finds what is there
+        clients = (system.home / "clients" / "mosquitto_sub").read_bytes()
+        assert options or any(secret in clients for secret in secrets)
+
+
+@MODES
+async def test_a_worker_is_told_its_roles_credentials_and_the_files_are_their_owners(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    async with running(tmp_path / "home", "edge0,cloud0", *options) as system:
+        await started(system)
+        site = system.home / "site"
+        for name, role, node in (("edge-edge0", "edge-worker", "edge0"), ("cloud-cloud0", "cloud-worker", "cloud0")):
+            told = system.processes()[f"worker:digits-{name}"].environ()
+            assert told["HALIMEDE_CREDENTIALS"] == str(site / "nodes" / node / role)
+            assert [k for k, v in told.items() if str(site) in v and k != "HALIMEDE_CREDENTIALS"] == []
+        for folder in (site, system.home / "clients"):
+            for path in (folder, *folder.rglob("*")):
+                mode = stat.S_IMODE(path.stat().st_mode)
+                if path.is_dir():
+                    assert mode == 0o700, f"{path}: {mode:o}"
+                elif path.name in SECRET_FILES or folder.name == "clients":
+                    assert mode == 0o600, f"{path}: {mode:o}"
+
+
+async def test_other_users_of_the_site_may_not_do_what_an_operator_may(tmp_path: Path) -> None:
+    async with running(tmp_path / "home", "edge0") as system:
+        for user in ("consumers/viewer", "cameras/cam0", "nodes/edge0/edge-worker", "nodes/edge0/lc"):
+            code, output = await said(system, "--credentials", str(system.home / "site" / user), "nodes")
+            assert (code, "use the credentials of an operator" in output) == (1, True), output
+
+
+async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_keep_them_out(tmp_path: Path) -> None:
+    from halimede.cli.broker import Broker as Address
+
+    async with running(tmp_path / "one", "edge0,edge1") as one, running(tmp_path / "two", "edge0") as two:
+        for a, b in ((one, two), (two, one)):
+            theirs = replace(a.settings, credentials=b.settings.credentials)
+            with pytest.raises(NotLetInError, match=r"Not authorized.*belongs to a user of this broker's site"):
+                await knock(Address(theirs, "the test"))
+        kept = (tmp_path / "one" / "site" / "nodes" / "edge0" / "lc" / "password").read_bytes()
+        gone = (tmp_path / "one" / "site" / "nodes" / "edge1" / "lc" / "password").read_bytes()
+    async with running(tmp_path / "one", "edge0,edge2") as one:
+        site = one.home / "site"
+        assert (site / "nodes" / "edge0" / "lc" / "password").read_bytes() == kept
+        assert sorted(p.name for p in (site / "nodes").iterdir()) == ["edge0", "edge2"]
+        old = tmp_path / "old"
+        old.mkdir()
+        (old / "username").write_text("lc.edge1")
+        (old / "password").write_bytes(gone)
+        with pytest.raises(NotLetInError):
+            await knock(Address(replace(one.settings, credentials=Credentials(old)), "the test"))
+
+
+async def test_insecure_is_said_loudly_and_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALIMEDE_CREDENTIALS", "/those/of/another/system")
+    async with running(tmp_path / "home", "edge0", "--insecure") as system:
+        assert system.settings.credentials is None
+        assert "INSECURE" in (tmp_path / "home.log").read_text()
+        assert not (system.home / "site").exists()

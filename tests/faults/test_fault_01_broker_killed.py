@@ -1,0 +1,70 @@
+"""kill -9 of the broker, which comes back empty: all reconnect and resync, and no deleted task revives."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.faults.control import Control, control
+from tests.proxy import Proxy
+
+
+async def three_services(plane: Control) -> None:
+    await plane.apply(*plane.models(), *(plane.service(name) for name in ("kept", "edited", "doomed")))
+    await plane.running("kept", "edited", "doomed")
+
+
+async def restart(plane: Control) -> None:
+    await plane.broker.kill()
+    plane.statuses.clear()  # what the new broker does not have, nobody shall see
+    await plane.broker.start()
+
+
+async def test_fault_01_an_empty_broker_is_filled_again_and_a_delete_in_the_gap_holds(tmp_path: Path) -> None:
+    async with control(tmp_path) as plane, Proxy(plane.broker.port) as proxy:
+        plane.gm_process()
+        lc = plane.lc_process(port=proxy.port)
+        await three_services(plane)
+        before = plane.workers("kept")
+
+        # GM takes an edit and a delete that the node cannot hear, and then the broker dies with them
+        proxy.freeze()
+        await plane.apply(plane.service("edited", "--new"))
+        await plane.delete("doomed")
+        await plane.broker.kill()
+        proxy.heal()
+        await asyncio.sleep(1)
+        assert plane.workers("doomed"), "nobody could tell the node yet"
+        await restart(plane)
+
+        async with plane.converging():
+            await plane.running("kept")
+            await plane.running("edited", generation=2)
+            await plane.gone("doomed")
+        assert plane.workers("kept") == before
+        assert (await plane.node()).online
+
+        # neither another empty broker nor a node that starts anew brings it back
+        await restart(plane)
+        lc.kill()
+        plane.lc_process(port=proxy.port)
+        await plane.running("kept", "edited")
+        for _ in range(20):
+            assert not plane.workers("doomed")
+            await asyncio.sleep(0.1)
+        assert "doomed" not in plane.statuses
+        assert plane.workers("kept") == before
+
+
+async def test_fault_01_five_kills_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
+    async with control(tmp_path) as plane, plane.gm(), plane.lc():
+        await three_services(plane)
+        before = plane.workers("kept")
+        await plane.delete("doomed")
+        for _ in range(5):
+            await restart(plane)
+            await asyncio.sleep(0.3)
+        async with plane.converging():
+            await plane.running("kept", "edited")
+            await plane.gone("doomed")
+        assert plane.workers("kept") == before

@@ -1,0 +1,125 @@
+"""Packets vanish and nobody says so: a half-open connection is found within 1.5 times the keepalive, then mended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede import topics
+from halimede.bus import Delivery, Packet
+from halimede.bus.mqtt import MqttBus
+from halimede.errors import DisconnectedError
+from halimede.frames import new_frame, pack
+from halimede.messages import Result
+from halimede.worker.runtime import connect_to
+from halimede.worker.serve import serve
+from tests.faults.control import PATIENCE, Control, control
+from tests.proxy import Proxy
+from tests.unit.worker import world as workers
+
+KEEPALIVE = 4
+#: a publish that no acknowledgement is waited for
+SPOKEN = Packet("default/sedna/frames/cam0", b"x" * 100, qos=0)
+
+
+async def found(bus: MqttBus, proxy: Proxy, busy: Callable[[], Awaitable[Any]] | None = None) -> None:
+    """Fall silent; insist that the bus says so in time, whether it is idle or speaks all the while."""
+    loop = asyncio.get_running_loop()
+    proxy.freeze()
+    began = loop.time()
+    while bus.connected:
+        assert loop.time() - began <= 1.5 * KEEPALIVE, "a dead connection is taken for a good one"
+        if busy:
+            await busy()
+        await asyncio.sleep(0.02)
+    assert loop.time() - began > KEEPALIVE / 3, "the network was silent, not the broker gone"
+    with pytest.raises(DisconnectedError):
+        await bus.wait_connected(0.1)
+    proxy.heal()
+    await bus.wait_connected(PATIENCE)
+
+
+@pytest.mark.parametrize("who", ["gm", "lc"])
+async def test_fault_04_gm_and_lc_find_it_and_go_on_after_it(tmp_path: Path, who: str) -> None:
+    async with control(tmp_path) as plane, Proxy(plane.broker.port) as proxy:
+        slow, plain = plane.settings(proxy.port, keepalive_s=KEEPALIVE), plane.settings()
+        async with plane.gm(slow if who == "gm" else plain) as gm, plane.lc(slow if who == "lc" else plain) as lc:
+            await plane.apply(*plane.models(), plane.service("helmet"))
+            await plane.running("helmet")
+            before = plane.workers()
+            await found(gm if who == "gm" else lc, proxy)
+            await plane.apply(plane.service("another"))
+            await plane.running("helmet", "another")
+            assert plane.workers("helmet") == before
+            assert (await plane.node()).online
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "speaking"])
+async def test_fault_04_a_connection_that_goes_on_sending_is_found_as_soon(tmp_path: Path, busy: bool) -> None:
+    async with (
+        control(tmp_path) as plane,
+        Proxy(plane.broker.port) as proxy,
+        MqttBus("lonely", plane.settings(proxy.port, keepalive_s=KEEPALIVE)) as bus,
+    ):
+        await bus.wait_connected(PATIENCE)
+
+        async def speak() -> None:
+            await bus.send(SPOKEN, 1)
+
+        await found(bus, proxy, speak if busy else None)
+
+
+@asynccontextmanager
+async def edge_worker(plane: Control, proxy: Proxy, buses: list[MqttBus]) -> AsyncIterator[None]:
+    """A real edge worker in this process, both of whose connections go through the proxy."""
+    connect = connect_to(replace(plane.settings(proxy.port), keepalive_s=KEEPALIVE))
+
+    def noting(*args: Any, **options: Any) -> Any:
+        bus = connect(*args, **options)
+        buses.append(bus)  # type: ignore[arg-type]
+        return bus
+
+    settings = workers.World(plane.folder).settings("edge", "e0", hem_name="EdgeOnly", hem_parameters={})
+    stop = asyncio.Event()
+    running = asyncio.create_task(serve(settings, noting, stop, workers.Small))
+    try:
+        await plane.until(lambda: len(buses) == 2 and all(bus.stats.connects for bus in buses))
+        yield
+    finally:
+        stop.set()
+        await running
+
+
+async def test_fault_04_a_worker_finds_it_on_both_its_connections_and_answers_again(tmp_path: Path) -> None:
+    buses: list[MqttBus] = []
+    answered: list[str] = []
+
+    async def result(delivery: Delivery[Result]) -> None:
+        answered.append(delivery.body.id)
+
+    async with control(tmp_path) as plane, Proxy(plane.broker.port) as proxy, edge_worker(plane, proxy, buses):
+        await plane.operator.subscribe(topics.RESULT.filter(), result)
+
+        async def ask() -> None:
+            """Publish frames until one of them is answered: those that nobody was there for are nobody's."""
+            before = len(answered)
+            frame = pack(new_frame(np.full((4, 4), 10, np.uint8)))
+            while len(answered) == before:
+                await plane.operator.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), frame)
+                await asyncio.sleep(0.1)
+
+        async with asyncio.timeout(PATIENCE):
+            await ask()
+        await asyncio.gather(*(found(bus, proxy) for bus in buses))
+        async with asyncio.timeout(PATIENCE):
+            answered.clear()
+            frame = pack(new_frame(np.full((4, 4), 10, np.uint8)))
+            await plane.operator.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), frame)
+            await ask()

@@ -1,0 +1,222 @@
+"""Events and logs that are followed through restarts and moves; recordings that are made and played."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede.bus.mqtt import MqttBus
+from halimede.cli import apply, events, logs, publish, record, replay
+from halimede.cli.broker import Broker as Address
+from halimede.cli.client import Client
+from halimede.cli.output import Format
+from halimede.cli.record import Limits
+from halimede.cli.replay import Plan
+from halimede.contract_examples import PNG
+from halimede.errors import InvalidFieldError
+from services.broker import Broker
+from services.gm.app import GlobalManager
+from services.gm.cluster.local import LocalCluster
+from tests.integration.cli.test_commands import DIGITS, running
+from tests.integration.cli.test_samples import Reader, bus, plan, reader  # noqa: F401 - fixtures
+from tests.simulated import eventually
+
+Output = pytest.CaptureFixture[str]
+
+
+@contextlib.asynccontextmanager
+async def background(work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Task[Any]]:
+    """A command that runs until the block ends, as until Ctrl-C."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@contextlib.asynccontextmanager
+async def manager(mosquitto: Broker, store: Path) -> AsyncIterator[LocalCluster]:
+    async with (
+        LocalCluster(store) as cluster,
+        background(GlobalManager(MqttBus("gm", mosquitto.url), cluster, cluster).run()),
+    ):
+        yield cluster
+
+
+async def test_followed_events_have_no_gap_and_no_repeat_through_restarts(
+    mosquitto: Broker, broker: Address, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "POLL_S", 0.2)
+    monkeypatch.setattr(events, "PAGE", 3)  # several pages
+    seen: list[str] = []
+
+    def messages() -> list[str]:
+        seen.extend(json.loads(line)["message"] for line in capsys.readouterr().out.splitlines())
+        return seen
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with manager(mosquitto, tmp_path / "gm.db") as cluster:
+            await cluster.record("Warning", "R", "node/a", "0")
+            await cluster.record("Normal", "R", "node/a", "not of this type")
+            work = events.events(broker, events.Choice(type="Warning"), Format.JSON, follow=True)
+            await stack.enter_async_context(background(work))
+            await eventually(lambda: messages() == ["0"], 30)
+            for i in range(1, 9):
+                await cluster.record("Warning", "R", "node/a", str(i))
+            await eventually(lambda: len(messages()) == 9, 30)
+        await mosquitto.restart()
+        async with manager(mosquitto, tmp_path / "gm.db") as cluster:
+            await cluster.record("Warning", "R", "node/a", "9")
+            await eventually(lambda: len(messages()) == 10, 30)
+            await asyncio.sleep(0.5)
+            assert messages() == [str(i) for i in range(10)]
+        async with manager(mosquitto, tmp_path / "another.db") as cluster:  # its sequence begins anew
+            await cluster.record("Warning", "R", "node/a", "new")
+            await eventually(lambda: messages()[-1] == "new", 30)
+
+
+async def test_events_are_chosen_by_type_and_time(
+    mosquitto: Broker, broker: Address, tmp_path: Path, capsys: Output
+) -> None:
+    async with manager(mosquitto, tmp_path / "gm.db") as cluster:
+        await cluster.record("Warning", "R", "node/a", "old")
+        await asyncio.sleep(0.05)
+        from datetime import UTC, datetime
+
+        start = datetime.now(UTC)
+        await asyncio.sleep(0.05)
+        for kind, text in (("Warning", "one"), ("Normal", "two"), ("Warning", "three")):
+            await cluster.record(kind, "R", "node/a", text)  # type: ignore[arg-type]
+        choice = events.Choice(type="Warning", since=start, limit=1)
+        await events.events(broker, choice, Format.JSON, follow=False)
+        assert [e["message"] for e in json.loads(capsys.readouterr().out)] == ["three"]
+        await events.events(broker, events.Choice(since=start), Format.JSON, follow=False)
+        assert [e["message"] for e in json.loads(capsys.readouterr().out)] == ["one", "two", "three"]
+
+
+async def test_logs_of_a_role_or_a_node_are_only_theirs(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    nodes["edge0"].logs["digits-edge-edge0"] = "e\n"
+    nodes["cloud0"].logs["digits-cloud-cloud0"] = "c\n"
+    capsys.readouterr()
+    for choice, line in (
+        (logs.Choice("digits", "default", role="cloud"), "c"),
+        (logs.Choice("", "default", "edge0"), "e"),
+        (logs.Choice("digits", "default", role="edge"), "e"),
+    ):
+        assert await logs.logs(broker, choice, follow=False) == 0
+        assert capsys.readouterr().out.split() == [line]
+    with pytest.raises(InvalidFieldError, match="use a node: cloud0, edge0"):
+        await logs.logs(broker, logs.Choice("", "default", "edge9"), follow=False)
+
+
+async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # noqa: PLR0917 - fixtures
+    mosquitto: Broker,
+    broker: Address,
+    client: Client,
+    nodes: Any,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests.integration.cli.conftest import Node
+
+    monkeypatch.setattr(logs, "SEARCH_S", 0.3)
+    monkeypatch.setattr(logs, "POLL_S", 0.1)
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    nodes["edge0"].logs["digits-edge-edge0"] = "here\n"
+    nodes["cloud0"].logs["digits-cloud-cloud0"] = ""
+    capsys.readouterr()
+    seen: list[str] = []
+
+    def lines() -> list[str]:
+        seen.extend(capsys.readouterr().out.splitlines())
+        return seen
+
+    async with background(logs.logs(broker, logs.Choice("digits", "default"), follow=True)):
+        await eventually(lambda: "digits-edge-edge0  here" in lines(), 30)
+        async with MqttBus("lc-edge1", mosquitto.url) as bus_:
+            moved = Node(bus_, "edge1")
+            moved.logs["digits-edge-edge1"] = "from its first line on\n"
+            await moved.start()
+            await client.drain("edge0")
+            await eventually(lambda: "digits-edge-edge1  from its first line on" in lines(), 30)
+            nodes["edge0"].logs["digits-edge-edge0"] = "n\n"  # rotated: shorter than what was read
+            await eventually(lambda: "digits-edge-edge0  n" in lines(), 30)
+    assert seen.count("digits-edge-edge0  here") == 1
+
+
+async def test_what_is_recorded_can_be_played(
+    broker: Address,
+    reader: Reader,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    capsys: Output,
+) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for i in range(5):
+        (pictures / f"{i}.png").write_bytes(PNG)
+    folder = str(tmp_path / "rec")
+    recording = asyncio.create_task(record.record(broker, folder, "cam0", "default", Limits(0.0, 5, 10**6)))
+    await eventually((tmp_path / "rec" / "index.jsonl").exists, 30)
+    await asyncio.sleep(0.5)
+    await publish.publish(broker, plan(str(pictures), fps=20))
+    async with asyncio.timeout(30):
+        await recording
+    assert "5 frames" in capsys.readouterr().out
+    first = await reader.frames(5)
+    assert await replay.replay(broker, Plan(folder, "cam0", "default", fps=100.0)) == 0
+    frames = await reader.frames(10)
+    assert [frame.sequence for frame in frames[5:]] == list(range(5))
+    assert {bytes(frame.data) for frame in frames} == {PNG}
+    assert not {bytes(f.id) for f in first} & {bytes(f.id) for f in frames[5:]}
+    assert "5 frames sent to default/sedna/frames/cam0" in capsys.readouterr().out
+
+
+async def test_a_recording_ends_before_it_is_too_large_and_says_when_nothing_came(
+    broker: Address,
+    reader: Reader,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    capsys: Output,
+) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    limits = Limits(0.0, 100, 2000)
+    async with background(publish.publish(broker, plan(str(tmp_path / "a.png"), fps=50, rounds=0))):
+        async with asyncio.timeout(30):
+            await record.record(broker, str(tmp_path / "rec"), "cam0", "default", limits)
+    assert sum(p.stat().st_size for p in (tmp_path / "rec").glob("*.png")) <= 2000
+    assert "would go over --max-bytes 2000" in capsys.readouterr().out
+    await record.record(broker, str(tmp_path / "none"), "cam9", "default", Limits(0.3, 100, 2000))
+    assert "nothing came: nobody publishes camera cam9" in capsys.readouterr().err
+
+
+async def test_replay_waits_for_somebody_and_tells_what_reached_nobody(
+    broker: Address,
+    bus: MqttBus,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    capsys: Output,
+) -> None:
+    from halimede import topics
+
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_bytes(PNG)
+    await replay.replay(broker, Plan(str(tmp_path), "cam0", "default", fps=100.0))
+    assert "3 of them reached nobody" in capsys.readouterr().err
+    listening = Reader()
+    waiting = asyncio.create_task(replay.replay(broker, Plan(str(tmp_path), "cam0", "default", fps=100.0, wait=True)))
+    await asyncio.sleep(1.0)
+    assert not waiting.done()
+    await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), listening)
+    assert [frame.sequence for frame in await listening.frames(3)] == [0, 1, 2]
+    assert await waiting == 0
+    assert "reached nobody" not in capsys.readouterr().err

@@ -1,0 +1,202 @@
+"""The operator's tools against a real broker and global manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede import topics
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cli import apply, doctor, drain, get, status, top
+from halimede.cli.broker import Broker as Address
+from halimede.cli.checks import Check
+from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.output import Format
+from halimede.messages import Load
+from services.broker import Broker
+from services.gm.app import GlobalManager
+from services.gm.cluster.local import LocalCluster
+from services.site import LocalSite, Security
+from tests.integration.cli.test_commands import DIGITS, running
+from tests.ports import free_port
+
+Output = pytest.CaptureFixture[str]
+
+
+async def test_status_is_healthy_when_all_runs_and_names_what_does_not(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    await client.wait_until(lambda b: "Ready" in str(b), "models", "digits-big", timeout_s=30)
+    await client.wait_until(lambda b: "Ready" in str(b), "models", "digits-small", timeout_s=30)
+    capsys.readouterr()
+    assert await status.status(broker, Format.TABLE) == 0
+    shown = capsys.readouterr().out
+    for part in (str(broker), "mosquitto version", "round trip", "GM:       up, version", "2 online", "1 Running"):
+        assert part in shown
+    assert "All is well." in shown
+
+    await client.drain("edge0")
+    await client.wait_until(lambda b: "NodeDrained" in str(b), "jointinferenceservices", "digits", timeout_s=30)
+    assert await status.status(broker, Format.JSON) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["healthy"] is False
+    assert told["services"][0]["reason"] == "NodeDrained"
+    assert "uncordon" in told["todo"][0]["do"]
+    assert [node["name"] for node in told["nodes"] if node.get("drained")] == ["edge0"]
+
+
+async def test_status_without_a_gm_or_a_broker_says_so_and_fails(broker: Address, capsys: Output) -> None:
+    assert await status.status(broker, Format.TABLE) == 1
+    assert "no global manager listens" in capsys.readouterr().out
+    nowhere = Address(MqttSettings("127.0.0.1", 9), "the test")
+    assert await status.status(nowhere, Format.JSON) == 1
+    assert json.loads(capsys.readouterr().out)["broker"]["reachable"] is False
+
+
+async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    load = topics.LOAD.at(ns="default", service="digits", worker="digits-cloud-cloud0")
+    await nodes["cloud0"].bus.publish(load, Load(credits=7, service_ms=1.5))
+    capsys.readouterr()
+    await top.top(broker, 1.0, "rate", Format.JSON, once=True)
+    told = json.loads(capsys.readouterr().out)
+    (service,) = told["services"]
+    assert (service["name"], service["phase"], service["frames"]) == ("digits", "Running", 10)
+    assert told["gm"]["online"] is True
+    assert told["cloudWorkers"][0]["credits"] == 7
+    assert {node["name"]: node["status"] for node in told["nodes"]} == {"edge0": "online", "cloud0": "online"}
+    await top.top(broker, 1.0, "phase", Format.TABLE, once=True)
+    assert "default/digits" in capsys.readouterr().out
+
+
+async def test_top_goes_on_while_the_broker_is_away(
+    mosquitto: Broker, broker: Address, gm: None, capsys: Output
+) -> None:
+    watching = asyncio.create_task(top.top(broker, 0.2, "phase", Format.JSON, once=False))
+    lines: list[dict[str, Any]] = []
+
+    async def seen(connected: bool) -> None:
+        async with asyncio.timeout(30):
+            while not lines or lines[-1]["broker"]["connected"] is not connected:
+                lines.extend(json.loads(line) for line in capsys.readouterr().out.splitlines())
+                await asyncio.sleep(0.1)
+
+    await seen(True)
+    await mosquitto.kill()
+    await seen(False)
+    await mosquitto.start()
+    await seen(True)
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+
+
+async def test_drain_waits_until_the_node_is_empty_and_says_what_has_no_other(
+    broker: Address, client: Client, nodes: Any, capsys: Output
+) -> None:
+    await apply.apply(broker, [DIGITS], "")
+    await running(client)
+    capsys.readouterr()
+    nodes["edge0"].obedient = False
+    assert await drain.drain(broker, "edge0", wait=True, timeout_s=1.0) == 1
+    said = capsys.readouterr()
+    assert "1 worker of 1 service" in said.err
+    assert "service digits in namespace default: its edge worker has no other node" in said.err
+    nodes["edge0"].obedient = True
+    assert await drain.drain(broker, "edge0", wait=True, timeout_s=60) == 0
+    assert "node edge0 is empty" in capsys.readouterr().out
+    await get.nodes(broker, Format.TABLE)
+    assert "online,drained" in capsys.readouterr().out
+    await drain.uncordon(broker, "edge0")
+    await running(client)
+    with pytest.raises(ApiRefusedError, match="there is no node edge9"):
+        await drain.drain(broker, "edge9", wait=False, timeout_s=1)
+
+
+async def checks(address: str, credentials: str = "") -> dict[str, Check]:
+    return {check.name: check async for check in doctor.examine(address, credentials)}
+
+
+async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
+    broker: Address, nodes: Any, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "absent"))
+    found = await checks(f"127.0.0.1:{broker.settings.port}")
+    assert {"strangers", "access rules"} <= {check.name for check in found.values() if check.level == "warning"}
+    assert "problem" not in {check.level for check in found.values()}
+    assert found["protocol"].found == "MQTT v5"
+    for name in ("name", "connection", "limits", "round trip", "global manager", "clock", "services", "dead letters"):
+        assert found[name].level == "ok", found[name]
+    assert await doctor.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.JSON) == 0
+    assert json.loads(capsys.readouterr().out)["level"] == "warning"
+
+
+async def test_doctor_without_a_gm_is_a_problem(broker: Address, capsys: Output) -> None:
+    assert await doctor.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.TABLE) == 1
+    shown = capsys.readouterr().out
+    assert "no global manager listens" in shown
+    assert "make up" in shown
+
+
+@pytest.fixture
+async def slow(tmp_path: Path) -> AsyncIterator[int]:
+    """A Mosquitto with its own defaults: no set_tcp_nodelay."""
+    import shutil
+
+    port = free_port()
+    config = tmp_path / "slow.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nuser root\nlog_dest none\n")
+    binary = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+    process = await asyncio.create_subprocess_exec(binary, "-c", str(config))
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(OSError):
+                (await asyncio.open_connection("127.0.0.1", port))[1].close()
+                break
+            await asyncio.sleep(0.05)
+    yield port
+    process.terminate()
+    await process.wait()
+
+
+async def test_doctor_finds_the_missing_nodelay_and_the_small_window(slow: int) -> None:
+    found = await checks(f"127.0.0.1:{slow}")
+    assert found["round trip"].level == "warning"
+    assert "set_tcp_nodelay true" in found["round trip"].do
+    assert "max_inflight_messages" in found["limits"].do
+
+
+@pytest.mark.parametrize("security", [Security.PASSWORDS, Security.TLS])
+async def test_doctor_is_content_with_a_guarded_site(
+    tmp_path: Path, security: Security, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "absent"))
+    site = LocalSite(tmp_path / "home", ["edge0"], security)
+    site.make()
+    async with (
+        Broker(tmp_path / "home", port=free_port(), access=site.access, secure=site.secure) as guarded,
+        LocalCluster(tmp_path / "store.db") as cluster,
+    ):
+        settings = MqttSettings.from_url(guarded.url, credentials=site.gm)
+        work = asyncio.create_task(GlobalManager(MqttBus("gm", settings), cluster, cluster).run())
+        try:
+            found = await checks(guarded.url, str(site.operator))
+            for name in ("encryption", "strangers", "credentials", "round trip", "access rules", "global manager"):
+                assert found[name].level == "ok", found[name]
+            stranger = await checks(guarded.url)
+            assert "problem" in {check.level for check in stranger.values()}
+        finally:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work

@@ -1,0 +1,198 @@
+"""A broker that asks who is there: what clients and commands say when it does not let them in, and that they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from halimede.access.passwords import make_passwords
+from halimede.access.site import Site
+from halimede.bus import Packet
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cli.broker import find
+from halimede.cli.client import Client, NoBrokerError, NotLetInError, knock
+from halimede.cli.follow import follow
+from halimede.errors import NotAllowedError, RefusedError
+from halimede.topics import GM_PRESENCE
+from services.broker import Broker
+from services.gm.app import GlobalManager
+from services.gm.cluster.local import LocalCluster
+from services.site import LocalSite, Security
+from tests.ports import free_port
+from tests.simulated import eventually
+
+ROOT = Path(__file__).parents[2]
+MODES = pytest.mark.parametrize("security", [Security.PASSWORDS, Security.TLS])
+
+
+@dataclass
+class Guarded:
+    """A broker with its site."""
+
+    site: LocalSite
+    broker: Broker
+
+    def settings(self, folder: Path | None = None, path: str = "") -> MqttSettings:
+        return MqttSettings.from_url(self.broker.url + path, credentials=folder)
+
+
+@contextlib.asynccontextmanager
+async def guarded(home: Path, security: Security, port: int | None = None) -> AsyncIterator[Guarded]:
+    site = LocalSite(home, ["edge0"], security)
+    site.make()
+    async with Broker(home, port=port or free_port(), access=site.access, secure=site.secure) as broker:
+        yield Guarded(site, broker)
+
+
+def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    names = {"HALIMEDE_BROKER": "", "HALIMEDE_CREDENTIALS": "", "HALIMEDE_HOME": "/nowhere", **environment}
+    line = [sys.executable, "-c", "from halimede.cli import main; main()", *words]
+    return subprocess.run(
+        line, cwd=ROOT, env={**os.environ, **names}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@MODES
+async def test_a_client_gets_in_by_its_own_credentials_and_by_no_others(
+    tmp_path: Path, unique: str, security: Security
+) -> None:
+    async with guarded(tmp_path / "a", security) as a:
+        await MqttBus(unique, a.settings(a.site.operator)).knock()
+        other = LocalSite(tmp_path / "b", ["edge0"], security)
+        other.make()
+        for folder in (None, other.operator):
+            settings = MqttSettings(
+                "127.0.0.1", a.broker.port, secure=a.site.secure, credentials=a.settings(folder).credentials
+            )
+            with pytest.raises(NotAllowedError):
+                await MqttBus(unique, settings).knock()
+
+
+@MODES
+async def test_a_command_says_at_once_why_it_is_not_let_in_and_what_to_do(tmp_path: Path, security: Security) -> None:
+    async with guarded(tmp_path / "a", security) as a:
+        (other := LocalSite(tmp_path / "b", ["edge0"], security)).make()
+        for words in (["nodes"], ["results", "digits"], ["get", "ji", "-w"]):
+            nobody = await asyncio.to_thread(command, *words, "--broker", a.broker.url)
+            stranger = await asyncio.to_thread(
+                command, *words, HALIMEDE_BROKER=a.broker.url, HALIMEDE_CREDENTIALS=str(other.operator)
+            )
+            assert (nobody.returncode, stranger.returncode) == (1, 1)
+            assert "name a user's folder with --credentials DIR or HALIMEDE_CREDENTIALS" in nobody.stderr
+            assert f"check that {other.operator} belongs to a user of this broker's site" in stranger.stderr
+            for error in (nobody.stderr, stranger.stderr):
+                assert "no MQTT broker answers" not in error
+                assert len(error.splitlines()) == 1, error
+        right = await asyncio.to_thread(
+            command, "--credentials", str(a.site.operator), "--broker", a.broker.url, "nodes"
+        )
+        assert "no global manager listens" in right.stderr
+
+
+async def test_an_address_of_the_wrong_kind_is_told_from_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    async with guarded(tmp_path / "a", Security.TLS) as tls, guarded(tmp_path / "b", Security.PASSWORDS) as plain:
+        with pytest.raises(NoBrokerError, match=r"wants TLS .*mqtts://"):
+            await knock(find(f"127.0.0.1:{tls.broker.port}", {}))
+        with pytest.raises(NotLetInError, match="it may not speak it"):
+            await knock(find(f"mqtts://127.0.0.1:{plain.broker.port}", {}))
+        with pytest.raises(NoBrokerError, match="refused"):
+            await knock(find(f"mqtts://127.0.0.1:{free_port()}", {}))
+
+
+async def test_the_run_files_credentials_go_with_the_run_files_broker_alone(tmp_path: Path) -> None:
+    async with guarded(tmp_path, Security.PASSWORDS) as a:
+        (tmp_path / "run.json").write_text(json.dumps({"broker": a.broker.url, "credentials": str(a.site.operator)}))
+        home = {"HALIMEDE_HOME": str(tmp_path)}
+        await knock(find("", home))
+        assert find(a.broker.url, home).settings.credentials is None
+        chosen = find("", {**home, "HALIMEDE_CREDENTIALS": str(a.site.gm)}).settings.credentials
+        assert chosen
+        assert chosen.folder == a.site.gm
+
+
+@MODES
+async def test_a_controller_that_comes_to_another_systems_broker_says_why_it_waits_and_comes_back(
+    tmp_path: Path, security: Security
+) -> None:
+    """The port of a system changes hands while its LC runs."""
+    async with contextlib.AsyncExitStack() as stack:
+        a = await stack.enter_async_context(guarded(tmp_path / "a", security))
+        port, folder = a.broker.port, a.site.node("edge0")
+        log = (tmp_path / "lc.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(tmp_path / "lc"),
+             "--broker", a.broker.url, "--credentials", str(folder)],
+            cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "HALIMEDE_LOG": "json"},
+        )  # fmt: skip
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
+
+        def logged(word: str) -> int:
+            return Path(log.name).read_text().count(word)
+
+        await eventually(lambda: logged("bus connected") == 1, 30)
+        await a.broker.kill()
+        async with guarded(tmp_path / "b", security, port) as b:
+            reason = "Not authorized" if security is Security.PASSWORDS else "certificate is not accepted"
+            await eventually(lambda: logged(reason) == 1, 30)
+            async with MqttBus("watch", b.settings(b.site.gm)) as gm:
+                heard: list[str] = []
+
+                async def keep(packet: Packet) -> None:
+                    heard.append(packet.topic)
+
+                await gm.wait_connected(10)
+                await gm.listen("node/#", 1, keep, 10)
+                await asyncio.sleep(2)
+            assert heard == []
+        await a.broker.start()
+        await eventually(lambda: logged("bus connected") == 2, 30)
+        assert process.poll() is None
+
+
+async def test_a_prefix_parts_systems_on_one_guarded_broker(tmp_path: Path) -> None:
+    site = LocalSite(tmp_path, ["edge0"], Security.PASSWORDS)
+    site.make()
+    make_passwords(Site(nodes=["edge0"], prefix="site1"), site.folder)
+    async with (
+        Broker(tmp_path, port=free_port(), access=site.access) as broker,
+        LocalCluster(tmp_path / "gm" / "store.db") as cluster,
+    ):
+        settings = MqttSettings.from_url(f"{broker.url}/site1", credentials=site.gm)
+        manager = asyncio.create_task(GlobalManager(MqttBus("gm", settings), cluster, cluster).run())
+        try:
+            address = find(f"{broker.url}/site1", {}, credentials=str(site.operator))
+            body = {
+                "apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "m"},
+                "spec": {"url": "/m.onnx", "format": "onnx"},
+            }  # fmt: skip
+            async with Client.to(address) as client:
+                assert (await client.apply(body))[0] == "created"
+            async with asyncio.timeout(20):
+                async for _, presence in follow(address, GM_PRESENCE.filter()):
+                    assert presence
+                    assert presence.online
+                    break
+            shown = await asyncio.to_thread(
+                command, "get", "models", "--broker", f"{broker.url}/site1", "--credentials", str(site.operator)
+            )
+            assert (shown.returncode, "m" in shown.stdout.split()) == (0, True), shown.stderr
+            with pytest.raises(NotLetInError, match="use the credentials of an operator"):
+                async with Client.to(find(broker.url, {}, credentials=str(site.operator))) as beside:
+                    await beside.nodes()
+            async with MqttBus("plain", MqttSettings.from_url(broker.url, credentials=site.gm)) as bus:
+                await bus.wait_connected(10)
+                with pytest.raises(RefusedError):
+                    await bus.clear(GM_PRESENCE.at())
+        finally:
+            manager.cancel()
+            await asyncio.wait([manager])

@@ -1,0 +1,121 @@
+"""The small server beside a service, on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from halimede.errors import InvalidFieldError
+from halimede.observe import Health, HttpServer, http
+from halimede.observe.metrics import counter, registry
+
+
+def server(bind: str = "127.0.0.1:0", **options: object) -> HttpServer:
+    health = Health()
+    health.ready("broker", lambda: "not connected")
+    return HttpServer(bind, health=health, registry=registry("test", lambda: [counter("x", "X.", 1)]), **options)  # type: ignore[arg-type]
+
+
+async def test_it_says_whether_it_lives_whether_it_is_ready_and_what_it_counts() -> None:
+    async with server() as shown, aiohttp.ClientSession() as session:
+        async with session.get(f"{shown.url}/healthz") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (200, "ok")
+        async with session.get(f"{shown.url}/readyz") as answer:
+            assert (answer.status, (await answer.json())["checks"]) == (503, {"broker": "not connected"})
+        async with session.get(f"{shown.url}/metrics") as answer:
+            assert "halimede_x_total 1.0" in await answer.text()
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_it_answers_nothing_but_questions() -> None:
+    async with server() as shown, aiohttp.ClientSession() as session:
+        async with session.post(f"{shown.url}/metrics", data=b"x" * 100) as answer:
+            assert answer.status == 405
+        async with session.get(f"{shown.url}/../../etc/passwd") as answer:
+            assert answer.status == 404
+        async with session.get(f"{shown.url}/healthz", headers={"X-Long": "x" * 20_000}) as answer:
+            assert answer.status == 400
+
+
+async def test_a_foreign_name_that_leads_to_loopback_gets_no_answer() -> None:
+    async with server() as shown, aiohttp.ClientSession() as session:
+        async with session.get(f"{shown.url}/metrics", headers={"Host": "evil.example"}) as answer:
+            assert answer.status == 421
+        async with session.get(f"{shown.url}/metrics", headers={"Host": "localhost:1"}) as answer:
+            assert answer.status == 200
+
+
+async def test_what_breaks_in_it_stays_in_it(capfd: pytest.CaptureFixture[str]) -> None:
+    async def broken(_: web.Request) -> web.StreamResponse:
+        raise RuntimeError("secret words")
+
+    def routes(application: web.Application) -> None:
+        application.router.add_get("/broken", broken)
+
+    async with server(routes=routes) as shown, aiohttp.ClientSession() as session:
+        async with session.get(f"{shown.url}/broken") as answer:
+            assert answer.status == 500
+            assert "secret" not in await answer.text()
+        async with session.get(f"{shown.url}/healthz") as answer:
+            assert answer.status == 200
+
+
+async def test_a_port_that_is_taken_is_a_clear_error_and_off_is_off() -> None:
+    async with server() as shown:
+        taken = shown.url.removeprefix("http://")
+        with pytest.raises(InvalidFieldError, match="it cannot be used"):
+            await server(taken).__aenter__()
+    async with server("off") as silent:
+        assert silent.url == ""
+
+
+async def connect(shown: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = shown.url.removeprefix("http://").rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def ends(reader: asyncio.StreamReader) -> bool:
+    async with asyncio.timeout(30):
+        try:
+            return await reader.read() == b""
+        except ConnectionError:
+            return True
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+async def test_who_connects_and_asks_nothing_is_let_go(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ASKING_S", 0.3)
+    async with server() as shown:
+        reader, writer = await connect(shown)
+        writer.write(begun)
+        assert await ends(reader)
+        writer.close()
+
+
+async def test_who_has_asked_may_stay_and_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ASKING_S", 0.2)
+    async with server() as shown:
+        reader, writer = await connect(shown)
+        for _ in range(2):
+            writer.write(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            await asyncio.sleep(0.5)
+        writer.close()
+
+
+async def test_more_connections_than_a_few_are_closed_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MOST_CONNECTIONS", 3)
+    async with server() as shown:
+        held = [await connect(shown) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        reader, writer = await connect(shown)
+        assert await ends(reader)
+        writer.close()
+        for _, each in held:
+            each.close()
+        await asyncio.sleep(0.2)
+        async with aiohttp.ClientSession() as session, session.get(f"{shown.url}/healthz") as answer:
+            assert answer.status == 200

@@ -1,0 +1,155 @@
+"""Workers as processes, seen over HTTP: figures that agree with the ledger and the results, health that follows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from examples.digits import data
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.frames.compute import ModelThread
+from halimede.frames.server import CloudServer
+from halimede.observe import HttpServer
+from halimede.observe.metrics import registry
+from halimede.worker.figures import Figures
+from halimede.worker.settings import read
+from services.broker import Broker
+from tests.integration.workers import Site, site, train
+from tests.ports import free_port
+from tests.scraping import Families, asked, scrape, value
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.timeout(240)
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
+    return train(tmp_path_factory.mktemp("models"))
+
+
+def counted(families: Families, name: str, **labels: str) -> float:
+    return value(families, f"halimede_worker_{name}", **labels)
+
+
+async def reported(s: Site, edge: str, frames: int) -> None:
+    """Wait until the worker's own report has all that happened."""
+    await eventually(lambda: s.counts(edge).inference_number == frames and s.counts(edge).queued == 0, PATIENCE)
+
+
+async def test_figures_agree_with_the_ledger_the_results_and_one_another(
+    mosquitto: Broker, unique: str, tmp_path: Path, models: Any
+) -> None:
+    pictures = [data.to_png(image) for image in models[2].test_x[:200]]
+    edge, cloud = f"{unique}-e", f"{unique}-c"
+    async with site(mosquitto, unique, tmp_path) as s, aiohttp.ClientSession() as session:
+        big = s.start("cloud", cloud, models[1])
+        s.start("edge", edge, models[0])
+        await s.running(edge, cloud)
+        urls = {name: s.infos[name].http for name in (edge, cloud)}
+        for url in urls.values():
+            assert (await asked(session, url, "healthz"))[0] == (await asked(session, url, "readyz"))[0] == 200
+        await s.send(pictures, fps=100)
+        await s.publish(b"\x89PNG this is no picture")
+        await s.answered()
+        await reported(s, edge, 200)
+        await eventually(lambda: s.counts(edge).rejected == 1, PATIENCE)
+        by_cloud = len(s.by("cloud"))
+        await eventually(lambda: s.counts(cloud).served == by_cloud, PATIENCE)
+
+        seen, said = await scrape(session, urls[edge]), s.counts(edge)
+        assert counted(seen, "accepted_frames_total") == counted(seen, "answers_total") == said.inference_number == 200
+        assert counted(seen, "cloud_answers_total") == said.cloud_inference_number == by_cloud > 0
+        assert counted(seen, "hard_samples_total") == said.hard_example_number
+        assert counted(seen, "rejected_frames_total") == said.rejected == 1
+        assert counted(seen, "lost_frames_total") == counted(seen, "duplicate_frames_total") == 0
+        assert counted(seen, "degraded_answers_total") == said.degraded == 200 - by_cloud - _easy(s)
+        assert counted(seen, "edge_seconds_count", step="offload") == by_cloud
+        assert counted(seen, "queued_frames") == counted(seen, "outbox_results") == 0
+        assert counted(seen, "circuit_state") == 0
+        assert counted(seen, "cloud_credits", cloud_worker=cloud) > 0
+        assert counted(seen, "edge_seconds_bucket", step="wait", le="+Inf") == 200
+        assert value(seen, "halimede_bus_connected") == 2  # one for frames, one for all else
+
+        seen, said = await scrape(session, urls[cloud]), s.counts(cloud)
+        assert counted(seen, "served_samples_total") == said.served == by_cloud
+        assert counted(seen, "batches_total") == said.batches == counted(seen, "cloud_batch_samples_count")
+        assert (
+            counted(seen, "cloud_batch_samples_sum") == counted(seen, "cloud_seconds_count", step="queue") == by_cloud
+        )
+        assert said.queue_latency is not None
+        assert said.compute_latency is not None
+        assert sum(said.queue_latency.buckets.values()) == by_cloud
+        assert sum(said.compute_latency.buckets.values()) == said.batches
+        assert counted(seen, "unserved_samples_total") == 0
+
+        big.kill()
+        s.sent.clear()
+        await s.send(pictures[:100], fps=100)
+        await s.answered()
+        await reported(s, edge, 300)
+        seen = await scrape(session, urls[edge])
+        for reason, number in s.reasons().items():
+            assert counted(seen, "degraded_answers_total", reason=reason) == number > 0
+        assert counted(seen, "circuit_state") > 0 or counted(seen, "cloud_credits") == 0
+
+
+def _easy(s: Site) -> int:
+    return sum(not result.hard for result in s.results.values())
+
+
+async def test_a_worker_is_not_ready_while_the_broker_is_away(unique: str, tmp_path: Path, models: Any) -> None:
+    async with (
+        Broker(tmp_path / "broker", port=free_port()) as broker,
+        site(broker, unique, tmp_path) as s,
+        aiohttp.ClientSession() as session,
+    ):
+        edge = f"{unique}-e"
+        s.start("edge", edge, models[0])
+        await s.running(edge)
+        url = s.infos[edge].http
+
+        async def becomes(status: int) -> dict[str, str]:
+            async with asyncio.timeout(PATIENCE):
+                while (found := await asked(session, url, "readyz"))[0] != status:
+                    await asyncio.sleep(0.05)
+            return found[1]
+
+        assert set((await becomes(200)).values()) == {"ok"}
+        await broker.stop()
+        assert "is not connected" in (await becomes(503))["broker"]
+        assert (await asked(session, url, "healthz"))[0] == 200
+        await broker.start()
+        await becomes(200)
+
+
+async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_does(
+    memory_broker: MemoryBroker, tmp_path: Path
+) -> None:
+    told = {"WORKER_NAME": "w", "NODE_NAME": "n", "SERVICE_NAME": "s", "HALIMEDE_STATE": str(tmp_path)}
+    settings = replace(read("cloud", told, own_estimator=True), model_timeout_s=0.2)
+    release = threading.Event()
+    async with (
+        MemoryBus("worker", memory_broker) as bus,
+        ModelThread() as thread,
+        aiohttp.ClientSession() as session,
+    ):
+        figures = Figures(settings, [bus], thread=thread)
+        async with HttpServer(health=figures.health(), registry=registry("cloud", figures.collect)) as server:
+            call = asyncio.ensure_future(thread.call(release.wait))
+            await asyncio.sleep(0.5)
+            assert (await asked(session, server.url, "healthz"))[0] == 200  # still loading
+            assert (await asked(session, server.url, "readyz"))[1]["work"] == "starting"
+            figures.cloud = CloudServer(bus, None, thread, namespace="default", service="s", worker="w")  # type: ignore[arg-type]
+            status, checks = await asked(session, server.url, "healthz")
+            assert (status, checks["model"].partition(" s,")[2]) == (503, " more than 0.2")
+            assert value(await scrape(session, server.url), "halimede_worker_model_call_seconds") > 0.2
+            release.set()
+            await call
+            assert (await asked(session, server.url, "healthz"))[0] == 200

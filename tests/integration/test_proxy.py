@@ -1,0 +1,151 @@
+"""Our own fault proxy, each fault seen on a real TCP echo."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.proxy import MOST_UNDER_WAY, Proxy
+
+PATIENCE = 30.0
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+    except OSError:
+        writer.transport.abort()
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with server:
+        async with Proxy(server.sockets[0].getsockname()[1], seed=4) as proxy:
+            yield proxy
+        server.close()
+
+
+async def connect(proxy: Proxy) -> Connection:
+    return await asyncio.open_connection("127.0.0.1", proxy.port)
+
+
+async def ask(connection: Connection, data: bytes = b"hello", patience: float = PATIENCE) -> float:
+    """Send, wait for the whole echo, and return the seconds that it took."""
+    reader, writer = connection
+    began = asyncio.get_running_loop().time()
+    writer.write(data)
+    async with asyncio.timeout(patience):
+        assert await reader.readexactly(len(data)) == data
+    return asyncio.get_running_loop().time() - began
+
+
+async def silent(connection: Connection) -> None:
+    """Insist that nothing comes back, not even the end of the connection."""
+    with pytest.raises(TimeoutError):
+        await ask(connection, patience=0.3)
+
+
+async def test_without_faults_bytes_go_through_and_so_does_the_end(proxy: Proxy) -> None:
+    connection = await connect(proxy)
+    await ask(connection, bytes(range(256)) * 4000)
+    connection[1].write_eof()
+    async with asyncio.timeout(PATIENCE):
+        assert await connection[0].read() == b""
+    assert (proxy.accepted, proxy.forwarded) == (1, 2 * 256 * 4000)
+
+
+async def test_each_direction_has_its_delay_and_healing_hurries_up_what_waits(proxy: Proxy) -> None:
+    connection = await connect(proxy)
+    proxy.delay(0.2, 0.1)
+    assert await ask(connection) >= 0.3
+    proxy.delay(0.1)
+    assert await ask(connection) >= 0.2
+    proxy.delay(3600)
+    waiting = asyncio.create_task(ask(connection))
+    await asyncio.sleep(0.1)
+    proxy.heal()
+    await waiting
+
+
+async def test_delayed_bytes_are_under_way_together(proxy: Proxy) -> None:
+    connection = await connect(proxy)
+    proxy.delay(0.3)
+    began = asyncio.get_running_loop().time()
+    for _ in range(20):
+        connection[1].write(b"x")
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE):
+        await connection[0].readexactly(20)
+    assert 0.6 <= asyncio.get_running_loop().time() - began < 3  # one after the other it would be twelve
+
+
+async def test_loss_stalls_and_loses_nothing(proxy: Proxy) -> None:
+    connection = await connect(proxy)
+    proxy.lose(0.2, rto_s=0.05)
+    data = bytes(range(256)) * 600
+    # about a hundred segments each way
+    assert await ask(connection, data) >= 10 * 0.05
+
+
+async def test_throttle_holds_the_rate(proxy: Proxy) -> None:
+    connection = await connect(proxy)
+    proxy.throttle(50_000)
+    assert await ask(connection, bytes(30_000)) >= 0.6
+    proxy.throttle(0)
+    assert await ask(connection, bytes(30_000)) < 0.6
+
+
+async def test_what_is_under_way_is_bounded_and_holds_the_sender_back(proxy: Proxy) -> None:
+    _, writer = connection = await connect(proxy)
+    proxy.throttle(1)
+    total = 64 * 1024 * 1024
+    writer.write(bytes(total))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await writer.drain()
+    assert MOST_UNDER_WAY <= proxy.under_way <= MOST_UNDER_WAY + 65536
+    proxy.heal()
+    async with asyncio.timeout(PATIENCE):
+        assert len(await connection[0].readexactly(total)) == total
+
+
+async def test_a_cut_breaks_connections_and_refuses_new_ones(proxy: Proxy) -> None:
+    connection = await connect(proxy)
+    await ask(connection)
+    proxy.cut()
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        await ask(connection)
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        await ask(await connect(proxy))
+    proxy.heal()
+    await ask(await connect(proxy))
+
+
+async def test_half_open_swallows_everything_and_tells_nobody(proxy: Proxy) -> None:
+    old = await connect(proxy)
+    await ask(old)
+    proxy.freeze()
+    await silent(old)
+    new = await connect(proxy)
+    await silent(new)
+    old[1].close()
+    proxy.heal()
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        await ask(new)
+    await ask(await connect(proxy))
+
+
+async def test_a_stranded_connection_stays_so_while_new_ones_are_good(proxy: Proxy) -> None:
+    old = await connect(proxy)
+    await ask(old)
+    proxy.strand()
+    await silent(old)
+    await ask(await connect(proxy))
+    await silent(old)

@@ -1,0 +1,42 @@
+"""docs/security.md, typed in from top to bottom: its commands work, and the files that it names are there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "security.md").read_text()
+BLOCKS = re.findall(r"^```\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    return [line for block in BLOCKS for line in block.splitlines() if line.startswith("halimede ")]
+
+
+def test_its_commands_work_in_the_order_in_which_they_stand(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    said = {}
+    for line in commands():
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        said[line] = done.stdout
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    assert {line.split()[2] for line in said} == {"init", "show", "add", "remove", "rotate", "acl"}
+    assert "made     lc.edge7, edge-worker.edge7, cloud-worker.edge7" in said["halimede certs add --node edge7 site/"]
+    assert "the new authority alone counts" in said["halimede certs rotate --finish site/"]
+
+
+def test_the_files_that_it_names_are_there(tmp_path: Path) -> None:
+    line = commands()[0].replace("halimede", f"{sys.executable} -c 'from halimede.cli import main; main()'", 1)
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    named = [line.split("  ")[0] for block in BLOCKS for line in block.splitlines() if line.startswith("site/")]
+    assert len(named) == 9
+    for names in named:
+        first, *more = names.split(", ")
+        for path in [first, *(str(Path(first).parent / name) for name in more)]:
+            assert (tmp_path / path).exists(), path

@@ -1,0 +1,77 @@
+"""``halimede trace`` over a real broker and real workers: what a user sees, and what is said when there is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from halimede import log
+from halimede.bus.mqtt import MqttSettings
+from halimede.cli.broker import Broker as Address
+from halimede.cli.output import Format
+from halimede.cli.trace import Wanted, trace
+from halimede.errors import HalimedeError, InvalidFieldError
+from services.broker import Broker
+from tests.digits import Digits
+from tests.integration.workers import site
+
+pytestmark = pytest.mark.timeout(180)
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = structlog.get_config()
+    monkeypatch.setenv("HALIMEDE_LOG_LEVEL", "CRITICAL")
+    log.configure()
+    yield
+    structlog.configure(**before)
+
+
+def address(mosquitto: Broker) -> Address:
+    return Address(MqttSettings("127.0.0.1", mosquitto.port), "the test")
+
+
+async def test_a_frame_is_shown_with_every_step_at_its_place(
+    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits, capsys: Output
+) -> None:
+    broker = address(mosquitto)
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("cloud", f"{unique}-c", digits.big)
+        s.start("edge", f"{unique}-e", digits.small)
+        await s.running(f"{unique}-c", f"{unique}-e")
+        sending = asyncio.create_task(s.send(digits.pictures[:400], fps=50))
+        await trace(broker, Wanted(service=unique, namespace="default", hard=True), Format.TABLE)
+        shown = capsys.readouterr().out
+        for step in ("receive", "decode", "wait", "model", "mine", "offload", "request", "queue", "compute", "reply"):
+            assert step in shown
+        assert "the cloud's steps are placed in the middle of the request" in shown
+        assert f"to={unique}-c" in shown
+        sending.cancel()
+        answered = next(r.id for r in s.results.values() if r.by == "cloud")
+        await trace(broker, Wanted(answered), Format.JSON)
+        found = json.loads(capsys.readouterr().out)
+        assert found["id"] == answered
+        (timeline,) = found["timelines"]
+        steps = {(row["role"], row["step"]): row for row in timeline["steps"]}
+        request, compute = steps["edge", "offload.request"], steps["cloud", "compute"]
+        assert request["startMs"] <= compute["startMs"]
+        assert compute["startMs"] + compute["durationMs"] <= request["startMs"] + request["durationMs"]
+        assert not [remark for remark in timeline["remarks"] if "the clock of" in remark]  # one machine, one clock
+
+        with pytest.raises(HalimedeError, match=r"no worker remembers frame 0{32}: each worker remembers its last"):
+            await trace(broker, Wanted("0" * 32), Format.TABLE)
+
+
+async def test_what_cannot_be_shown_is_said(mosquitto: Broker, unique: str) -> None:
+    broker = address(mosquitto)
+    with pytest.raises(InvalidFieldError, match="write 32 hexadecimal digits"):
+        await trace(broker, Wanted("xyz"), Format.TABLE)
+    with pytest.raises(HalimedeError, match=f"no hard result of service {unique} in namespace default came within"):
+        await trace(broker, Wanted(service=unique, namespace="default", hard=True, timeout_s=0.2), Format.TABLE)

@@ -1,0 +1,23 @@
+"""Whatever happens, in any order: left in peace, the system becomes what was asked for, and nothing deleted lives."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.stateful.machine import Machine
+
+EXAMPLES, STEPS = 40, 50
+
+
+def test_whatever_happens_the_system_becomes_what_was_asked_for() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

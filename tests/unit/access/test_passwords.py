@@ -1,0 +1,109 @@
+"""Passwords: random, kept, readable by their owners alone, and written as Mosquitto's own tool would."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from halimede.access.files import locked
+from halimede.access.passwords import hashed, make_passwords
+from halimede.access.site import Principal, Site
+from halimede.errors import HalimedeError
+from halimede.topic import Role
+
+SITE = Site(nodes=["edge0", "cloud0"], cameras=["cam0"], consumers=["viewer"])
+
+
+def content(folder: Path) -> dict[str, tuple[int, bytes]]:
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+
+def test_everyone_has_a_name_and_a_password_of_their_own(tmp_path: Path) -> None:
+    report = make_passwords(SITE, tmp_path / "site")
+    users = list(SITE.principals())
+    assert report.made == tuple(user.username for user in users)
+    told = [(tmp_path / "site" / user.folder / "password").read_text().strip() for user in users]
+    assert len(set(told)) == len(users) == 10
+    assert all(len(password) >= 43 for password in told)
+    for user in users:
+        assert (tmp_path / "site" / user.folder / "username").read_text() == f"{user.username}\n"
+
+
+def test_only_their_owner_can_read_them_whatever_the_umask_is(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    make_passwords(SITE, folder)
+    for path in [folder, *folder.rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
+    make_passwords(SITE, tmp_path)
+    before = content(tmp_path)
+    report = make_passwords(SITE, tmp_path)
+    assert not report.changed
+    assert content(tmp_path) == before
+
+
+def test_a_new_node_changes_nobody_elses_password(tmp_path: Path) -> None:
+    make_passwords(SITE, tmp_path)
+    before = content(tmp_path)
+    more = Site(nodes=[*SITE.nodes, "edge7"], cameras=SITE.cameras, consumers=SITE.consumers)
+    assert make_passwords(more, tmp_path).made == ("lc.edge7", "edge-worker.edge7", "cloud-worker.edge7")
+    after = content(tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {"broker/acl", "broker/passwords"}
+    old = before["broker/passwords"][1].splitlines()
+    assert [line for line in after["broker/passwords"][1].splitlines() if b"edge7" not in line] == old
+
+
+def test_a_user_that_is_gone_has_neither_a_password_nor_rights(tmp_path: Path) -> None:
+    make_passwords(SITE, tmp_path)
+    (tmp_path / "nodes" / "cloud0" / "note.txt").write_text("not ours")
+    report = make_passwords(Site(nodes=["edge0"], cameras=["cam0"], consumers=["viewer"]), tmp_path)
+    assert report.removed == ("lc.cloud0", "edge-worker.cloud0", "cloud-worker.cloud0")
+    assert [path.name for path in (tmp_path / "nodes" / "cloud0").iterdir()] == ["note.txt"]
+    assert "cloud0" not in (tmp_path / "broker" / "passwords").read_text() + (tmp_path / "broker" / "acl").read_text()
+
+
+def test_rotation_makes_new_ones_for_all(tmp_path: Path) -> None:
+    make_passwords(SITE, tmp_path)
+    own = tmp_path / Principal(Role.GM).folder / "password"
+    before = own.read_text()
+    assert len(make_passwords(SITE, tmp_path, rotate=True).made) == 10
+    assert own.read_text() != before
+
+
+def test_a_broken_line_in_the_brokers_file_is_made_anew(tmp_path: Path) -> None:
+    make_passwords(SITE, tmp_path)
+    passwords, own = tmp_path / "broker" / "passwords", tmp_path / "gm" / "password"
+    lines = passwords.read_text().splitlines()
+    for broken in ("gm:", "gm:$7$101$%%%$x", "gm:$6$a$b", "gm:$7$0$$", "nonsense", ""):
+        passwords.write_text("\n".join([broken, *lines[1:]]))
+        make_passwords(SITE, tmp_path)
+        written = passwords.read_text().splitlines()
+        assert written[1:] == lines[1:]
+        _, _, rounds, salt, _ = written[0].split("$")
+        assert int(rounds) == 101
+        assert written[0] == f"gm:{hashed(own.read_text().strip(), salt=base64.b64decode(salt))}"
+
+
+def test_it_is_the_form_that_mosquittos_own_tool_writes(tmp_path: Path) -> None:
+    theirs = tmp_path / "passwords"
+    theirs.write_text("gm:secret\n")
+    theirs.chmod(0o600)
+    subprocess.run(["mosquitto_passwd", "-U", str(theirs)], check=True, timeout=30)
+    line = theirs.read_text().strip().partition(":")[2]
+    _, kind, rounds, salt, digest = line.split("$")
+    assert kind == "7"
+    assert line == hashed("secret", salt=base64.b64decode(salt), iterations=int(rounds))
+    assert len(base64.b64decode(digest)) == hashlib.sha512().digest_size
+
+
+def test_two_commands_at_once_do_not_mix(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(HalimedeError, match="being changed by another command"):
+        make_passwords(SITE, tmp_path)
+    assert make_passwords(SITE, tmp_path).changed

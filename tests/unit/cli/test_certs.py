@@ -1,0 +1,158 @@
+"""`halimede certs` as a shell sees it: a site made, changed and shown; next steps; one line for a mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from halimede.access.site import Site
+from halimede.cli.app import app
+from halimede.cli.certs import certs
+from tests.unit.access.test_passwords import content
+
+COMMANDS = [command.name or command.callback.__name__ for command in certs.registered_commands if command.callback]
+
+
+def run(*words: str | Path, code: int = 0) -> str:
+    shown = CliRunner().invoke(app, ["certs", *map(str, words)], env={"COLUMNS": "200"})
+    assert shown.exit_code == code, shown.output
+    assert "Traceback" not in shown.output
+    return " ".join(shown.output.split())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    folder = tmp_path / "site"
+    run("init", "--node", "edge0", "--node", "cloud0", "--camera", "cam0", "--broker", "broker.example.com", folder)
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_examples(command: str) -> None:
+    shown = run(command, "--help")
+    assert "Examples:" in shown
+    assert f"halimede certs {command}" in shown
+
+
+def test_init_makes_a_whole_site_and_says_what_to_do_next(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    shown = run("init", "--node", "edge0", "--broker", "b.example.com", "--install", "/etc/mosquitto/h", folder)
+    for part in (
+        "made ca, broker, gm, lc.edge0",
+        "copy",
+        "to /etc/mosquitto/h",
+        "mqtts://b.example.com:8883",
+        "ca.key",
+    ):
+        assert part in shown
+    assert "certfile /etc/mosquitto/h/tls.crt" in (folder / "broker" / "mosquitto.conf").read_text()
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {"site.yaml", "ca.crt", "ca.key", "broker/acl", "broker/mosquitto.conf", "emqx/acl.conf"} <= names
+    assert {"gm/tls.key", "nodes/edge0/lc/tls.crt", "operators/admin/ca.crt"} <= names
+
+
+def test_the_same_command_again_changes_nothing(site: Path) -> None:
+    before = content(site)
+    assert "made" not in run("init", site)
+    again = ("init", "--node", "edge0", "--node", "cloud0", "--camera", "cam0", "--broker", "broker.example.com", site)
+    assert "next:" not in run(*again)
+    assert content(site) == before
+
+
+def test_users_come_and_go(site: Path) -> None:
+    shown = run("add", "--node", "edge7", "--consumer", "viewer", site)
+    assert "made lc.edge7, edge-worker.edge7, cloud-worker.edge7, consumer.viewer" in shown
+    assert "SIGHUP" in shown
+    assert "user lc.edge7" in (site / "broker" / "acl").read_text()
+    assert "removed lc.edge7" in run("remove", "--node", "edge7", site)
+    for path in ("broker/acl", "emqx/acl.conf", "site.yaml"):
+        assert "edge7" not in (site / path).read_text()
+    assert not (site / "nodes" / "edge7").exists()
+
+
+def test_an_edited_site_file_is_followed(site: Path) -> None:
+    path = site / "site.yaml"
+    path.write_text(path.read_text().replace("- cloud0\n", "- cloud0\n- edge5\n"))
+    assert "made lc.edge5" in run("init", site)
+
+
+def test_a_prefix_is_before_every_topic(tmp_path: Path) -> None:
+    run("init", "--node", "edge0", "--prefix", "factory/east", tmp_path / "site")
+    shown = run("acl", tmp_path / "site")
+    assert "topic read factory/east/node/edge0/+/sedna/downstream/+/+/insert" in shown
+    assert '"other/node/edge0' in run("acl", "--for", "emqx", "--prefix", "other", tmp_path / "site")
+
+
+def test_show_lists_everybody_and_fails_when_one_does_not_serve(site: Path) -> None:
+    rows = [json.loads(line) for line in _lines(site)]
+    assert [row["user"] for row in rows][:3] == ["ca", "broker", "gm"]
+    assert {row["days"] for row in rows[1:]} == {364}
+    assert "lc.edge0 lc 364 days" in run("show", site)
+    (site / "gm" / "tls.key").unlink()
+    assert "no key that fits" in run("show", site, code=1)
+    (site / "gm" / "tls.crt").unlink()
+    assert "gm gm missing" in run("show", site, code=1)
+    assert "made gm" in run("init", site)
+    run("show", site)
+
+
+def test_rotation_of_one_of_all_and_of_the_authority(site: Path) -> None:
+    shown = run("rotate", "--only", "lc.edge0", site)
+    assert "made lc.edge0 kept" in shown
+    assert "SIGHUP" not in shown
+    assert "made broker, gm, lc.edge0" in run("rotate", site)
+    assert "restart the broker" in run("rotate", "--ca", site)
+    assert run("show", site).count("authority") == 2
+    assert "has no certificate of the new authority" in run("rotate", "--finish", site, code=1)
+    run("rotate", site)
+    assert "the new authority alone counts" in run("rotate", "--finish", site)
+    assert "nothing to finish" in run("rotate", "--finish", site)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["init", "FOLDER"], 1, "--node: '' is not accepted: name at least one node"),
+        (["init", "--node", "a/b", "FOLDER"], 1, "site.nodes[0]: 'a/b' is not accepted"),
+        (["init", "--node", "a", "--node", "a", "FOLDER"], 1, "it is there twice"),
+        (["init", "--node", "a", "--broker", "a b", "FOLDER"], 1, "write a host name or an address"),
+        (["init", "--node", "a", "--broker", "bröker", "FOLDER"], 1, "write a host name or an address"),
+        (["init", "--node", "a", "--prefix", "a/#", "FOLDER"], 1, "site.prefix: '#' is not accepted"),
+        (["init", "--node", "a", "--install", "here", "FOLDER"], 1, "write an absolute path"),
+        (["init", "--node", "a", "--days", "0", "FOLDER"], 2, "--days"),
+        (["init", "--node", "a", "/proc/nowhere"], 1, "cannot be used"),
+        (["show", "FOLDER"], 1, "there is no site.yaml: make a site with `halimede certs init`"),
+        (["add", "--node", "edge0", "SITE"], 1, "nodes: 'edge0' is not accepted: it is in this site already"),
+        (["add", "SITE"], 1, "name somebody"),
+        (["remove", "--node", "edge9", "SITE"], 1, "it is not in this site"),
+        (["init", "--node", "edge9", "SITE"], 1, "there is another site"),
+        (["rotate", "--only", "lc.edge9", "SITE"], 1, "name: 'lc.edge9' is not accepted: it is not in this site"),
+        (["rotate", "--ca", "--finish", "SITE"], 2, "exclude one another"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, site: Path, words: list[str], code: int, part: str) -> None:
+    before = content(site)
+    places = {"FOLDER": str(tmp_path / "new"), "SITE": str(site)}
+    assert part in run(*[places.get(word, word) for word in words], code=code)
+    assert content(site) == before
+
+
+@pytest.mark.parametrize("text", ["nodes: [", "nodes: 7", "- a", "unknown: 1", "", "nodes: [edge0]\nbroker: []"])
+def test_a_broken_site_file_is_one_line(site: Path, text: str) -> None:
+    (site / "site.yaml").write_text(text)
+    assert "Error: " in run("show", site, code=1)
+
+
+def test_a_site_of_a_thousand_nodes_takes_no_minute(tmp_path: Path) -> None:
+    nodes = [f"edge{number}" for number in range(1000)]
+    (tmp_path / "site.yaml").write_text(json.dumps({"nodes": nodes}))
+    shown = run("init", tmp_path)
+    assert "... (3004)" in shown
+    assert len(list(Site(nodes=nodes).principals())) == 3002
+
+
+def _lines(site: Path) -> list[str]:
+    return CliRunner().invoke(app, ["certs", "show", str(site), "-o", "json"]).output.splitlines()

@@ -1,0 +1,153 @@
+"""Each check of ``doctor`` on its own: what is well, what is not, and what it says to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import halimede
+from halimede.bus.port import Grants
+from halimede.bus.settings import MqttSettings
+from halimede.cli import doctor, doctor_broker, doctor_system
+from halimede.cli.checks import Check
+from halimede.cli.handshake import V5, V311
+from halimede.messages import DeadLetter, NodeInfo
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def levels(checks: list[Check]) -> list[str]:
+    return [check.level for check in checks]
+
+
+@pytest.mark.parametrize(
+    ("grants", "level", "part"),
+    [
+        (Grants(), "ok", "messages of any size"),
+        (Grants(retain=False), "problem", "retained messages"),
+        (Grants(shared=False), "problem", "shared subscriptions"),
+        (Grants(wildcards=False), "problem", "wildcard"),
+        (Grants(max_qos=0), "problem", "QoS 1"),
+        (Grants(max_packet=65536), "warning", "65536 bytes"),
+        (Grants(receive_maximum=20), "warning", "20 messages at a time"),
+    ],
+)
+def test_limits_are_judged_by_what_the_broker_said(grants: Grants, level: str, part: str) -> None:
+    (check,) = doctor_broker.limits(grants)
+    assert check.level == level
+    assert part in check.found
+    assert bool(check.do) == (level != "ok")
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(0.0, "ok"), (1.5, "ok"), (30.0, "warning"), (-30.0, "warning")])
+def test_clocks_may_differ_by_half_a_round_trip_and_a_little(seconds: float, level: str) -> None:
+    theirs = (NOW + timedelta(seconds=seconds)).isoformat()
+    assert doctor_system.clock(theirs, NOW, 0.01).level == level
+    assert doctor_system.clock("", NOW, 0.01).level == "warning"
+
+
+def test_one_gm_of_our_version_is_well() -> None:
+    said = {"version": halimede.__version__, "epoch": 3}
+    assert doctor_system.manager(said, {"a"}).level == "ok"
+    assert doctor_system.manager(said, {"a", "b"}).level == "problem"
+    assert doctor_system.manager({"version": "0.0.0"}, {"a"}).level == "warning"
+
+
+def test_nodes_have_to_be_there_in_one_version() -> None:
+    fine = NodeInfo(name="a", online=True, version="1")
+    assert levels(doctor_system.on_nodes([], "1")) == ["problem"]
+    (well,) = doctor_system.on_nodes([fine, NodeInfo(name="d", online=True, version="1", drained=True)], "1")
+    assert (well.level, well.found) == ("ok", "2 of 2 online, drained: d")
+    others = [fine, NodeInfo(name="b", online=False), NodeInfo(name="c", online=True, version="2")]
+    assert levels(doctor_system.on_nodes(others, "1")) == ["warning", "warning"]
+
+
+def body(name: str, phase: str, reason: str, nodes: list[Any] | None = None) -> dict[str, Any]:
+    conditions = [{"type": phase, "reason": reason, "message": "told"}]
+    status = {"phase": phase, "conditions": conditions, "nodes": nodes or []}
+    return {"metadata": {"namespace": "default", "name": name}, "status": status}
+
+
+def test_services_that_do_not_run_are_named_with_their_reason_and_a_next_step() -> None:
+    services = [body("a", "Pending", "NodeDrained"), body("b", "Failed", "Crashed"), body("c", "Running", "x")]
+    failed, pending = doctor_system.on_services(services, [])
+    assert (failed.level, pending.level) == ("problem", "warning")
+    assert failed.found == "ji/b: Failed: Crashed: told"
+    assert "halimede logs b" in failed.do
+    assert "uncordon" in pending.do
+    assert levels(doctor_system.on_services([body("c", "Running", "x")], [])) == ["ok"]
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(-5, "ok"), (300, "warning"), (-300, "warning")])
+def test_a_worker_of_another_time_is_told(seconds: int, level: str) -> None:
+    info = {"currentTime": (NOW + timedelta(seconds=seconds)).isoformat()}
+    node = {"node": "edge0", "online": True, "phase": "Running", "taskInfo": info}
+    assert doctor_system.worker_clocks([body("a", "Running", "", [node])], NOW).level == level
+
+
+def test_dead_letters_are_told_with_the_first_one() -> None:
+    letter = DeadLetter(client="c", topic="a/b", reason="nonsense", size=3)
+    assert doctor_system.dead_letters([]).level == "ok"
+    assert "a/b: nonsense" in doctor_system.dead_letters([letter]).found
+
+
+def test_the_disk_is_looked_at_where_a_system_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(doctor_system.disks(tmp_path / "absent")) == ["ok"]
+    monkeypatch.setattr(doctor_system, "ENOUGH", 10**18)
+    assert levels(doctor_system.disks(tmp_path)) == ["warning"]
+    monkeypatch.setattr(doctor_system, "LEAST", 10**18)
+    assert levels(doctor_system.disks(tmp_path)) == ["problem"]
+
+
+Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+
+
+async def answered(answering: Answering) -> Check:
+    server = await asyncio.start_server(answering, "127.0.0.1", 0)
+    async with server:
+        return await doctor_broker.version(MqttSettings("127.0.0.1", server.sockets[0].getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "part"),
+    [
+        (b"\x20\x03\x00\x87\x00", "ok", "MQTT v5"),
+        (b"\x20\x02\x00\x01", "problem", "MQTT 3.1.1 only"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "problem", "without a word"),
+        (b"", "problem", "without a word"),
+    ],
+)
+async def test_the_protocol_is_read_from_the_first_answer(answer: bytes, level: str, part: str) -> None:
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(answer)
+        writer.close()
+
+    check = await answered(server)
+    assert check.level == level
+    assert part in check.found
+
+
+async def test_a_broker_that_answers_the_older_version_alone_is_found_out() -> None:
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        level = (await reader.read(100))[8]
+        assert level in {V311, V5}
+        writer.write(b"\x20\x02\x00\x05" if level == V311 else b"")
+        writer.close()
+
+    assert "3.1.1 only" in (await answered(server)).found
+
+
+async def test_what_cannot_be_reached_ends_the_examination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path))
+    checks = [check async for check in doctor.examine("127.0.0.1:9", "")]
+    assert [(c.name, c.level) for c in checks][-2:] == [("name", "ok"), ("connection", "problem")]
+    checks = [check async for check in doctor.examine("no-such-host.invalid", "")]
+    assert [(c.name, c.level) for c in checks][-1:] == [("name", "problem")]
+    checks = [check async for check in doctor.examine("x:y", "")]
+    assert [(c.name, c.level) for c in checks][-1:] == [("broker", "problem")]

@@ -1,0 +1,119 @@
+"""What ``top`` makes of what it hears, and how much of it a terminal gets to see."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from halimede.cli.rates import WINDOW_S, State
+from halimede.cli.top_screen import screen
+from halimede.messages import (
+    Condition,
+    GmPresence,
+    Load,
+    Metric,
+    NodeInfo,
+    NodeSummary,
+    Presence,
+    Status,
+    StatusDocument,
+    TaskInfo,
+)
+
+
+def document(
+    frames: int, *, name: str = "helmet", uid: str = "u1", phase: str = "Running", ratio: float = 0.5
+) -> StatusDocument:
+    info = TaskInfo(inference_number=frames, upload_cloud_ratio=ratio, queued=3)
+    metrics = {"inferenceNumber": str(frames), "uploadCloudRatio": str(ratio), "lost": "1", "edgeLatencyP99Ms": "12.5"}
+    status = Status(
+        phase=phase,
+        conditions=[Condition(type=phase, reason="Because")],
+        metrics=[Metric(key=key, value=value) for key, value in metrics.items()],
+        nodes=[NodeSummary(node="edge0", online=True, task_info=info)],
+    )
+    return StatusDocument(
+        api_version="sedna.io/v1alpha1", kind="JointInferenceService", namespace="default", name=name, uid=uid,
+        generation=1, status=status,
+    )  # fmt: skip
+
+
+def row(state: State, now: float, sort: str = "phase") -> dict[str, object]:
+    return state.view(now, sort)["services"][0]  # type: ignore[no-any-return]
+
+
+def test_rates_are_taken_from_what_was_counted_in_between() -> None:
+    state = State()
+    state.take(0.0, document(100))
+    state.take(1.0, document(120))
+    state.take(2.0, document(140))
+    shown = row(state, 2.0)
+    assert (shown["framesPerSecond"], shown["uploadsPerSecond"]) == (20.0, 10.0)
+    assert (shown["queued"], shown["lost"], shown["edgeP99Ms"], shown["edgeP50Ms"]) == (3, 1, 12.5, None)
+
+
+def test_who_says_nothing_new_has_counted_nothing() -> None:
+    state = State()
+    state.take(0.0, document(0))
+    state.take(1.0, document(100))
+    assert row(state, 2.0)["framesPerSecond"] == 50.0
+    assert row(state, 1.0 + WINDOW_S)["framesPerSecond"] == 0.0
+    state.take(10.0, document(200))  # and a burst after a silence is spread over the window alone
+    assert row(state, 10.0)["framesPerSecond"] == 100 / WINDOW_S
+
+
+def test_another_service_of_the_same_name_begins_anew() -> None:
+    state = State()
+    state.take(0.0, document(1000))
+    state.take(1.0, document(5, uid="u2"))
+    assert row(state, 2.0)["framesPerSecond"] == 0.0
+    assert row(state, 2.0)["frames"] == 5
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"), [("phase", "broken"), ("name", "broken"), ("rate", "fast"), ("upload", "fast")]
+)
+def test_services_are_sorted(sort: str, first: str) -> None:
+    state = State()
+    state.take(0.0, document(0, name="fast"))
+    state.take(1.0, document(50, name="fast"))
+    state.take(0.0, document(0, name="broken", phase="Failed"))
+    assert row(state, 2.0, sort)["name"] == first
+
+
+def view(services: int = 1) -> dict[str, object]:
+    state = State(gm=GmPresence(epoch=7, online=True, version="1.2.3"))
+    for i in range(services):
+        state.take(0.0, document(i, name=f"helmet{i:02}", phase="Degraded"))
+    state.loads["default", "helmet", "helmet-cloud-cloud0"] = Load(credits=9, service_ms=2.5)
+    state.presences["edge0"] = Presence(node="edge0", epoch=1, online=True, version="1.2.3")
+    state.infos["edge0"] = NodeInfo(name="edge0", online=True, drained=True, workers=2)
+    state.infos["edge1"] = NodeInfo(name="edge1", online=False)
+    return {"broker": {"address": "b:1", "connected": True}, **state.view(1.0, "phase")}
+
+
+def printed(width: int, rows: int, services: int = 1) -> list[str]:
+    out = Console(width=width, file=io.StringIO(), highlight=False)
+    out.print(screen(view(services), width, rows=rows))
+    assert isinstance(out.file, io.StringIO)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+def test_a_wide_terminal_shows_everything() -> None:
+    text = "\n".join(printed(200, 0))
+    for part in ("default/helmet00", "Degraded", "-/12.5", "QUEUE", "LOST", "Because", "helmet-cloud-cloud0", "2.5",
+                 "online,drained", "offline", "gm 1.2.3 epoch 7", "nodes 1/2"):  # fmt: skip
+        assert part in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_narrow_terminal_folds_no_line(width: int) -> None:
+    lines = printed(width, 24, services=50)
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) <= 24
+    text = "\n".join(lines)
+    assert "helmet00" in text
+    assert "more" in text
+    assert "edge0" in text

@@ -1,0 +1,116 @@
+"""A picture file is read from outside: its claimed size, its essential parts, and never more than bytes in order."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from halimede.errors import DecodeError
+from halimede.frames import decode
+from halimede.frames.encodings import measure
+from halimede.frames.pictures import JPEG_MAGIC, PNG_MAGIC, READERS, read_jpeg, read_png
+from halimede.messages import Frame
+from tests.hostile_pictures import chunk, jpeg, png
+
+COLOURS = Image.fromarray(np.random.default_rng(2).integers(0, 256, (12, 20, 3), np.uint8)).resize((60, 44))
+PROFILE = b"any colour profile"
+
+parts = st.tuples(st.sampled_from([b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tEXt", b"iCCP"]), st.binary(max_size=30))
+segments = st.tuples(
+    st.sampled_from([0xC0, 0xC2, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xE1, 0xEE, 0xFE, 0xD8, 0xD9, 0xD0, 0xFF]),
+    st.binary(max_size=30),
+)
+
+
+def framed(encoding: str, data: bytes) -> Frame:
+    return Frame(id=bytes(16), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
+
+
+def saved(mode: str, form: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    COLOURS.convert(mode).save(out, form, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK", "YCbCr"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_jpeg_has_the_same_pixels_without_its_remarks(mode: str, progressive: bool) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "a description"
+    options = {"progressive": progressive, "icc_profile": PROFILE, "exif": exif, "comment": b"x"}
+    whole = saved(mode, "JPEG", **options)
+    claimed = read_jpeg(memoryview(whole))
+    assert (claimed.width, claimed.height) == (60, 44)
+    left = b"".join(claimed.parts)
+    assert PROFILE in whole
+    assert PROFILE not in left
+    assert len(left) < len(whole)
+    expected = np.asarray(Image.open(io.BytesIO(whole)).convert("L" if mode == "L" else "RGB"))
+    assert np.array_equal(decode(framed("jpeg", whole)), expected)
+    assert measure(framed("jpeg", whole)) == expected.nbytes
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_a_png_has_the_same_pixels_without_its_remarks(mode: str) -> None:
+    if mode == "I;16":
+        out = io.BytesIO()
+        Image.fromarray(np.arange(48, dtype=np.uint16).reshape(6, 8) * 999).save(out, "PNG", icc_profile=PROFILE)
+        whole = out.getvalue()
+    else:
+        whole = saved(mode, "PNG", icc_profile=PROFILE)
+    claimed = read_png(memoryview(whole))
+    assert b"iCCP" in whole
+    assert b"iCCP" not in b"".join(claimed.parts)
+    image = Image.open(io.BytesIO(whole))
+    assert (claimed.width, claimed.height) == image.size
+    pixels = decode(framed("png", whole))
+    if mode != "I;16":
+        grey = mode in {"1", "L", "LA"}
+        assert np.array_equal(pixels, np.asarray(image.convert("L" if grey else "RGB")))
+    assert measure(framed("png", whole)) == pixels.nbytes
+
+
+@pytest.mark.parametrize("encoding", ["png", "jpeg"])
+@given(st.binary(max_size=400))
+def test_any_bytes_are_a_picture_or_refused(encoding: str, data: bytes) -> None:
+    for start in (b"", PNG_MAGIC, JPEG_MAGIC, png(8, 8)[:33], jpeg()[:160]):
+        with contextlib.suppress(DecodeError):
+            claimed = READERS[encoding](memoryview(start + data))
+            assert sum(map(len, claimed.parts)) <= len(start + data)
+        with contextlib.suppress(DecodeError):
+            frame = framed(encoding, start + data)
+            assert decode(frame).nbytes == measure(frame)
+
+
+@given(st.lists(parts, max_size=8), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_chunks_in_any_order_are_a_picture_or_refused(listed: list[tuple[bytes, bytes]], width: int, bad: int) -> None:
+    whole = png(8, 8)[:33] + b"".join(chunk(kind, data) for kind, data in listed)
+    for data in (whole, whole + bad.to_bytes(4) + b"IDAT", whole[:16] + width.to_bytes(4) + whole[20:]):
+        with contextlib.suppress(DecodeError):
+            frame = framed("png", data)
+            assert decode(frame).nbytes == measure(frame)
+
+
+@given(st.lists(segments, max_size=8), st.booleans())
+def test_segments_in_any_order_are_a_picture_or_refused(listed: list[tuple[int, bytes]], whole: bool) -> None:
+    middle = b"".join(bytes([0xFF, marker]) + (len(data) + 2).to_bytes(2) + data for marker, data in listed)
+    data = jpeg()[:2] + middle + (jpeg()[2:] if whole else b"")
+    with contextlib.suppress(DecodeError):
+        frame = framed("jpeg", data)
+        assert decode(frame).nbytes == measure(frame)
+
+
+@given(st.integers(0, 2**16), st.integers(0, 255))
+def test_one_spoiled_byte_is_seen_or_does_no_harm(at: int, value: int) -> None:
+    for encoding, whole in (("jpeg", saved("RGB", "JPEG", progressive=True)), ("png", saved("RGB", "PNG"))):
+        data = bytearray(whole)
+        data[at % len(data)] = value
+        with contextlib.suppress(DecodeError):
+            frame = framed(encoding, bytes(data))
+            assert decode(frame).nbytes == measure(frame)

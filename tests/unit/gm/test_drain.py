@@ -1,0 +1,116 @@
+"""A drained node has no place in any plan, and what has no other node says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from halimede.messages import Presence
+from halimede.names import Key
+from services.gm.controllers import CONTROLLERS, plan
+from services.gm.controllers.actions import Forget, WriteStatus
+from services.gm.index import Index
+from services.gm.nodes import Change, Node, Nodes
+from tests.integration.gm_world import service
+from tests.unit.gm.test_plan import CLOUD, NODES, node, report, seen, stored
+
+HELMET = stored(service())
+SITE = {"site": "north"}
+
+
+def known(*names: str, labels: dict[str, str] | None = None) -> Nodes:
+    nodes = Nodes()
+    for name in names:
+        nodes.saw(Presence(node=name, epoch=1, online=True, labels=labels or {}))
+    return nodes
+
+
+def verdict(resource: Any, observed: Any) -> tuple[str, str, str]:
+    status = next(a for a in plan(resource, observed) if isinstance(a, WriteStatus)).status
+    last = status.conditions[-1]
+    return status.phase, last.reason, last.message
+
+
+def test_no_selector_finds_a_drained_node_until_it_is_given_back() -> None:
+    nodes = known("edge0", "edge1", labels=SITE)
+    assert nodes.mark("edge0", drained=True) == Change(labels=True)
+    assert set(nodes.matching(SITE)) == {"edge1"}
+    assert nodes["edge0"].drained
+    assert nodes.mark("edge0", drained=True) == Change()
+    assert nodes.mark("edge0", drained=False) == Change(labels=True)
+    assert set(nodes.matching(SITE)) == {"edge0", "edge1"}
+
+
+def test_the_mark_outlives_the_presence_and_ends_with_the_node() -> None:
+    nodes = Nodes()
+    nodes.mark("edge0", drained=True)
+    nodes.saw(Presence(node="edge0", epoch=1, online=True, labels=SITE))
+    nodes.saw(Presence(node="edge0", epoch=1, online=False))
+    nodes.saw(Presence(node="edge0", epoch=2, online=True, labels=SITE))
+    assert nodes["edge0"].drained
+    assert set(nodes.matching(SITE)) == set()
+    nodes.remove("edge0")
+    nodes.saw(Presence(node="edge0", epoch=3, online=True, labels=SITE))
+    assert set(nodes.matching(SITE)) == {"edge0"}
+
+
+def test_of_a_drained_node_no_labels_need_to_be_known() -> None:
+    nodes = Nodes()
+    nodes.mark("edge0", drained=True)
+    assert not nodes.described("edge0")
+    nodes.synced("edge0", 1)
+    assert nodes.described("edge0")
+
+
+def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector() -> None:
+    nodes = known("edge0", "edge1", labels=SITE)
+    index = Index(nodes)
+    named, chosen = stored(service("named", edge="edge0", cloud="edge1")), stored(service("chosen", edge=SITE))
+    for each in (named, chosen):
+        index.put(each.key, CONTROLLERS[each.kind.plural].entry(each))
+    nodes.mark("edge0", drained=True)
+    small = Key("models", "default", "small")
+    assert {named.key, chosen.key, small} <= index.node_changed("edge0")
+    assert dict(index.placed(named.key)) == {"edge1": CLOUD}
+    assert "edge0" not in index.placed(chosen.key)
+    assert index.belongs(small, "edge0") is None
+    assert index.stranded("edge0") == [(named.key, "edge")]
+    # what is applied from now on, too
+    later = stored(service("later", edge=SITE, cloud="edge0"))
+    index.put(later.key, CONTROLLERS[later.kind.plural].entry(later))
+    assert dict(index.placed(later.key)) == {"edge1": frozenset({"edge"})}
+    nodes.mark("edge0", drained=False)
+    index.node_changed("edge0")
+    assert {"edge0", "edge1"} == set(index.placed(later.key))
+    assert index.stranded("edge0") == []
+
+
+def test_a_service_leaves_a_drained_node_and_one_pinned_to_it_waits_for_it() -> None:
+    drained = {**NODES, "edge0": replace(NODES["edge0"], drained=True)}
+    observed = seen(placed={"cloud0": CLOUD}, holders=frozenset({"edge0", "cloud0"}), nodes=drained)
+    actions = plan(HELMET, observed)
+    assert Forget("edge0", HELMET.key, "uid-helmet", 0) in actions
+    phase, reason, message = verdict(HELMET, observed)
+    assert (phase, reason) == ("Pending", "NodeDrained")
+    assert "spec.edgeWorker.template.spec.nodeName: node edge0 is drained" in message
+    assert "halimede uncordon edge0" in message
+
+
+def test_a_selector_of_which_only_drained_nodes_are_left_says_so() -> None:
+    resource = stored(service(edge=SITE))
+    presence = Presence(node="edge0", epoch=1, online=True, labels=SITE)
+    both = {
+        **NODES,
+        "edge0": Node("edge0", online=True, epoch=1, presence=presence, drained=True),
+        "edge1": node("edge1"),
+    }
+    assert verdict(resource, seen(placed={"cloud0": CLOUD}, nodes=both))[1] == "NodeDrained"
+    assert verdict(resource, seen(placed={"cloud0": CLOUD}))[1] == "NoNode"
+
+
+def test_without_its_cloud_node_a_service_is_degraded_for_the_edge_answers() -> None:
+    drained = {**NODES, "cloud0": replace(NODES["cloud0"], drained=True)}
+    observed = seen(
+        placed={"edge0": frozenset({"edge"})}, nodes=drained, reports={"edge0": report(HELMET, "edge0", "edge")}
+    )
+    assert verdict(HELMET, observed)[:2] == ("Degraded", "NodeDrained")

@@ -1,0 +1,106 @@
+"""A book remembers the last frames and forgets the rest; a record says where its frame belongs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from halimede.codec import decode, encode
+from halimede.messages import TraceReply
+from halimede.topics import TRACE_REPLY
+from halimede.tracing import Batch, Book, Context, Record, spans
+from halimede.tracing.record import MOST_STEPS
+from halimede.tracing.steps import DECODE, MINE, MODEL
+
+
+def frame(number: int) -> bytes:
+    return number.to_bytes(16)
+
+
+class Kept:
+    """An exporter that keeps what it gets, and samples even traces only."""
+
+    def __init__(self) -> None:
+        self.frames: list[Record] = []
+        self.batches: list[Batch] = []
+
+    def samples(self, trace: int, parent: Context | None) -> bool:
+        return trace % 2 == 0
+
+    def finished(self, record: Record) -> None:
+        self.frames.append(record)
+
+    def batched(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+
+def test_the_oldest_frame_makes_room() -> None:
+    book = Book(size=3)
+    records = [book.begin(frame(n)) for n in range(1, 6)]
+    assert [book.find(frame(n)) for n in range(1, 6)] == [None, None, *records[2:]]
+
+
+def test_a_frame_that_begins_again_has_its_newest_record_for_as_long_as_others() -> None:
+    book = Book(size=3)
+    first = book.begin(frame(1))
+    again = book.begin(frame(1))
+    assert book.find(frame(1)) is again is not first
+    book.begin(frame(2))
+    book.begin(frame(3))  # takes the first one's place
+    assert book.find(frame(1)) is again
+    book.begin(frame(4))
+    assert book.find(frame(1)) is None
+
+
+def test_steps_are_bounded() -> None:
+    record = Book().begin(frame(1))
+    for n in range(1000):
+        record.step(DECODE, n, n + 1)
+    assert len(record.steps) == MOST_STEPS
+    reply = TraceReply(worker="w", role="edge", spans=spans(record))
+    assert decode(TRACE_REPLY, encode(TRACE_REPLY, reply)) == reply
+
+
+def test_what_is_no_number_or_empty_is_left_out_of_an_answer() -> None:
+    record = Book().begin(frame(1))
+    record.step(MINE, 1.0, 2.5, True, math.nan)
+    record.step(("x", ("a", "b")), 1.0, 0.5, "", 0)
+    first, second = spans(record)
+    assert (first.attributes, first.duration_ns) == ({"hard": True}, 1_500_000_000)
+    assert (second.attributes, second.duration_ns) == ({"b": 0}, 0)
+
+
+def test_without_an_exporter_a_context_passes_through_as_it_came() -> None:
+    parent = Context(7, 8, sampled=False, state="a=b")
+    record = Book().begin(frame(1), parent)
+    assert record.here == record.ask() == parent
+    assert record.travels
+    own = Book().begin(frame(1))
+    assert own.here.trace == 1
+    assert own.here.span == own.ask().span != 0
+    assert not own.travels
+
+
+def test_with_an_exporter_a_frame_has_spans_of_its_own_and_the_samplers_decision() -> None:
+    book = Book(Kept())
+    record = book.begin(frame(1), Context(8, 9, sampled=False, state="a=b"))
+    assert record.here == Context(8, record.here.span, sampled=True, state="a=b")
+    assert len({9, record.here.span, record.ask().span}) == 3
+    assert record.ask() == record.ask()
+    assert not book.begin(frame(3)).here.sampled
+
+
+def test_only_sampled_frames_and_their_model_calls_are_exported() -> None:
+    kept = Kept()
+    book = Book(kept)
+    even, odd = book.begin(frame(2)), book.begin(frame(3))
+    records: Sequence[Record] = (even, odd)
+    book.batch(1.0, 2.0, records)
+    book.batch(1.0, 2.0, [odd])
+    for record in records:
+        record.step(MODEL, 1.0, 2.0, 2)
+        book.done(record)
+    assert kept.frames == [even]
+    (batch,) = kept.batches
+    assert (batch.members, batch.size) == ([even.here], 2)
+    assert even.batch == batch.here

@@ -1,0 +1,79 @@
+"""Glimpses of hard samples: few, of what was answered, and never in the way of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.messages import HardSample
+from halimede.worker.settings import read
+from tests.simulated import simulated
+from tests.unit.worker.world import EASY, HARD, World, world
+
+ENVIRONMENT = {
+    "WORKER_NAME": "e", "NODE_NAME": "n", "SERVICE_NAME": "s", "HEM_NAME": "CloudOnly", "ESTIMATOR": "m:C",
+}  # fmt: skip
+
+
+async def watch(w: World) -> list[HardSample]:
+    seen: list[HardSample] = []
+
+    async def glimpse(delivery: Delivery[HardSample]) -> None:
+        seen.append(delivery.body)
+
+    await w.camera.subscribe(topics.HARD_SAMPLE.filter(), glimpse)
+    return seen
+
+
+@simulated
+async def test_one_a_second_with_both_answers_and_none_of_easy_samples(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("cloud", "c"), w.worker("edge", "e"):
+        seen = await watch(w)
+        await w.answer(await w.send(EASY))
+        assert not seen
+        for _ in range(25):
+            await w.answer(await w.send(HARD))
+            await asyncio.sleep(0.1)
+        assert len(seen) == 3
+        first = seen[0]
+        result = w.results[first.id.hex()]
+        assert (first.by, first.label, first.edge_label) == ("cloud", "big", "small")
+        assert (first.camera, first.worker, first.node) == (result.camera, "e", "node-e")
+        assert first.data.startswith(b"\x89PNG")
+
+
+@simulated
+async def test_a_degraded_answer_says_why(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("edge", "e"):
+        seen = await watch(w)
+        await w.answer(await w.send(HARD))
+        await asyncio.sleep(0.1)
+        (sample,) = seen
+        assert (sample.by, sample.degraded, sample.reason) == ("edge", True, "no-cloud")
+        assert sample.label == sample.edge_label == "small"
+
+
+@simulated
+async def test_without_a_connection_there_is_none_and_results_wait_for_no_glimpse(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("edge", "e"):
+        seen = await watch(w)
+        await w.send(HARD)
+        w.buses["worker.default.e"].cut()
+        await asyncio.sleep(3)
+        w.buses["worker.default.e"].heal()
+        await asyncio.sleep(10)
+        assert len(w.results) == 1
+        assert len(seen) <= 1
+
+
+@simulated
+async def test_they_can_be_switched_off(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("edge", "e", hard_samples=False):
+        seen = await watch(w)
+        await w.answer(await w.send(HARD))
+        await asyncio.sleep(2)
+        assert not seen
+    assert read("edge", ENVIRONMENT).hard_samples
+    assert not read("edge", {**ENVIRONMENT, "HARD_SAMPLES": "off"}).hard_samples
