@@ -30,7 +30,7 @@ demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one clo
 test: setup $(MODELS) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
 	@scripts/setup.sh browser
 	@echo '==> pytest'
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
 
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
 	@echo '==> faults and attacks, $(REPEAT) times'

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from halimede import codec
+from halimede.bus.port import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.contract_examples import EXAMPLES, address
 from halimede.messages import ResourceBody
 from halimede.topic import LABELS, Encoding, Role, Topic
@@ -27,6 +28,7 @@ from halimede.topics import CONTRACT
 
 FILE = Path(__file__).resolve().parent.parent / "topics.md"
 SHOWN_DIFF_LINES = 40
+LIMITS = {"properties": MAX_PROPERTIES, "property": MAX_PROPERTY >> 10}
 HEX_COLUMNS = 24
 #: how msgspec writes binary fields in JSON, and so in a JSON schema
 BINARY = {"type": "string", "contentEncoding": "base64"}
@@ -43,6 +45,8 @@ Any MQTT v5 client will do; cameras may speak MQTT 3.1.1.
   Unknown fields are skipped, so that an older reader understands a newer writer. A body that breaks its schema is
   acknowledged, counted and reported on `sedna/deadletter/<client>`; it never stops the others.
 - **Limits**: a JSON body has at most {json} MiB, all others {bytes} MiB. Publishers check before they send.
+  A message with more than {properties} user properties, or one with more than {property} KiB in a name or value, is
+  treated like a body that breaks its schema.
 - **Names** in braces are RFC 1123: {labels} are labels (63 characters), the others subdomains (253).
 - **Retained** topics hold the latest state; an empty retained message means that it is gone.
 - **Order** is `generation`, identity is `uid`. Nothing depends on arrival or on clocks.
@@ -58,7 +62,7 @@ taken as a bare picture.
 def render(contract: Sequence[Topic[Any]] = CONTRACT) -> str:
     """Return the whole document."""
     labels = ", ".join(f"`{{{name}}}`" for name in sorted(LABELS))
-    intro = INTRO.format(json=codec.MAX_JSON >> 20, bytes=codec.MAX_BYTES >> 20, labels=labels)
+    intro = INTRO.format(json=codec.MAX_JSON >> 20, bytes=codec.MAX_BYTES >> 20, labels=labels, **LIMITS)
     return "\n".join([intro, overview(contract), *(section(topic) for topic in contract)])
 
 

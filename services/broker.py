@@ -237,14 +237,6 @@ def find_mosquitto() -> str:
     return binary
 
 
-def free_port(first: int) -> int:
-    """Return the first free port on loopback from ``first`` on; raise HalimedeError when there is none near it."""
-    for port in range(first, min(first + PORTS, 65_536)):
-        if _is_free(port):
-            return port
-    raise HalimedeError(f"no free port from {first} to {first + PORTS - 1} on {HOST}")
-
-
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -15,10 +15,13 @@ class RollCall:
     def __init__(self, nodes: Sequence[str]) -> None:
         self.missing = {"global manager", *(f"node {node}" for node in nodes)}
         self.complete = asyncio.Event()
+        #: where GM's page is
+        self.page = ""
 
     async def gm(self, delivery: Delivery[GmPresence]) -> None:
         """Hear GM."""
         if delivery.body.online:
+            self.page = delivery.body.http
             self._here("global manager")
 
     async def node(self, delivery: Delivery[Presence]) -> None:

@@ -21,7 +21,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.names import check_name
 from services import orphans
-from services.broker import DEFAULT_PORT, HOST, Broker, free_port
+from services.broker import DEFAULT_PORT, HOST, Broker
 from services.child import USER_ERROR, Child, Exit, rotate
 from services.rollcall import RollCall
 from services.runfile import RunFile, usable
@@ -103,7 +103,7 @@ class System:
         self._before = frozenset(orphans.children())
         self._gm: Child | None = None
         self._lcs: list[Child] = []
-        self._page = 0
+        self._page = ""
         self._gave_up: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
 
@@ -183,9 +183,9 @@ class System:
         with usable(logs):  # now, not when the first service starts
             logs.mkdir(parents=True, exist_ok=True)
         # several systems on one machine look for theirs at different places
-        self._page = free_port(PAGE_PORT + self._broker.port - DEFAULT_PORT)
+        page = (PAGE_PORT + self._broker.port - DEFAULT_PORT) % 65_536
         arguments = ["--store", str(home / "gm"), "--broker", url, *_credentials(self._site.gm)]
-        arguments += ["--http", f"{HOST}:{self._page}"]
+        arguments += ["--http", f"{HOST}:{page}", "--http-or-any"]
         self._gm = Child("gm", "services.gm", arguments, logs / "gm.log", self._died)
         for node in self._layout.nodes:
             arguments = ["--node", node, "--home", str(home), "--broker", url, *_credentials(self._site.node(node))]
@@ -250,6 +250,7 @@ class System:
             finally:
                 complete.cancel()
                 self._gave_up = None
+        self._page = roll.page
         if roll.missing:
             logs = self._layout.home / "logs"
             raise HalimedeError(f"not up after {UP_TIMEOUT:g} s: {', '.join(sorted(roll.missing))} (see {logs})")
@@ -264,7 +265,7 @@ class System:
         home = self._layout.home
         rows = [
             ("broker", f"{self._broker.url} ({self._site.security.words})"),
-            ("page", f"http://{HOST}:{self._page} (health, metrics and Prometheus' /targets too)"),
+            ("page", f"{self._page} (health, metrics and Prometheus' /targets too)"),
             ("nodes", ", ".join(self._layout.nodes)),
             (
                 "status",

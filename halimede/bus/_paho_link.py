@@ -84,7 +84,7 @@ class PahoLink(Link):
 
     def abort(self, reason: str) -> None:
         """Close the socket as it is."""
-        self.end(Ended(reason))
+        self.end(Ended(reason, ours=True))
 
     def end(self, ended: Ended) -> None:
         """Let go of the socket and tell everybody who waits."""

@@ -22,11 +22,15 @@ Deliver = Callable[[Packet, Acknowledge | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why a link is gone. ``taken_over``: another client connected with our id. ``barred``: it was never let in."""
+    """Why a link is gone. ``taken_over``: another client connected with our id. ``barred``: it was never let in.
+
+    ``ours``: we ended it ourselves, whatever for.
+    """
 
     reason: str
     taken_over: bool = False
     barred: bool = False
+    ours: bool = False
 
 
 class Link(ABC):

@@ -231,7 +231,7 @@ class LinkedBus(Bus):
                 self._went_down(ended.reason)
                 lasted = loop.time() - began
                 failures = 0 if lasted >= STABLE_AFTER else failures
-                pause = self._rivalry.ended(lasted, told=ended.taken_over, chance=self._chance)
+                pause = self._rivalry.ended(lasted, told=ended.taken_over, ours=ended.ours, chance=self._chance)
             failures = min(failures + 1, 16)
             if pause:
                 log.warning(RIVAL, client=self.client_id, broker=self._where, pause_s=round(pause))

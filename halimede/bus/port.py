@@ -94,6 +94,8 @@ class Delivery(Generic[M]):
 Handler = Callable[[Delivery[M]], Awaitable[None]]
 #: gets the names in the topic of a retained message that was cleared
 Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
+#: gets the names in the topic of a message; whether it is worth reading
+Wanted = Callable[[Mapping[str, str]], Awaitable[bool]]
 Receive = Callable[[Packet], Awaitable[None]]
 
 
@@ -225,11 +227,18 @@ class Bus(ABC):
         self._judge(packet, await self.send(packet, timeout_s))
 
     async def subscribe(
-        self, filter_: Filter[M], handler: Handler[M], *, cleared: Cleared | None = None, queue: int = 1000
+        self,
+        filter_: Filter[M],
+        handler: Handler[M],
+        *,
+        cleared: Cleared | None = None,
+        wanted: Wanted | None = None,
+        queue: int = 1000,
     ) -> None:
         """Hand every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
 
-        ``cleared`` is called for a retained message that was removed. Filters of one bus must not overlap.
+        ``cleared`` is called for a retained message that was removed, ``wanted`` before a body is read: what it does
+        not want is acknowledged and forgotten. Filters of one bus must not overlap.
         """
         topic = filter_.topic
 
@@ -242,6 +251,8 @@ class Bus(ABC):
                 if topic.retain and not packet.payload:
                     if cleared:
                         await cleared(names)
+                    return
+                if wanted and not await wanted(names):
                     return
                 body = codec.decode(topic, packet.payload)
                 await handler(Delivery(Address(topic, packet.topic), names, body, packet))

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import random
 
-#: seconds that one gives way, for the first time; at most four times that
+#: seconds that one gives way, for the first time; at most so many times that, with and without proof of a rival
 PAUSE = (20.0, 40.0)
-LONGEST = 4
+LONGEST, UNPROVEN = 4, 2
 #: a connection that ended sooner is a brief one
 BRIEF = 2.0
 #: a connection that held this long makes its client the one that was there first
@@ -50,17 +50,18 @@ class Rivalry:
         self._giving_way = not self._settled
         return self._giving_way
 
-    def ended(self, lasted: float, *, told: bool, chance: random.Random) -> float:
+    def ended(self, lasted: float, *, told: bool, chance: random.Random, ours: bool = False) -> float:
         """Take the end of a connection that lasted so many seconds; return for how many to give way, mostly none.
 
-        ``told``: the broker said that another client took the session over.
+        ``told``: the broker said that another client took the session over. ``ours``: we ended it ourselves.
         """
         if lasted >= SETTLED:
             self._settled, self._yielded = True, 0
-        self._brief = self._brief + 1 if told or lasted < BRIEF else 0
+        self._brief = self._brief + 1 if told or (lasted < BRIEF and not ours) else 0
         if not self._giving_way and self._brief < self._patience(told=told):
             return 0.0
-        pause = chance.uniform(*PAUSE) * min(1 << min(self._yielded, 8), LONGEST)
+        most = LONGEST if told or self._giving_way else UNPROVEN  # a bad link looks much like a rival
+        pause = chance.uniform(*PAUSE) * min(1 << min(self._yielded, 8), most)
         self.suspected = True
         self._settled = self._giving_way = False
         self._brief = 0

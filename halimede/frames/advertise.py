@@ -59,6 +59,7 @@ class Advertiser:
         self._withdrawn = True
         self._changed.set()
         try:
+            await self._bus.publish(self._address, Load(credits=0, leaving=True))
             await self._bus.clear(self._address)
         except BusError as error:
             log.info("load not cleared", error=str(error))

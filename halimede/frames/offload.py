@@ -71,6 +71,8 @@ class OffloadClient:
         self._done: Recent[bytes, bool] = Recent(REMEMBERED)
         self._seldom = Seldom()
         self._abandoned = False
+        #: workers that said that they stop, until they are gone
+        self._leaving: set[str] = set()
         self._sending = 0
         self._waiting = 0
         #: set, and replaced by a new one, whenever those who wait should look again
@@ -270,16 +272,28 @@ class OffloadClient:
         self._seldom.warning(event, worker=reply.worker)
 
     async def _advertised(self, delivery: Delivery[Load]) -> None:
-        if self._credits.update(delivery.names["worker"], delivery.body, asyncio.get_running_loop().time()):
+        worker = delivery.names["worker"]
+        if delivery.body.leaving:
+            self._leaving.add(worker)
+            self._credits.remove(worker)
+            return
+        self._leaving.discard(worker)
+        if self._credits.update(worker, delivery.body, asyncio.get_running_loop().time()):
             self.circuit.advertised()
         self._wake()
 
     async def _cleared(self, names: Mapping[str, str]) -> None:
         """Send again what a worker had that died or stopped; what is on the shared topic may be with it, too."""
-        gone = {names["worker"], ""}
-        self._credits.remove(names["worker"])
-        for ask in self._asks.values():
-            ask.deaths += ask.out and ask.worker in gone and not ask.turn.is_set()
+        worker = names["worker"]
+        gone = {worker, ""}
+        self._credits.remove(worker)
+        if worker in self._leaving:
+            self._leaving.discard(worker)
+        else:
+            alone = not self._credits.known(asyncio.get_running_loop().time())
+            blamed = gone if alone else {worker}  # with others there, who had what came over the shared topic?
+            for ask in self._asks.values():
+                ask.deaths += ask.out and ask.worker in blamed and not ask.turn.is_set()
         self._again(gone)
 
     async def _reconnected(self) -> None:

@@ -96,10 +96,14 @@ class Result(Message, kw_only=True):
 
 
 class Load(Message, kw_only=True):
-    """What a cloud worker can take now: free places in its queue, and the time one sample takes it."""
+    """What a cloud worker can take now: free places in its queue, and the time one sample takes it.
+
+    ``leaving``: it stops in good order, and answers what it has; without that word before it is gone, it has died.
+    """
 
     credits: Count
     service_ms: Millis = 0.0
+    leaving: bool = False
 
 
 class HardSample(Message, kw_only=True, omit_defaults=False):

@@ -41,6 +41,8 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Re
 class HttpServer:
     """Serves between ``async with`` and its end; with ``off`` it does nothing.
 
+    ``or_any``: a port that is taken is no error, any free one will do.
+
     Attributes:
         url: where it is once it runs, empty when it does not.
 
@@ -53,12 +55,14 @@ class HttpServer:
         health: Health,
         registry: CollectorRegistry,
         routes: Callable[[web.Application], None] | None = None,
+        or_any: bool = False,
     ) -> None:
         self.url = ""
         self._bind = bind
         self._health = health
         self._registry = registry
         self._routes = routes
+        self._or_any = or_any
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         #: connections that have asked nothing yet, and what closes them
@@ -85,11 +89,8 @@ class HttpServer:
             shutdown_timeout=CLOSING_S,
         )
         await runner.setup()
-        server = runner.server
-        assert server is not None, "set up"  # noqa: S101 - for the type checker
-        loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(lambda: self._admit(server), host or None, port)
+            self._listener = await self._listen(runner, host, port)
         except OSError as error:
             await runner.cleanup()
             text = f"it cannot be used ({error.strerror}): {FIX}"
@@ -112,6 +113,18 @@ class HttpServer:
         if self._runner:
             await self._runner.cleanup()
             self._runner = None
+
+    async def _listen(self, runner: web.AppRunner, host: str, port: int) -> asyncio.Server:
+        server = runner.server
+        assert server is not None, "set up"  # noqa: S101 - for the type checker
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_server(lambda: self._admit(server), host or None, port)
+        except OSError as error:
+            if not self._or_any:
+                raise
+            log.warning("http port taken", port=port, error=error.strerror)
+            return await loop.create_server(lambda: self._admit(server), host or None, 0)
 
     def _admit(self, server: web.Server) -> asyncio.Protocol:
         """Return what serves a new connection, if there is room for one, and expect it to ask something soon."""

@@ -39,16 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shown = Credentials.at(options.credentials, "--credentials") if options.credentials else None
         settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown)
         parse_bind(options.http, "--http")
-        asyncio.run(_run(options.store, settings, options.http))
+        asyncio.run(_run(options.store, settings, options.http, or_any=options.http_or_any))
     except HalimedeError as error:
         sys.stderr.write(f"halimede gm: {error}\n")
         return USERS_MISTAKE
     return 0
 
 
-async def _run(store: Path, settings: MqttSettings, http: str) -> None:
+async def _run(store: Path, settings: MqttSettings, http: str, *, or_any: bool) -> None:
     async with LocalCluster(store / "store.db") as cluster:
-        work = asyncio.create_task(_work(cluster, settings, store, http), name="gm")
+        work = asyncio.create_task(_work(cluster, settings, store, http, or_any=or_any), name="gm")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, work.cancel)
@@ -56,10 +56,10 @@ async def _run(store: Path, settings: MqttSettings, http: str) -> None:
             await work
 
 
-async def _work(cluster: LocalCluster, settings: MqttSettings, store: Path, http: str) -> None:
+async def _work(cluster: LocalCluster, settings: MqttSettings, store: Path, http: str, *, or_any: bool) -> None:
     await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", settings), cluster.identity)
-    api_bus = MqttBus(f"{CLIENT_ID}-api", settings)
-    manager = GlobalManager(MqttBus(CLIENT_ID, settings), cluster, cluster, api_bus=api_bus)
+    quiet = MqttBus(f"{CLIENT_ID}-quiet", settings)
+    manager = GlobalManager(MqttBus(CLIENT_ID, settings), cluster, cluster, quiet=quiet)
     figures, page = manager.figures, Page(manager.feed, page_token(store, http))
 
     def routes(application: web.Application) -> None:
@@ -67,7 +67,8 @@ async def _work(cluster: LocalCluster, settings: MqttSettings, store: Path, http
         page.add_to(application)
 
     registered = registry("gm", figures.collect)
-    async with HttpServer(http, health=figures.health(), registry=registered, routes=routes) as server:
+    shown = HttpServer(http, health=figures.health(), registry=registered, routes=routes, or_any=or_any)
+    async with shown as server:
         manager.http = server.url
         await manager.run()
 
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where its web page, health and metrics are; beside loopback the page asks for the token in the file "
         "page-token of the store; off: nowhere (default: $HALIMEDE_HTTP, else %(default)s: any free port, see its log)",
     )
+    parser.add_argument("--http-or-any", action="store_true", help="with --http: if that port is taken, use any other")
     parser.add_argument("--version", action="version", version=f"halimede {__version__}")
     return parser
 

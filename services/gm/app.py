@@ -31,19 +31,17 @@ COMPLAIN_EVERY = 30.0
 class GlobalManager:
     """Give it a bus that has not been entered and an open cluster, and ``run`` it until cancelled.
 
-    With a second bus (``api_bus``) users reach it over a connection of their own: behind a flood of what nodes say,
-    on the same one, they would wait for all of it.
+    With a second bus (``quiet``) what nodes say has a connection of its own, so that users' requests, and the broker's
+    acknowledgements of what GM says, do not wait behind a flood of it.
     """
 
-    def __init__(
-        self, bus: Bus, cluster: Cluster, editor: Editor | None = None, *, api_bus: Bus | None = None
-    ) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, editor: Editor | None = None, *, quiet: Bus | None = None) -> None:
         self._bus = bus
-        self._api_bus = api_bus
+        self._quiet = quiet
         self._cluster = cluster
-        self._engine = Engine(bus, cluster)
+        self._engine = Engine(bus, cluster, quiet)
         self._upstream = Upstream(bus, cluster, self._engine)
-        self._api = Api(api_bus or bus, cluster, self._engine, editor)
+        self._api = Api(quiet or bus, cluster, self._engine, editor)
         #: what the web page shows, and what Prometheus reads
         self.feed = Feed(bus, cluster, self._engine, editor)
         self.figures = Figures(bus, cluster, self._engine, self._api, self._upstream)
@@ -55,10 +53,12 @@ class GlobalManager:
         engine = self._engine
         self._bus.announce = self._announcement
         self._bus.on_connect(self._connected)
+        if self._quiet:
+            self._quiet.on_connect(self._quiet_connected)
         await engine.load()
         log.info("global manager starts", epoch=self._cluster.epoch, version=__version__, http=self.http)
         try:
-            async with self._bus, self._api_bus or contextlib.nullcontext():
+            async with self._bus, self._quiet or contextlib.nullcontext():
                 # Subscriptions before the first connection, which announces us: nodes answer with a sync at once.
                 await self._upstream.start()
                 await self._api.start()
@@ -102,6 +102,9 @@ class GlobalManager:
 
     async def _connected(self) -> None:
         self._engine.reconnected()
+
+    async def _quiet_connected(self) -> None:
+        self._engine.say_all()
 
     async def _complain(self) -> None:
         """Say now and then that the broker is away: the bus itself says it once."""

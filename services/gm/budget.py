@@ -21,11 +21,15 @@ class Budgets(Generic[T]):
     def __len__(self) -> int:
         return len(self._left)
 
+    def left(self, name: T) -> float:
+        """Return what is left."""
+        left, since = self._left.get(name, (self._burst, 0.0))
+        return min(self._burst, left + (asyncio.get_running_loop().time() - since) * self._rate)
+
     def spend(self, name: T, cost: float = 1.0) -> bool:
         """Take ``cost`` from what is left, even beyond it; False, and nothing taken, when nothing is left."""
         now = asyncio.get_running_loop().time()
-        left, since = self._left.get(name, (self._burst, now))
-        left = min(self._burst, left + (now - since) * self._rate)
+        left = self.left(name)
         if left <= 0:
             return False
         if name not in self._left and len(self._left) >= MOST:
@@ -37,5 +41,6 @@ class Budgets(Generic[T]):
         for name, (left, since) in list(self._left.items()):
             if left + (now - since) * self._rate >= self._burst:
                 del self._left[name]
-        while len(self._left) >= MOST:  # whoever spent first has most of it again
+        # whoever spent first has most of it again; half of them at once, so that this is seldom
+        while len(self._left) > MOST // 2:
             del self._left[next(iter(self._left))]

@@ -54,17 +54,19 @@ OVERTAKE_SPACING = 60.0
 class Engine:
     """The controllers' eyes and hands. ``queue`` is where to say that a resource needs a look."""
 
-    def __init__(self, bus: Bus, cluster: Cluster) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None) -> None:
         self.nodes = Nodes()
         self.reports = Reports()
         self.index = Index(self.nodes)
-        self.downstream = Downstream(bus, cluster.epoch, self.nodes.online)
+        self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
         self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
         self.shown: WorkQueue[Key] = WorkQueue("status topics", self._show)
         self.answers: WorkQueue[str] = WorkQueue("syncs", self._answer)
         #: syncs heard, and statuses written
         self.syncs = self.status_writes = 0
         self._bus = bus
+        #: what GM says leaves here: acknowledgements must not wait behind what nodes say
+        self._out = out or bus
         self._cluster = cluster
         self._syncs: dict[str, Sync] = {}
         self._next_write: dict[Key, float] = {}
@@ -171,6 +173,10 @@ class Engine:
             if node.online:
                 self.downstream.returned(name)
         self._doubt.set()
+        self.say_all()
+
+    def say_all(self) -> None:
+        """The connection by which we speak is there (again): send what waits, show how everything stands."""
         self.downstream.wake()
         for stored in self._cluster.resources():
             self.shown.add(stored.key)
@@ -224,7 +230,7 @@ class Engine:
                 self.shown.add(key)
             case ClearStatus(key):
                 async with self._showing.setdefault(key, asyncio.Lock()):  # what is on its way comes first
-                    await self._bus.clear(_topic(key))
+                    await self._out.clear(_topic(key))
             case Finalize(key, uid):
                 await self._cluster.finalize(key, uid)
             case Record(kind, reason, about, message):
@@ -316,10 +322,10 @@ class Engine:
         """Publish a status, as it is now. While the broker is away there is nothing to do: its return shows all."""
         async with self._showing.setdefault(key, asyncio.Lock()):
             stored = self._cluster.get(key)
-            if stored is None or stored.status is None or stored.deleting or not self._bus.connected:
+            if stored is None or stored.status is None or stored.deleting or not self._out.connected:
                 self.shown.forget(key)
                 return
-            await self._bus.publish(_topic(key), _document(stored, stored.status))
+            await self._out.publish(_topic(key), _document(stored, stored.status))
 
 
 def _document(stored: Stored, status: Status) -> StatusDocument:

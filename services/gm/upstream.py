@@ -57,7 +57,7 @@ class Upstream:
         """Subscribe."""
         await self._bus.subscribe(PRESENCE.filter(), self._presence)
         await self._bus.subscribe(NODE_STATUS.filter(), self._status, cleared=self._status_cleared)
-        await self._bus.subscribe(SYNC.filter(), self._sync)
+        await self._bus.subscribe(SYNC.filter(), self._sync, wanted=self._sync_wanted)
         await self._bus.subscribe(DEAD_LETTER.filter(), self._dead_letter)
 
     async def _presence(self, delivery: Delivery[Presence]) -> None:
@@ -72,6 +72,11 @@ class Upstream:
             self._engine.born(presence)
             if self._engine.nodes.doubled(presence):
                 await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
+
+    async def _sync_wanted(self, names: Mapping[str, str]) -> bool:
+        # the longest there may be takes tens of milliseconds to read; a node asks again until it is answered
+        self.intake.heard()
+        return await self.intake.allows(names["node"])
 
     async def _sync(self, delivery: Delivery[Sync]) -> None:
         node, stamp = delivery.names["node"], Stamp.read(delivery.properties)
@@ -115,6 +120,8 @@ class Upstream:
 
     async def _offer(self, delivery: Delivery[Any], work: Work, cost: float = 1.0) -> None:
         node = delivery.names["node"]
+        if not delivery.packet.retain:
+            self.intake.heard()
         if await self._admitted(node):
             await self.intake.offer(node, delivery.address.text, work, size=len(delivery.packet.payload), cost=cost)
 
@@ -146,6 +153,7 @@ class Upstream:
 
     async def _dead_letter(self, delivery: Delivery[DeadLetter]) -> None:
         self.dead_letters += 1
+        self.intake.heard()
         second = int(asyncio.get_running_loop().time())
         self._letters = self._letters + 1 if second == self._second else 1
         self._second = second

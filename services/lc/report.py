@@ -35,6 +35,8 @@ log = structlog.get_logger()
 
 #: seconds between two reports on one resource that differ only in counts
 INTERVAL_S = 1.0
+#: and between two of which the phase or reason differs: a worker may claim another one as often as it likes
+URGENT_S = 0.1
 #: seconds until the next attempt when the broker did not take one
 RETRY_S = 1.0
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
@@ -129,8 +131,8 @@ class Reporter:
                 self._dirty.discard(key)
                 continue
             urgent = sent is None or (status.phase, status.reason) != (sent.phase, sent.reason)
-            due = self._sent_at.get(key, 0) + INTERVAL_S
-            if urgent or due <= now:
+            due = self._sent_at.get(key, float("-inf")) + (URGENT_S if urgent else INTERVAL_S)
+            if sent is None or sent.uid != status.uid or due <= now:
                 await self._send(key, status)
             else:
                 # not less than a clock can tell apart, or the loop would spin

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
+from halimede.bus.rivalry import LONGEST, PAUSE
 from halimede.messages import DeadLetter
 from tests.faults.control import PATIENCE, Child, Control, control
 from tests.proxy import Proxy
+
+pytestmark = pytest.mark.timeout(300)
 
 #: seconds: until the first of two is settled, and for how long connections are counted
 SETTLED, COUNTED = 6.0, 20.0
@@ -56,7 +60,7 @@ async def test_fault_23_a_second_lc_of_a_node_gives_way_and_gm_raises_an_event(t
         # once the first one is gone the second takes the node over by itself
         assert await first.stop() == 0
         await plane.until(lambda: not plane.workers() or plane.workers() != before)
-        await plane.running("helmet", within_s=2 * 45)
+        await plane.running("helmet", within_s=LONGEST * PAUSE[1])
         assert (await plane.node()).online
 
 

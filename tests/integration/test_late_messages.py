@@ -19,7 +19,7 @@ from halimede.names import Key
 from tests.integration import lc_world
 from tests.integration.gm_world import MODELS, SERVICES, FakeNode, World, model, service, world
 from tests.simulated import eventually, simulated
-from tests.stateful.world import Broker
+from tests.stateful.parts import Broker
 
 HELMET = Key(SERVICES, "default", "helmet")
 
@@ -45,7 +45,7 @@ async def test_what_was_deleted_while_its_node_was_away_is_never_sent_there(tmp_
         await w.ask("delete", plural=SERVICES, name="helmet")
         await eventually(lambda: _gone(w, SERVICES, "helmet"))
         edge.bus.heal()
-        await edge.bus.wait_connected(10)
+        await eventually(lambda: edge.sent("synced"))
         edge.report(HELMET)  # it holds nothing of that name: GM need not mend that
         await asyncio.sleep(60)
         assert [entry for entry in edge.log if entry[:2] == ("insert", "jointinferenceservices/helmet")] == []

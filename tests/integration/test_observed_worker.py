@@ -142,7 +142,7 @@ async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_do
     ):
         figures = Figures(settings, [bus], thread=thread)
         async with HttpServer(health=figures.health(), registry=registry("cloud", figures.collect)) as server:
-            call = asyncio.ensure_future(thread.call(release.wait))
+            call = asyncio.ensure_future(thread.call(release.wait, 20))  # a test that fails here must end, too
             await asyncio.sleep(0.5)
             assert (await asked(session, server.url, "healthz"))[0] == 200  # still loading
             assert (await asked(session, server.url, "readyz"))[1]["work"] == "starting"

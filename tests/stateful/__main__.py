@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.stateful.machine import RECORD, Machine
 
+SAME_ORDER = {"PYTHONHASHSEED": "0"}
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -23,6 +26,8 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true", help="show the first failing example as it is")
     parser.add_argument("--out", type=Path, default=Path("build/model.json"))
     args = parser.parse_args()
+    if "PYTHONHASHSEED" not in os.environ:  # sets in another order are another history
+        os.execve(sys.executable, [sys.executable, "-m", "tests.stateful", *sys.argv[1:]], {**os.environ, **SAME_ORDER})
     phases = (Phase.generate,) if args.no_shrink else (Phase.generate, Phase.shrink)
     chosen = settings(
         max_examples=args.examples,

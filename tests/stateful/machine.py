@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,17 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from halimede.cli.client import ApiRefusedError
-from tests.stateful.expected import MODELS, SERVICES, Applied, Expected, agreed, leftover, model, problem, service
+from tests.stateful.expected import MODELS, SERVICES, Applied, Expected, agreed, leftover, model, service
+from tests.stateful.peace import MANY_FAULTS_S, ONE_FAULT_S, POLL_S, Record, be_quiet, converge, mend
 from tests.stateful.world import NODES, SITES, World
 
-#: seconds to converge after any number of faults: the longest back-off (60 s, of a worker that was killed again and
-#: again) and what follows it. After one fault it is 15 s
-MANY_FAULTS_S, ONE_FAULT_S = 90.0, 15.0
-POLL_S = 0.5
-#: messages, and turns of the loop, in a minute in which nothing happens, some time after it has converged: the late
-#: reports of workers that prove to be stable are over
-CALM_S = 35.0
-QUIET_S, QUIET_MESSAGES, QUIET_TURNS = 60.0, 12, 3000
+RECORD = Record()
 
 names = st.sampled_from(("s0", "s1"))
 nodes = st.sampled_from(NODES)
@@ -32,23 +24,6 @@ places = st.sampled_from((*NODES, *({"site": site} for site in SITES)))
 shares = st.sampled_from((0.0, 0.1, 0.3))
 #: seconds that pass after a step
 pauses = st.sampled_from((0.0, 0.0, 0.01, 0.3, 1.1, 3.0))
-
-
-class Record:
-    """What a whole run of the model did, over all its examples."""
-
-    def __init__(self) -> None:
-        self.examples = 0
-        self.rules: Counter[str] = Counter()
-        self.messages = 0
-        self.simulated_s = 0.0
-        self.began = time.monotonic()
-        #: seconds to converge: after many faults, after one
-        self.many: list[float] = []
-        self.one: list[float] = []
-
-
-RECORD = Record()
 
 
 class Machine(RuleBasedStateMachine):
@@ -258,13 +233,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_breaks(self) -> None:
-        world = self.world
-        assert not world.errors, world.errors
+        self.world.check()
         assert not self.expected.revived, self.expected.revived
-        for part in world.parts:
-            if part.task and part.task.done():
-                part.task.result()
-                raise AssertionError(f"{part.name} has ended")
 
     @invariant()
     def what_was_acknowledged_is_kept(self) -> None:
@@ -307,47 +277,18 @@ class Machine(RuleBasedStateMachine):
                 at.workers.alive[0].end(-9)
 
         self.run(f"one fault: {fault}", strike(), 0.0)
-        RECORD.one.append(self._converge(ONE_FAULT_S))
+        RECORD.one.append(converge(self.world, self.expected, ONE_FAULT_S))
 
     def settle(self) -> None:
         """Mend everything; then the system has to become, by itself, what was asked for, and be quiet."""
-        self.run("settle", self._mend(), 0.0)
+        self.run("settle", mend(self.world), 0.0)
         for name in ("small", "big"):
             began = self.world.now
             while name not in self.expected.models and not self.expected.complete:
                 assert self.world.now < began + MANY_FAULTS_S, f"{leftover(self.world)} does not go"
                 self.run("settle", self._apply(MODELS, model(name, 0)), POLL_S)
-        RECORD.many.append(self._converge(MANY_FAULTS_S))
-        self.world.pass_(CALM_S)
-        turns, messages = self.world.loop._jumping.steps, self.world.broker.count
-        self.world.pass_(QUIET_S)
-        assert not (text := self._problem()), f"it does not last: {text}"
-        turns, messages = self.world.loop._jumping.steps - turns, self.world.broker.count - messages
-        assert messages <= QUIET_MESSAGES, f"{messages} messages in a quiet minute"
-        assert turns <= QUIET_TURNS, f"{turns} turns of the loop in a quiet minute"
-
-    async def _mend(self) -> None:
-        world, faults = self.world, self.world.broker.faults
-        faults.loss = faults.duplicate = faults.reorder = 0.0
-        faults.delay_s = (0.0, 0.0)
-        world.broker.running or world.broker.start()
-        for part in world.parts:
-            part.heal() if part.cut_off else None
-            if not part.running:
-                started = part.start()
-                await started if started else None
-
-    def _converge(self, seconds: float) -> float:
-        began, text = self.world.now, ""
-        while self.world.now - began < seconds:
-            if not (text := self._problem()):
-                return self.world.now - began
-            self.world.pass_(POLL_S)
-            self.nothing_breaks()
-        raise AssertionError(f"not after {seconds:g} s: {text}")
-
-    def _problem(self) -> str:
-        return problem(self.expected, self.world) or leftover(self.world)
+        RECORD.many.append(converge(self.world, self.expected, MANY_FAULTS_S))
+        be_quiet(self.world, self.expected)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

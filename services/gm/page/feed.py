@@ -7,10 +7,13 @@ Latencies and rates are those of the last seconds, from the difference of two lo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from halimede import __version__, histogram
 from halimede.bus import Bus, Delivery
@@ -24,7 +27,9 @@ from services.gm.metrics import metrics
 SERVICES = "jointinferenceservices"
 #: seconds between two looks, looks kept, and looks over which a latency is taken
 EVERY, KEPT, WINDOW = 1.0, 120, 10
-MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES = 100, 200, 100, 24
+MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES = 50, 200, 100, 24
+#: pages that may watch at a time
+MOST_WATCHERS = 16
 #: what needs a look comes first
 URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3}
 MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
@@ -52,6 +57,9 @@ class Feed:
         self._samples: OrderedDict[str, HardSample] = OrderedDict()
         self._services: dict[str, str] = {}
         self._looked = asyncio.Event()
+        self._watchers = 0
+        #: the sections as they are sent, made once for all who watch
+        self._encoded: dict[str, bytes] = {}
 
     async def start(self) -> None:
         """Subscribe to the glimpses of hard samples."""
@@ -72,8 +80,32 @@ class Feed:
             history.looks.append(self._counts(stored.key))
             history.points.append(point(history.looks))
         self._histories = found  # what is deleted is forgotten
+        if self._watchers:
+            self._encode()
         self._looked.set()
         self._looked = asyncio.Event()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[bool]:
+        """Count a page as watching inside the block; give False when there are too many already."""
+        if self._watchers >= MOST_WATCHERS:
+            yield False
+            return
+        self._watchers += 1
+        if self._watchers == 1:
+            self._encode()
+        try:
+            yield True
+        finally:
+            self._watchers -= 1
+
+    @property
+    def encoded(self) -> Mapping[str, bytes]:
+        """The sections as JSON, of the last look that somebody watched."""
+        return self._encoded
+
+    def _encode(self) -> None:
+        self._encoded = {name: msgspec.json.encode(content) for name, content in self.sections().items()}
 
     async def looked(self) -> None:
         """Wait for the next look."""
@@ -146,6 +178,7 @@ class Feed:
                 {
                     "name": node.name,
                     "online": node.online,
+                    "drained": node.drained,
                     "version": told.version if told else "",
                     "cpus": told.cpus if told else 0,
                     "memory": told.memory_bytes if told else 0,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
-import msgspec
 import structlog
 from aiohttp import web
 
@@ -20,8 +19,8 @@ from services.gm.page.feed import Feed
 
 log = structlog.get_logger()
 
-#: pages that may watch at a time, and seconds that one may take to read what it was sent
-MOST_WATCHERS, SLOWEST = 32, 10.0
+#: seconds that a page may take to read what it was sent
+SLOWEST = 10.0
 COOKIE = "halimede-token"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,7 +51,6 @@ class Page:
     def __init__(self, feed: Feed, token: str = "") -> None:
         self._feed = feed
         self._token = token
-        self._watchers = 0
 
     def add_to(self, application: web.Application) -> None:
         """Register the addresses."""
@@ -91,32 +89,33 @@ class Page:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send each section when it has changed (server-sent events), until the page goes away."""
-        if self._watchers >= MOST_WATCHERS:
-            return web.Response(status=503, text="too many pages watch already: close one\n", headers=HEADERS)
-        self._watchers += 1
-        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
-        try:
-            await response.prepare(request)
-            await _send(response, "retry: 2000\n\n")
-            sent: dict[str, bytes] = {}
-            while True:
-                for section, content in self._feed.sections().items():
-                    text = msgspec.json.encode(content)
-                    if sent.get(section) != text:
-                        sent[section] = text
-                        await _send(response, f"event: {section}\ndata: {text.decode()}\n\n")
-                await _send(response, ": alive\n\n")
-                await self._feed.looked()
-        except (ConnectionError, TimeoutError) as error:
-            log.debug("page left", reason=type(error).__name__)
-        finally:
-            self._watchers -= 1
-        return response
+        with self._feed.watched() as let_in:
+            if not let_in:
+                return web.Response(status=503, text="too many pages watch already: close one\n", headers=HEADERS)
+            response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
+            try:
+                await response.prepare(request)
+                await self._tell(response)
+            except (ConnectionError, TimeoutError) as error:
+                log.debug("page left", reason=type(error).__name__)
+            return response
+
+    async def _tell(self, response: web.StreamResponse) -> None:
+        await _send(response, b"retry: 2000\n\n")
+        sent: Mapping[str, bytes] = {}
+        while True:
+            now = self._feed.encoded
+            for section, content in now.items():
+                if sent.get(section) != content:
+                    await _send(response, b"event: " + section.encode() + b"\ndata: " + content + b"\n\n")
+            sent = now
+            await _send(response, b": alive\n\n")
+            await self._feed.looked()
 
 
-async def _send(response: web.StreamResponse, text: str) -> None:
+async def _send(response: web.StreamResponse, content: bytes) -> None:
     async with asyncio.timeout(SLOWEST):
-        await response.write(text.encode())
+        await response.write(content)
 
 
 def _file(name: str, kind: str) -> Handler:

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.bus.rivalry import BRIEF, INCUMBENT, LONGEST, NEWCOMER, PAUSE, RETURNED, SETTLED, Rivalry
+from halimede.bus.rivalry import BRIEF, INCUMBENT, LONGEST, NEWCOMER, PAUSE, RETURNED, SETTLED, UNPROVEN, Rivalry
 
 CHANCE = random.Random(1)
 SHORT = BRIEF / 2
@@ -48,7 +48,7 @@ def test_a_proof_sends_a_newcomer_away_and_no_settled_client() -> None:
 def test_one_that_came_back_gives_way_sooner_and_for_longer_up_to_a_bound() -> None:
     rivalry = Rivalry()
     until_it_gives_way(rivalry)
-    for factor in (2, LONGEST, LONGEST, LONGEST):
+    for factor in (UNPROVEN, UNPROVEN, UNPROVEN):
         for _ in range(RETURNED - 1):
             assert rivalry.ended(SHORT, told=False, chance=CHANCE) == 0
         pause = rivalry.ended(SHORT, told=False, chance=CHANCE)
@@ -56,6 +56,19 @@ def test_one_that_came_back_gives_way_sooner_and_for_longer_up_to_a_bound() -> N
     assert rivalry.suspected
     rivalry.ended(SETTLED, told=False, chance=CHANCE)
     assert until_it_gives_way(rivalry) == INCUMBENT
+
+
+def test_with_the_brokers_word_it_gives_way_longer() -> None:
+    rivalry = Rivalry()
+    for factor in (1, 2, LONGEST, LONGEST):
+        assert factor * PAUSE[0] <= rivalry.ended(SHORT, told=True, chance=CHANCE) <= factor * PAUSE[1]
+
+
+def test_connections_that_we_end_ourselves_say_nothing_of_a_rival() -> None:
+    rivalry = Rivalry()
+    for _ in range(50):
+        assert rivalry.ended(SHORT, told=False, ours=True, chance=CHANCE) == 0
+    assert not rivalry.suspected
 
 
 def test_a_broker_that_is_away_is_no_rival() -> None:

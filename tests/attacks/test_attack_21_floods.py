@@ -1,0 +1,141 @@
+"""Floods of what nodes and users may say: GM stays small, answers everybody else, and knows the last word."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.bus.mqtt import MqttBus
+from halimede.messages import NodeStatus, Output, Presence, Status, StatusDocument, TaskInfo, WorkerReport
+from tests.attacks.flooding import NODE
+from tests.faults.control import PATIENCE, ROOT, SERVICES, Child, Control, control
+
+FLOOD_S = 4.0
+#: what a flood may add to GM's memory, its store and its log
+MORE_RSS, MOST_STORE, MOST_LOG = 200 << 20, 64 << 20, 1 << 20
+MOST_EVENTS = 6000
+
+
+class Watch:
+    """What a follower of the status topics is shown, and another node that goes on reporting."""
+
+    def __init__(self, bus: MqttBus, uid: str) -> None:
+        self.shown: Counter[str] = Counter()
+        self.last: dict[str, Status] = {}
+        self.said = 0
+        self._bus, self._uid = bus, uid
+
+    async def on_status(self, delivery: Delivery[StatusDocument]) -> None:
+        name = delivery.names["name"]
+        self.shown[name] += 1
+        self.last[name] = delivery.body.status
+
+    async def report(self) -> None:
+        """Say how many samples the good node has answered by now: one more each time."""
+        self.said += 1
+        status = NodeStatus(
+            phase="Running", uid=self._uid, observed_generation=1,
+            output=Output(task_info=TaskInfo(inference_number=self.said)),
+            workers=[WorkerReport(name="w", role="edge", phase="Running")],
+        )  # fmt: skip
+        at = topics.NODE_STATUS.at(node="good0", ns="default", plural=SERVICES, name="other")
+        await self._bus.publish(at, status, properties={"epoch": "1", "number": str(self.said)})
+
+    def counted(self, name: str) -> int:
+        metrics = self.last[name].metrics if name in self.last else []
+        return next((int(m.value) for m in metrics if m.key == "inferenceNumber"), 0)
+
+
+@asynccontextmanager
+async def watching(plane: Control) -> AsyncIterator[tuple[Child, Watch, str]]:
+    """GM as a process with two services, one of the node that floods and one of a good node."""
+    gm = plane.gm_process(HALIMEDE_HTTP="off")
+    await plane.apply(*plane.models(), plane.service("helmet", node=NODE), plane.service("other", node="good0"))
+    uids = [
+        (await plane.ask("get", plural=SERVICES, namespace="default", name=name)).object["metadata"]["uid"]
+        for name in ("helmet", "other")
+    ]
+    # the operator listens to nodes, and a flood of them would reach it, too: it is GM that is looked at
+    await plane.operator.unsubscribe(topics.PRESENCE.filter())
+    async with MqttBus("lc.good0", plane.settings()) as bus:
+        await bus.wait_connected(PATIENCE)
+        watch = Watch(bus, uids[1])
+        await bus.subscribe(topics.STATUS.filter(plural=SERVICES), watch.on_status)
+        for node in ("good0", NODE):
+            await bus.publish(topics.PRESENCE.at(node=node), Presence(node=node, epoch=1, online=True))
+        await watch.report()
+        await plane.until(lambda: watch.counted("other") == 1)
+        yield gm, watch, uids[0]
+
+
+async def flood(plane: Control, kind: str, uid: str) -> asyncio.subprocess.Process:
+    command = ["-m", "tests.attacks.flooding", str(plane.broker.port), kind, str(FLOOD_S), uid]
+    return await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+
+
+KINDS = ("counts", "uids", "unknown", "names", "presence", "nodes", "sync", "lists", "applies", "letters")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_attack_21_a_flood_costs_gm_little_and_nobody_else_is_lost_in_it(kind: str, tmp_path: Path) -> None:
+    async with control(tmp_path) as plane, watching(plane) as (gm, watch, uid):
+        before = psutil.Process(gm.process.pid).memory_info().rss
+        first = (await plane.ask("events", limit=1)).events[-1].sequence
+        loop = asyncio.get_running_loop()
+        began, largest, at_first = loop.time(), before, watch.shown.copy()
+        process = await flood(plane, kind, uid)
+        async with asyncio.timeout(PATIENCE):  # users are answered in the middle of it
+            for _ in range(3):
+                await asyncio.sleep(0.5)
+                await plane.ask("version")
+                await watch.report()
+                largest = max(largest, psutil.Process(gm.process.pid).memory_info().rss)
+        out, _ = await process.communicate()
+        assert int(out) > (100 if kind == "sync" else 5000), "that was no flood"
+        await watch.report()
+        await plane.until(lambda: watch.counted("other") == watch.said)
+        if kind == "counts":  # what was overtaken was skipped, the last word was not
+            await plane.until(lambda: watch.counted("helmet") == int(out))
+
+        largest = max(largest, psutil.Process(gm.process.pid).memory_info().rss)
+        assert largest - before < MORE_RSS
+        store = sum(file.stat().st_size for file in (plane.home / "gm").glob("store.db*"))
+        assert store < MOST_STORE
+        events = (await plane.ask("events", limit=1)).events[-1].sequence - first
+        assert events < MOST_EVENTS
+        assert gm.log.stat().st_size < MOST_LOG
+        # what followers (get -w, top, the page) are shown of one resource: once a second
+        most = loop.time() - began + 2
+        assert all(count <= most for count in (watch.shown - at_first).values()), watch.shown
+        assert gm.process.poll() is None
+
+
+async def test_attack_21_a_worker_that_floods_its_lc_makes_it_flood_nobody(tmp_path: Path) -> None:
+    async with control(tmp_path) as plane, plane.gm(), plane.lc() as lc:
+        await plane.apply(*plane.models(), plane.service("helmet"))
+        await plane.running("helmet")
+        reports: list[NodeStatus] = []
+
+        async def reported(delivery: Delivery[NodeStatus]) -> None:
+            reports.append(delivery.body)
+
+        async with MqttBus("looks", plane.settings()) as bus:
+            await bus.wait_connected(PATIENCE)
+            await bus.subscribe(topics.NODE_STATUS.filter(plural=SERVICES), reported)
+            began = asyncio.get_running_loop().time()
+            process = await flood(plane, "infos", "")
+            await process.communicate()
+            await plane.apply(plane.service("another"))  # it still does what it is told
+            await plane.running("another")
+            took = asyncio.get_running_loop().time() - began
+        assert len(reports) <= took * 2 * 12 + 10
+        assert lc.stats.connects == 1
