@@ -85,4 +85,5 @@ def _fail(error: HalimedeError, code: int) -> int:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # stores and logs hold what no other user of this machine should read
     sys.exit(main())

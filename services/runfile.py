@@ -39,7 +39,7 @@ class RunFile:
     def __enter__(self) -> Self:
         """Take the folder; raise HalimedeError when another process holds it."""
         try:
-            self._home.mkdir(parents=True, exist_ok=True)
+            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise HalimedeError(

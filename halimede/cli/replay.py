@@ -123,7 +123,8 @@ async def play(bus: Bus, address: Address[bytes], reel: Reel, plan: Plan, tally:
 
     async def send(data: bytes) -> None:
         try:
-            tally.unheard += not await send_frame(bus, address, data, qos=1)
+            heard = await send_frame(bus, address, data, qos=1)  # others count meanwhile
+            tally.unheard += not heard
             tally.sent += 1
         except (RefusedError, TooLargeError) as error:
             tally.refused += 1

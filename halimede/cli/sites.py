@@ -37,7 +37,7 @@ def init(folder: Path, given: Names, *, prefix: str, install: str, days: int) ->
     """Make a site, or bring its files in line with its ``site.yaml``."""
     options = {**given, **{key: value for key, value in (("prefix", prefix), ("install", install)) if value}}
     with _usable(folder):
-        there = _read(folder, missing=True)
+        there = _read(folder, missing=not (folder / "nodes").is_dir())
         site = there if there and not options else read_site(options)
         if there and site != there:
             raise InvalidFieldError(
@@ -83,6 +83,11 @@ def rotate_authority(folder: Path, *, finish: bool) -> None:
     """Begin to trust a new authority, or stop trusting the old one."""
     with _usable(folder):
         site = _site(folder)
+        if not finish and (folder / "ca.key").exists() and (folder / "ca.crt").read_text().count("BEGIN CERT") > 1:
+            raise InvalidFieldError(
+                "--ca", str(folder), "a new authority is on its way already: go on with `halimede certs rotate`, then "
+                "`--finish`"
+            )  # fmt: skip
         report = certs.finish_authority(site, folder) if finish else certs.rotate_authority(site, folder)
         where = f"copy every ca.crt below {folder} to where it is used, and restart the broker"
         if finish:
@@ -149,8 +154,11 @@ def _steps(site: Site, folder: Path, report: Report, *, changed: bool) -> list[s
     broker = f"mqtts://{site.broker[0]}:8883"
     steps = []
     if certs.CA in report.made:
+        paths = (
+            "" if site.install else "; it names the files where they are now: `--install DIR` writes the paths there"
+        )
         steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (its "
-                     "first lines say more; for EMQX: emqx/acl.conf)")  # fmt: skip
+                     f"first lines say more{paths}; for EMQX: emqx/acl.conf)")  # fmt: skip
     elif certs.BROKER in report.made or changed:
         steps.append(f"copy {folder}/broker to the broker and send it SIGHUP (systemctl reload mosquitto)")
     fresh = set(report.made)
@@ -223,7 +231,13 @@ def _read(folder: Path, *, missing: bool = False) -> Site | None:
     if not path.exists():
         if missing:
             return None
-        raise InvalidFieldError("FOLDER", str(folder), "there is no site.yaml: make a site with `halimede certs init`")
+        kept = (folder / "operators").is_dir() or (folder / "nodes").is_dir()
+        text = (
+            "it is kept by `python -m services` itself, which renews it at each start: nothing to do here"
+            if kept
+            else "there is no site.yaml: make a site with `halimede certs init`"
+        )
+        raise InvalidFieldError("FOLDER", str(folder), text)
     if path.stat().st_size > MOST_BYTES:
         raise InvalidFieldError("FOLDER", str(path), f"a site file has at most {MOST_BYTES} bytes")
     try:

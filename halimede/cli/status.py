@@ -31,6 +31,7 @@ class Snapshot:
 
     broker: str
     reachable: bool = True
+    refused: bool = False
     broker_version: str = ""
     round_trip_ms: float | None = None
     gm: Mapping[str, Any] | None = None
@@ -42,7 +43,7 @@ class Snapshot:
 
     def tasks(self) -> list[Task]:
         """Return what there is to do, the most important first."""
-        if not self.reachable:
+        if not self.reachable or self.refused:
             return [Task("broker", self.error, "`halimede doctor` looks closer")]
         if self.gm is None:
             return [Task("gm", self.error, "`halimede doctor` looks closer")]
@@ -78,7 +79,9 @@ async def look(broker: Broker) -> Snapshot:
             seen.services, more_services = await client.list(SERVICES)
             seen.models, more_models = await client.list(MODELS)
             seen.more = more_services or more_models
-    except (NoBrokerError, NotLetInError) as error:
+    except NotLetInError as error:
+        seen.refused, seen.error = True, str(error)
+    except NoBrokerError as error:
         seen.reachable, seen.error = False, str(error)
     except UnreachableError as error:
         seen.error = str(error)
@@ -115,7 +118,8 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
     """Print a snapshot for people."""
     speed = "" if seen.round_trip_ms is None else f", round trip {seen.round_trip_ms:g} ms"
     version = f", {seen.broker_version}" if seen.broker_version else ""
-    _line(out, "Broker", f"{seen.broker}{version}{speed}" if seen.reachable else f"{seen.broker}: not there")
+    state = ": not there" if not seen.reachable else ": there, and does not let us in" if seen.refused else ""
+    _line(out, "Broker", f"{seen.broker}{version}{speed}{state}")
     if seen.gm is not None:
         _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")
         _line(out, "Nodes", _nodes(seen.nodes))

@@ -116,4 +116,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # stores and logs hold what no other user of this machine should read
     sys.exit(main())

@@ -106,10 +106,12 @@ class Figures:
         yield counter("gm_store_errors", "Writes to the store that failed.", self._cluster.failures)
         yield counter("gm_dead_letters", "Messages that anybody could not read, as told.", self._upstream.dead_letters)
         intake = self._upstream.intake
-        yield gauge("gm_intake_waiting", "Messages that wait for their node's budget.", intake.waiting)
-        yield counter("gm_intake_overtaken", "Messages of nodes that a newer one replaced unread.", intake.overtaken)
-        yield counter("gm_intake_dropped", "Messages of nodes for which there was no room.", intake.dropped)
-        yield counter("gm_api_refused", "Requests of clients that asked too often.", self._api.refused)
+        yield gauge("gm_intake_depth", "Messages that wait for their node's budget.", intake.waiting)
+        yield counter(
+            "gm_intake_overtaken_messages", "Messages of nodes replaced unread by a newer one.", intake.overtaken
+        )
+        yield counter("gm_intake_dropped_messages", "Messages of nodes for which there was no room.", intake.dropped)
+        yield counter("gm_api_refused_messages", "Requests of clients that asked too often.", self._api.refused)
         answered = sorted(self._api.answered.items())
         yield times(
             "gm_api_request_seconds",

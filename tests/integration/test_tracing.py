@@ -204,7 +204,8 @@ async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(
             await s.publish(pack(each), properties=properties)
         await s.answered()
         await eventually(lambda: len(s.letters) == len(beyond), START_S)
-        await eventually(lambda: bool(there.of("a" * 32)), START_S)
+        # each worker exports in its own time, and the cloud's may come first
+        await eventually(lambda: any(x.name == "edge frame" for x in there.of("a" * 32)), START_S)
         own = [each.id.hex() for each in frames[:-1]]
         await eventually(lambda: all(there.of(trace) for trace in own), START_S)
         assert {x.attributes.get("halimede.frame") for x in there.of("a" * 32) if x.name == "edge frame"} == {

@@ -4,7 +4,8 @@ import { chart, short } from "/charts.js";
 
 const KEPT = 120;
 const byId = (id) => document.getElementById(id);
-const seen = { services: [], nodes: [], samples: [], events: [] };
+const UNKNOWN = [];  // nothing has been heard yet, which is not the same as nothing
+const seen = { services: UNKNOWN, nodes: UNKNOWN, samples: UNKNOWN, events: UNKNOWN };
 let wanted = "";
 
 function make(name, className, ...content) {
@@ -89,7 +90,7 @@ const MAKERS = { services: service, nodes: node, samples: sample, events: event 
 function show(section) {
   const rows = seen[section].filter((row) => !wanted || JSON.stringify(row).toLowerCase().includes(wanted));
   byId(`${section}-list`).replaceChildren(...rows.map(MAKERS[section]));
-  byId(`${section}-empty`).hidden = rows.length > 0;
+  byId(`${section}-empty`).hidden = rows.length > 0 || seen[section] === UNKNOWN;
   byId(`${section}-title`).dataset.count = rows.length;
 }
 
