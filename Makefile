@@ -34,7 +34,7 @@ test: setup $(MODELS) ## Run all tests, with real Mosquitto and Chromium (ARGS="
 
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
 	@echo '==> faults and attacks, $(REPEAT) times'
-	@$(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 4 --dist worksteal tests/faults tests/attacks $(ARGS)
+	@$(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 6 --dist worksteal tests/faults tests/attacks $(ARGS)
 
 model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
 	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)
