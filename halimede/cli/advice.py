@@ -24,7 +24,9 @@ REMEDIES = {
     "Updating": "wait: the node takes the new generation",
     "Preparing": "wait: the node fetches the model",
 }
-OTHERWISE = "`halimede describe {kind} {name} -n {ns}`, `halimede logs {name} -n {ns}`"
+OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
+#: only services have workers
+LOGS = ", `halimede logs {name} -n {ns}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +77,6 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
 
 def _on_resource(kind: str, body: Mapping[str, Any]) -> Task:
     namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
-    remedy = REMEDIES.get(reason(body), OTHERWISE).format(kind=kind, name=name, ns=namespace)
+    otherwise = OTHERWISE if kind == "model" else OTHERWISE + LOGS
+    remedy = REMEDIES.get(reason(body), otherwise).format(kind=kind, name=name, ns=namespace)
     return Task(f"{kind}/{name}", f"{tables.phase(body)}: {tables.condition(body)}", remedy)
