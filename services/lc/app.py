@@ -171,6 +171,7 @@ class _Rooms:
             for start in decided.start:
                 self.supervisor.start(start)
             self.reporter.update(decided.standings)
+            self.channel.lack(decided.lacking)
             await self.wake.wait()
 
 

@@ -87,6 +87,10 @@ class Lack:
     message: str
 
 
+#: why a worker waits for a Model that its service names and that is not held here
+ABSENT = "ModelNotFound"
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What is to be reported of a resource, beside what its workers say."""
@@ -109,6 +113,11 @@ class Plan:
     stop: tuple[Worker, ...]
     prepare: Mapping[Key, Want]
     standings: Mapping[Key, Standing]
+
+    @property
+    def lacking(self) -> bool:
+        """Whether something held here names what has not arrived."""
+        return any(lack.reason == ABSENT for standing in self.standings.values() for lack in standing.lacks.values())
 
 
 def plan(
@@ -211,7 +220,7 @@ class _View:
         key = _model_key(placement, resource.key)
         used, prepared = self.items.get(key), self.ready.get(key)
         if used is None:
-            return Lack("Pending", "ModelNotFound", f"Model {key.name} has not arrived on node {self.node.name}")
+            return Lack("Pending", ABSENT, f"Model {key.name} has not arrived on node {self.node.name}")
         if used.resource is None:
             return Lack("Failed", "ModelNotReady", f"Model {key.name}: {used.error}")
         if prepared is None or prepared.path is None:

@@ -73,6 +73,8 @@ class Channel:
         self._gm_online = False
         self._birth = Packet("", b"")
         self._wanted = asyncio.Event()
+        #: what asks for a sync once more while something is missing
+        self._asking: asyncio.TimerHandle | None = None
         self._unanswered = False
         #: whether something was dropped since the last sync was made: GM may answer what is not so any more
         self._dropped = False
@@ -132,6 +134,21 @@ class Channel:
                 await self._say_again()
                 await self._sync()
             await asyncio.sleep(LEAST_S)
+
+    def lack(self, lacking: bool) -> None:  # noqa: FBT001
+        """Say whether something held here names what is not: GM may think that it is, so ask, less and less often."""
+        if not lacking and self._asking:
+            self._asking.cancel()
+            self._asking = None
+        elif lacking and not self._asking:
+            self._ask_in(UNANSWERED_S)
+
+    def _ask_in(self, seconds: float) -> None:
+        self._asking = asyncio.get_running_loop().call_later(seconds, self._ask, seconds)
+
+    def _ask(self, waited: float) -> None:
+        self._wanted.set()
+        self._ask_in(min(waited * 2, PERIOD_S))
 
     # --- what GM says ------------------------------------------------------------------------------------------
 

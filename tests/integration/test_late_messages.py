@@ -202,3 +202,26 @@ def test_a_stamp_is_read_from_user_properties() -> None:
     for bad in ("", "-1", "x", "9" * 20, "²"):
         with pytest.raises(InvalidFieldError, match="number"):
             Stamp.read({"number": bad})
+
+
+@simulated
+async def test_a_node_asks_again_for_a_model_that_gm_thinks_it_has(tmp_path: Path) -> None:
+    async with lc_world.world(tmp_path) as node:
+
+        async def answered(seconds: float) -> int:
+            """Let time pass with a GM that answers each sync; return how many there were."""
+            before = len(node.gm.syncs)
+            for _ in range(int(seconds)):
+                await node.gm.synced()
+                await asyncio.sleep(1)
+            return len(node.gm.syncs) - before
+
+        await answered(30)
+        assert await answered(60) == 0
+        await node.gm.insert(lc_world.service())  # and never its Model
+        assert await answered(15) == 1
+        assert 3 <= await answered(585) <= 8  # less and less often
+        await node.gm.insert(lc_world.model())
+        await eventually(lambda: node.launcher.alive)
+        await answered(2)
+        assert await answered(100) <= 1  # the one of every five minutes
