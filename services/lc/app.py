@@ -171,7 +171,7 @@ class _Rooms:
             for start in decided.start:
                 self.supervisor.start(start)
             self.reporter.update(decided.standings)
-            self.channel.lack(decided.lacking)
+            self.channel.lack(lacking=decided.lacking)
             await self.wake.wait()
 
 

@@ -120,6 +120,12 @@ class Channel:
 
     async def run(self) -> None:
         """Send syncs when they are due, until cancelled."""
+        try:
+            await self._sync_always()
+        finally:
+            self.lack(lacking=False)
+
+    async def _sync_always(self) -> None:
         patience = UNANSWERED_S
         while True:
             again = self._unanswered and not await _set_within(self._wanted, patience) and self._unanswered
@@ -135,7 +141,7 @@ class Channel:
                 await self._sync()
             await asyncio.sleep(LEAST_S)
 
-    def lack(self, lacking: bool) -> None:  # noqa: FBT001
+    def lack(self, *, lacking: bool) -> None:
         """Say whether something held here names what is not: GM may think that it is, so ask, less and less often."""
         if not lacking and self._asking:
             self._asking.cancel()
