@@ -7,27 +7,22 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiohttp import web
-
 from halimede import __version__
 from halimede.bus.credentials import Credentials
-from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.errors import HalimedeError
+from halimede.bus.mqtt import MqttSettings
+from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.log import configure
-from halimede.observe import HttpServer, parse_bind
+from halimede.observe import parse_bind
 from halimede.observe.http import DEFAULT_BIND
-from halimede.observe.metrics import registry
-from services.gm.alone import refuse_a_second
-from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
-from services.gm.page.routes import Page
-from services.gm.page.token import page_token
+from services.gm.manage import Manage
+from services.gm.workloads.settings import read as read_pod_settings
 
-CLIENT_ID = "halimede-gm"
 USERS_MISTAKE = 2
 
 
@@ -39,38 +34,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shown = Credentials.at(options.credentials, "--credentials") if options.credentials else None
         settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown)
         parse_bind(options.http, "--http")
-        asyncio.run(_run(options.store, settings, options.http, or_any=options.http_or_any))
+        manage = Manage(settings, options.store, options.http, or_any=options.http_or_any)
+        asyncio.run(_run(manage, options))
     except HalimedeError as error:
         sys.stderr.write(f"halimede gm: {error}\n")
         return USERS_MISTAKE
     return 0
 
 
-async def _run(store: Path, settings: MqttSettings, http: str, *, or_any: bool) -> None:
-    async with LocalCluster(store / "store.db") as cluster:
-        work = asyncio.create_task(_work(cluster, settings, store, http, or_any=or_any), name="gm")
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, work.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
+async def _run(manage: Manage, options: argparse.Namespace) -> None:
+    work = asyncio.create_task(_on_kubernetes(manage, options) if options.kubernetes else _alone(manage), name="gm")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, work.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
 
 
-async def _work(cluster: LocalCluster, settings: MqttSettings, store: Path, http: str, *, or_any: bool) -> None:
-    await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", settings), cluster.identity)
-    quiet = MqttBus(f"{CLIENT_ID}-quiet", settings)
-    manager = GlobalManager(MqttBus(CLIENT_ID, settings), cluster, cluster, quiet=quiet)
-    figures, page = manager.figures, Page(manager.feed, page_token(store, http))
+async def _alone(manage: Manage) -> None:
+    async with LocalCluster(manage.home / "store.db") as cluster:
+        await manage(cluster, cluster)
 
-    def routes(application: web.Application) -> None:
-        figures.add_to(application)
-        page.add_to(application)
 
-    registered = registry("gm", figures.collect)
-    shown = HttpServer(http, health=figures.health(), registry=registered, routes=routes, or_any=or_any)
-    async with shown as server:
-        manager.http = server.url
-        await manager.run()
+async def _on_kubernetes(manage: Manage, options: argparse.Namespace) -> None:
+    pods = read_pod_settings(options.pods_config, os.environ)
+    try:
+        from services.gm.operator import lead  # noqa: PLC0415 - the client is an extra, and 55 MB
+    except ModuleNotFoundError as error:
+        fix = f"install it: pip install 'halimede[gm,kubernetes]' ({error.name} is missing)"
+        raise InvalidFieldError("--kubernetes", "", fix) from None
+    identity = options.identity or f"{socket.gethostname()}-{os.getpid()}"
+    await lead(manage, pods, kubeconfig=options.kubeconfig, namespace=options.namespace, identity=identity)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,6 +103,37 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where its web page, health and metrics are; beside loopback the page asks for the token in the file "
         "page-token of the store; off: nowhere (default: $HALIMEDE_HTTP, else %(default)s: any free port, see its log)",
+    )
+    kubernetes = parser.add_argument_group(
+        "on Kubernetes",
+        "Users apply resources with kubectl; workers are pods. Several global managers may run: one leads by a Lease.",
+    )
+    kubernetes.add_argument("--kubernetes", action="store_true", help="take resources from the API server")
+    kubernetes.add_argument(
+        "--pods-config",
+        type=Path,
+        default=os.environ.get("HALIMEDE_PODS_CONFIG") or None,
+        metavar="FILE",
+        help="JSON: images, the broker as pods reach it, folders of nodes that pods may use (docs/deploy.md; "
+        "default: $HALIMEDE_PODS_CONFIG, else the environment alone)",
+    )
+    kubernetes.add_argument(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="how to reach the API server (default: as a pod by its service account, else $KUBECONFIG)",
+    )
+    kubernetes.add_argument(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE", ""),
+        metavar="NAME",
+        help="where its Lease is (default: $POD_NAMESPACE, else the pod's own)",
+    )
+    kubernetes.add_argument(
+        "--identity",
+        default=os.environ.get("POD_NAME", ""),
+        metavar="NAME",
+        help="its name in the Lease (default: $POD_NAME, else host and process id)",
     )
     parser.add_argument("--http-or-any", action="store_true", help="with --http: if that port is taken, use any other")
     parser.add_argument("--version", action="version", version=f"halimede {__version__}")

@@ -19,6 +19,7 @@ from services.gm.engine import Engine
 from services.gm.figures import Figures
 from services.gm.page.feed import Feed
 from services.gm.upstream import Upstream
+from services.gm.workloads.settings import PodSettings
 
 log = structlog.get_logger()
 
@@ -32,14 +33,23 @@ class GlobalManager:
     """Give it a bus that has not been entered and an open cluster, and ``run`` it until cancelled.
 
     With a second bus (``quiet``) what nodes say has a connection of its own, so that users' requests, and the broker's
-    acknowledgements of what GM says, do not wait behind a flood of it.
+    acknowledgements of what GM says, do not wait behind a flood of it. ``pods``: how workers run in a cluster that runs
+    pods; without, nodes start them.
     """
 
-    def __init__(self, bus: Bus, cluster: Cluster, editor: Editor | None = None, *, quiet: Bus | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        cluster: Cluster,
+        editor: Editor | None = None,
+        *,
+        quiet: Bus | None = None,
+        pods: PodSettings | None = None,
+    ) -> None:
         self._bus = bus
         self._quiet = quiet
         self._cluster = cluster
-        self._engine = Engine(bus, cluster, quiet)
+        self._engine = Engine(bus, cluster, quiet, pods)
         self._upstream = Upstream(bus, cluster, self._engine)
         self._api = Api(quiet or bus, cluster, self._engine, editor)
         #: what the web page shows, and what Prometheus reads
@@ -69,8 +79,9 @@ class GlobalManager:
                             "gm changes": engine.follow(),
                             "gm nodes": engine.watch(),
                             "gm reconcile": engine.queue.run(),
-                            "gm status topics": engine.shown.run(),
-                            "gm syncs": engine.answers.run(),
+                            "gm status topics": engine.display.queue.run(),
+                            "gm old status topics": engine.display.tidy(self._bus),
+                            "gm syncs": engine.syncs.queue.run(),
                             "gm downstream": engine.downstream.queue.run(),
                             "gm intake": self._upstream.intake.run(),
                             "gm memory": self._remember_always(),

@@ -9,42 +9,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from typing import Any
 
 import structlog
 
-from halimede.api import Resource
 from halimede.bus import Bus
 from halimede.errors import InvalidFieldError
-from halimede.messages import Held, NodeStatus, Presence, Status, StatusDocument, Sync
+from halimede.messages import Held, NodeStatus
 from halimede.names import Key
-from halimede.topic import Address
-from halimede.topics import STATUS
-from services.gm.cluster.port import Cluster, ConflictError, Stored, utc_now
-from services.gm.controllers import CONTROLLERS, Observed, plan
+from services.gm.cluster.port import Cluster, ConflictError, NodeSeen, WorkersChanged
+from services.gm.controllers import CONTROLLERS, plan
 from services.gm.controllers.actions import (
     Action,
     ClearStatus,
     Delivery,
+    Ensure,
     Finalize,
     Forget,
+    Hold,
     Keep,
     Record,
+    Remove,
     Send,
     WriteStatus,
 )
+from services.gm.controllers.base import conflicts
+from services.gm.display import Display
 from services.gm.downstream import Downstream
-from services.gm.index import Entry, Index
+from services.gm.index import Index
+from services.gm.look import Look
 from services.gm.nodes import Change, Nodes
 from services.gm.reports import Reports
+from services.gm.syncs import Syncs
+from services.gm.workloads.pods import read_pods
+from services.gm.workloads.settings import PodSettings
 from services.gm.workqueue import WorkQueue, reached
 
 log = structlog.get_logger()
 
 #: seconds between two writes of one status
 STATUS_SPACING = 1.0
-#: seconds that a sync waits for the birth of its connection, which tells the node's labels
-BIRTH_PATIENCE = 2.0
+#: seconds until a missing Secret is looked for again: they are not watched
+SECRET_PATIENCE = 5.0
+#: seconds in which a broker that is there hands out what nodes have reported, and those until it must be there
+SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
 #: seconds that nodes get to show themselves after GM was away: longer than their back-off
 NODE_PATIENCE = 15.0
 #: seconds between two times that a node's word makes us connect anew with a higher epoch: it is needed once at most
@@ -54,23 +61,31 @@ OVERTAKE_SPACING = 60.0
 class Engine:
     """The controllers' eyes and hands. ``queue`` is where to say that a resource needs a look."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None, pods: PodSettings | None = None) -> None:
         self.nodes = Nodes()
         self.reports = Reports()
-        self.index = Index(self.nodes)
+        self.index = Index(self.nodes, pods=pods is not None)
         self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
         self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
-        self.shown: WorkQueue[Key] = WorkQueue("status topics", self._show)
-        self.answers: WorkQueue[str] = WorkQueue("syncs", self._answer)
-        #: syncs heard, and statuses written
-        self.syncs = self.status_writes = 0
+        self.display = Display(out or bus, cluster)
+        self.syncs = Syncs(
+            cluster,
+            self.index,
+            self.downstream,
+            decide=self._deliveries,
+            deliver=self._deliver,
+            look=self.queue.add,
+        )
+        #: statuses written
+        self.status_writes = 0
         self._bus = bus
-        #: what GM says leaves here: acknowledgements must not wait behind what nodes say
-        self._out = out or bus
         self._cluster = cluster
-        self._syncs: dict[str, Sync] = {}
+        #: how workers run as pods; None: nodes start them
+        self._pods = pods
+        self._look = Look(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
+        #: before that time reports of earlier days may still come in: statuses would be written twice
+        self._settled_at = 0.0
         self._next_write: dict[Key, float] = {}
-        self._showing: dict[Key, asyncio.Lock] = {}
         self._next_overtake = 0.0
         self._doubt = asyncio.Event()
 
@@ -91,11 +106,21 @@ class Engine:
                 if report.live:
                     told = report.status
                     self.downstream.acknowledged(node, stored.key, told.uid, told.observed_generation)
+        if self._pods:
+            # statuses are all that is remembered there: nodes' own reports are kept by the broker
+            self._settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
 
     async def follow(self) -> None:
-        """Look at whatever is edited, until cancelled."""
-        async for key in self._cluster.changes():
-            await self._changed(key)
+        """Look at whatever happens in the cluster, until cancelled."""
+        async for happening in self._cluster.changes():
+            match happening:
+                case Key():
+                    await self._changed(happening)
+                case WorkersChanged(key):
+                    self._scheduled(key)
+                    self.queue.add(key)
+                case NodeSeen(name, labels):
+                    await self.node_changed(name, self.nodes.register(name, labels))
 
     async def watch(self) -> None:
         """Take nodes as gone that did not show themselves once the broker was there again, until cancelled."""
@@ -118,21 +143,10 @@ class Engine:
             online = self.nodes.online(node)
             self.downstream.returned(node)
             reason, message = ("NodeOnline", "the node is there") if online else ("NodeOffline", "the node is gone")
-            await self._cluster.record("Normal" if online else "Warning", reason, f"node/{node}", message)
+            if reached(self._settled_at):  # before, it is no news but what the broker has kept
+                await self._cluster.record("Normal" if online else "Warning", reason, f"node/{node}", message)
         for key in keys:
             self.queue.add(key, spaced=True)
-
-    def born(self, presence: Presence) -> None:
-        """A node's birth arrived: a sync may have waited for it."""
-        if presence.node in self._syncs:
-            self.answers.add(presence.node)
-
-    def synced(self, node: str, sync: Sync) -> None:
-        """A node said what it holds and asks for what it should."""
-        self.syncs += 1
-        self._syncs[node] = sync
-        patience = 0.0 if self.nodes.described(node) else BIRTH_PATIENCE
-        self.answers.add(node, at=asyncio.get_running_loop().time() + patience)
 
     async def behind(self, epoch: int) -> None:
         """A node follows that epoch of GM: with a lower one it would ignore us for ever."""
@@ -153,7 +167,7 @@ class Engine:
         held = Held(
             plural=key.plural, namespace=key.namespace, name=key.name, uid=told.uid, generation=told.observed_generation
         )
-        await self._forget_unknown(node, key, held)
+        await self.syncs.forget_unknown(node, key, held)
 
     async def forget_orphan(self, key: Key) -> bool:
         """Take from all nodes what only they know (see ``Cluster.complete``); return whether any holds it."""
@@ -173,13 +187,13 @@ class Engine:
             if node.online:
                 self.downstream.returned(name)
         self._doubt.set()
+        self._settled_at = min(self._settled_at, asyncio.get_running_loop().time() + SETTLED_S)
         self.say_all()
 
     def say_all(self) -> None:
         """The connection by which we speak is there (again): send what waits, show how everything stands."""
         self.downstream.wake()
-        for stored in self._cluster.resources():
-            self.shown.add(stored.key)
+        self.display.all()
 
     async def _changed(self, key: Key) -> None:
         stored, old = self._cluster.get(key), self.index.get(key)
@@ -188,6 +202,8 @@ class Engine:
             self.downstream.drop(key, old.resource.metadata.uid)
         elif stored is not None and stored.deleting:
             self.downstream.withdraw(key)
+        if old and stored is None:
+            self.display.gone(key)
         entry = None
         if stored is not None:
             try:
@@ -195,9 +211,21 @@ class Engine:
             except InvalidFieldError as error:
                 await self._cluster.record("Warning", "Invalid", str(key), str(error))
         concerned = self.index.put(key, entry)
+        if entry:
+            self._scheduled(key)
         # the service before what it names: a node lets go of it first
         for each in (key, *sorted(concerned)):
             self.queue.add(each)
+
+    def _scheduled(self, key: Key) -> None:
+        """Take note of the nodes where a service's pods are."""
+        if self._pods:
+            workers, nodes = self._cluster.workers(key), dict[str, set[str]]()
+            for pod in read_pods(workers.objects, workers.pods):
+                if pod.node:
+                    nodes.setdefault(pod.role, set()).add(pod.node)
+            for each in self.index.scheduled(key, {role: frozenset(names) for role, names in nodes.items()}):
+                self.queue.add(each)
 
     # --- looking and doing ------------------------------------------------------------------------------------
 
@@ -205,32 +233,52 @@ class Engine:
         stored, entry = self._cluster.get(key), self.index.get(key)
         if stored is None or entry is None:
             self.queue.forget(key)
+            self.display.forget(key)
             self._next_write.pop(key, None)
-            self._showing.pop(key, None)
             return
-        for action in plan(entry.resource, self._observe(stored, entry)):
-            if isinstance(action, WriteStatus):
+        observed = self._look.at(stored, entry)
+        if self._pods and entry.roles:
+            observed = await self._look.at_pods(observed, entry, self._pods)
+            if observed.pods and None in observed.pods.workers.secrets.values():
+                self.queue.add(key, at=asyncio.get_running_loop().time() + SECRET_PATIENCE)
+        for action in [*plan(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]:
+            if isinstance(action, WriteStatus) and (due := self._may_write(key)):
                 # the last one counts: the key comes again when its second is over
-                due = self._next_write.get(key, 0.0)
-                if not reached(due):
-                    self.queue.add(key, at=due)
-                    return
-                self._next_write[key] = asyncio.get_running_loop().time() + STATUS_SPACING
+                self.queue.add(key, at=due)
+                return
             try:
-                await self._do(action, stored)
-            except ConflictError:
+                await self._do(action)
+            except ConflictError as error:
+                log.info("looking again", key=str(key), reason=str(error))
                 self.queue.add(key)
                 return
 
-    async def _do(self, action: Action, stored: Stored) -> None:
+    def _may_write(self, key: Key) -> float:
+        """Return when a status may be written, 0 if that is now (and then it is not for another second)."""
+        due = max(self._next_write.get(key, 0.0), self._settled_at)
+        if not reached(due):
+            return due
+        self._next_write[key] = asyncio.get_running_loop().time() + STATUS_SPACING
+        return 0.0
+
+    async def _do(self, action: Action) -> None:
         match action:
-            case WriteStatus(key, status):
-                await self._cluster.write_status(key, status, stored.resource_version)
+            case WriteStatus(key, status, second):
+                stored = second or self._cluster.get(key)
+                if stored is None:
+                    return
+                await self._cluster.write_status(stored, status)
                 self.status_writes += 1
-                self.shown.add(key)
+                if not second:
+                    self.display.queue.add(key)
             case ClearStatus(key):
-                async with self._showing.setdefault(key, asyncio.Lock()):  # what is on its way comes first
-                    await self._out.clear(_topic(key))
+                await self.display.clear(key)
+            case Hold(key, uid):
+                await self._cluster.hold(key, uid)
+            case Ensure(body):
+                await self._cluster.ensure(body)
+            case Remove(ref, uid):
+                await self._cluster.remove(ref, uid)
             case Finalize(key, uid):
                 await self._cluster.finalize(key, uid)
             case Record(kind, reason, about, message):
@@ -247,99 +295,15 @@ class Engine:
             case Forget(node, key, uid, generation):
                 self.downstream.forget(node, key, uid, generation)
 
-    def _observe(self, stored: Stored, entry: Entry, node: str | None = None) -> Observed:
-        """Look at a resource, on all nodes or (for who shall hold what) on one alone."""
-        key = stored.key
-        holders = self.downstream.holders(key)
-        if not stored.deleting:
-            # a node whose labels are not known yet is left as it is
-            holders = frozenset(holder for holder in holders if self.nodes.described(holder))
-        placed = self.index.placed(key) if node is None else {}
-        if node is not None:
-            roles = self.index.belongs(key, node)
-            placed = {} if roles is None else {node: roles}
-            holders &= {node}
-        return Observed(
-            now=utc_now(),
-            status=stored.status,
-            placed=placed,
-            holders=holders,
-            nodes=self.nodes,
-            reports=self.reports.of(key),
-            references={reference: self._existing(reference) for reference in entry.references},
-        )
-
-    # --- answering syncs --------------------------------------------------------------------------------------
-
-    async def _answer(self, node: str) -> None:
-        sync = self._syncs.pop(node, None)
-        if sync is None:
-            return
-        before = self.downstream.synced(node, sync.holds)
-        held = {Key(h.plural, h.namespace, h.name): h for h in sync.holds}
-        # services first: they bring what they refer to in the right order
-        for key in dict.fromkeys([*sorted(self.index.assigned(node)), *held]):
-            stored, entry = self._cluster.get(key), self.index.get(key)
-            if stored is not None and entry is not None:
-                for action in self._deliveries(stored, entry, node):
-                    self._deliver(action)
-        for key, holding in held.items():
-            await self._forget_unknown(node, key, holding)
-        self.downstream.answer(node)
-        for key in before - held.keys():  # a deletion may have waited for this node alone
-            if (stored := self._cluster.get(key)) and stored.deleting:
-                self.queue.add(key)
-
-    def _deliveries(self, stored: Stored, entry: Entry, node: str) -> Iterable[Delivery]:
-        observed = self._observe(stored, entry, node)
+    def _deliveries(self, key: Key, node: str) -> Iterable[Delivery]:
+        """Decide what one node shall hold of a resource."""
+        stored, entry = self._cluster.get(key), self.index.get(key)
+        if stored is None or entry is None:
+            return []
+        observed = self._look.at(stored, entry, node)
         if stored.deleting:
-            return [Forget(n, stored.key, stored.uid, entry.resource.metadata.generation) for n in observed.holders]
-        return CONTROLLERS[stored.key.plural].deliver(entry.resource, observed)
-
-    async def _forget_unknown(self, node: str, key: Key, held: Held) -> None:
-        """Take from a node what was deleted while it was away: nobody has that uid."""
-        stored = self._cluster.get(key)
-        if stored is not None and stored.uid == held.uid:
-            return
-        generation = held.generation
-        if stored is None and not self._cluster.complete:
-            last = self._cluster.buried(held.uid)
-            if last is None:
-                # our own store was lost: what runs out there may be all that is left of the user's work
-                text = "the store was lost and does not know it: apply it again, or delete it"
-                await self._cluster.record("Warning", "Unknown", str(key), f"node {node} holds it, but {text}")
-                return
-            generation = max(generation, last)
-        self.downstream.forget(node, key, held.uid, generation)
-
-    def _existing(self, key: Key) -> Resource[Any] | None:
-        entry = self.index.get(key)
-        return entry.resource if entry and entry.resource.metadata.deletion_timestamp is None else None
-
-    # --- showing ----------------------------------------------------------------------------------------------
-
-    async def _show(self, key: Key) -> None:
-        """Publish a status, as it is now. While the broker is away there is nothing to do: its return shows all."""
-        async with self._showing.setdefault(key, asyncio.Lock()):
-            stored = self._cluster.get(key)
-            if stored is None or stored.status is None or stored.deleting or not self._out.connected:
-                self.shown.forget(key)
-                return
-            await self._out.publish(_topic(key), _document(stored, stored.status))
-
-
-def _document(stored: Stored, status: Status) -> StatusDocument:
-    resource = stored.resource
-    return StatusDocument(
-        api_version=resource.kind.api_version,
-        kind=resource.kind.kind,
-        namespace=stored.key.namespace,
-        name=stored.key.name,
-        uid=stored.uid,
-        generation=resource.metadata.generation,
-        status=status,
-    )
-
-
-def _topic(key: Key) -> Address[StatusDocument]:
-    return STATUS.at(ns=key.namespace, plural=key.plural, name=key.name)
+            return [Forget(n, key, stored.uid, entry.resource.metadata.generation) for n in observed.holders]
+        if observed.unheld:
+            self.queue.add(key)  # first its deletion is made to wait for the node
+            return []
+        return CONTROLLERS[key.plural].deliver(entry.resource, observed)

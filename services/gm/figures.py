@@ -85,7 +85,7 @@ class Figures:
 
     def _of_work(self) -> Iterator[Metric]:
         engine = self._engine
-        queues: list[WorkQueue[Any]] = [engine.queue, engine.shown, engine.answers, engine.downstream.queue]
+        queues: list[WorkQueue[Any]] = [engine.queue, engine.display.queue, engine.syncs.queue, engine.downstream.queue]
         named = [({"queue": queue.name}, queue) for queue in queues]
         yield gauge("gm_queue_depth", "Keys that wait for work.", [(labels, q.waiting) for labels, q in named])
         yield counter(
@@ -101,7 +101,7 @@ class Figures:
         yield counter(
             "gm_downstream_acknowledgements", "Orders that a node has carried out.", engine.downstream.acknowledgements
         )
-        yield counter("gm_syncs", "Syncs that nodes have sent.", engine.syncs)
+        yield counter("gm_syncs", "Syncs that nodes have sent.", engine.syncs.count)
         yield counter("gm_status_writes", "Statuses of resources written.", engine.status_writes)
         yield counter("gm_store_errors", "Writes to the store that failed.", self._cluster.failures)
         yield counter("gm_dead_letters", "Messages that anybody could not read, as told.", self._upstream.dead_letters)

@@ -2,6 +2,8 @@
 
 It answers without walking over all resources or all nodes: a node that appears is compared with the services that
 name it or one of its labels, a selector with the nodes that carry its rarest label.
+
+Where a cluster runs workers as pods, its scheduler reads selectors, and says where each role went (``scheduled``).
 """
 
 from __future__ import annotations
@@ -45,13 +47,16 @@ T = TypeVar("T")
 class Index:
     """The relations between services, what they name, and nodes."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, *, pods: bool = False) -> None:
         self._nodes = nodes
+        self._pods = pods
         self._entries: dict[Key, Entry] = {}
         self._placed: dict[Key, dict[str, Roles]] = {}
         self._assigned: dict[str, set[Key]] = {}
         self._users: dict[Key, set[Key]] = {}
         self._wishes: dict[tuple[str, str], set[Key]] = {}
+        #: the nodes of each role's pods
+        self._scheduled: dict[Key, dict[str, frozenset[str]]] = {}
 
     def get(self, key: Key) -> Entry | None:
         """Return a resource."""
@@ -67,6 +72,7 @@ class Index:
                 _discard(self._wishes, _wish(role.pod), key)
             concerned |= old.references
         if entry is None:
+            self._scheduled.pop(key, None)
             self._place(key, {})
             return concerned
         self._entries[key] = entry
@@ -74,8 +80,21 @@ class Index:
             self._users.setdefault(reference, set()).add(key)
         for role in entry.roles:
             self._wishes.setdefault(_wish(role.pod), set()).add(key)
-        self._place(key, self._find(entry.roles))
+        self._place(key, self._find(key, entry.roles))
         return concerned | entry.references
+
+    def scheduled(self, key: Key, nodes: Mapping[str, frozenset[str]]) -> set[Key]:
+        """Take the nodes of each role's pods; return what this concerns.
+
+        A role without any keeps its last ones: a pod that is being replaced is no reason to take all from its node.
+        """
+        entry, known = self._entries.get(key), self._scheduled.get(key, {})
+        now = known | {role: names for role, names in nodes.items() if names}
+        if entry is None or now == known:
+            return set()
+        self._scheduled[key] = now
+        self._place(key, self._find(key, entry.roles))
+        return {key, *entry.references}
 
     def node_changed(self, node: str) -> set[Key]:
         """Place anew, on this node alone, what is there or may want it now; return all that this concerns.
@@ -85,7 +104,7 @@ class Index:
         labels, drained = self._labels(node), self._nodes.drained(node)
         candidates = self._candidates(node) | set(self._assigned.get(node, ()))
         concerned = set(candidates)
-        for key in candidates:
+        for key in () if self._pods else candidates:
             entry = self._entries[key]
             roles = frozenset(r.name for r in entry.roles if matches(r.pod, node, labels, drained=drained))
             if roles != self._placed.get(key, {}).get(node, frozenset()):
@@ -130,11 +149,16 @@ class Index:
         items = [(NODE_NAME, node), *self._labels(node).items()]
         return set().union(*(self._wishes.get(item, ()) for item in items))
 
-    def _find(self, roles: Iterable[Role]) -> dict[str, Roles]:
+    def _find(self, key: Key, roles: Iterable[Role]) -> dict[str, Roles]:
         found: dict[str, set[str]] = {}
         for role in roles:
-            name = role.pod.node_name
-            for node in [name] if name else self._nodes.matching(role.pod.node_selector):
+            if role.pod.node_name:
+                nodes: Collection[str] = [role.pod.node_name]
+            elif self._pods:
+                nodes = self._scheduled.get(key, {}).get(role.name, frozenset())
+            else:
+                nodes = self._nodes.matching(role.pod.node_selector)
+            for node in nodes:
                 if not self._nodes.drained(node):
                     found.setdefault(node, set()).add(role.name)
         return {node: frozenset(names) for node, names in found.items()}

@@ -4,6 +4,9 @@ Two rules keep stale news out: a will or birth of an earlier connection (lower e
 the broker never keeps, proves that its sender lives now. Labels are indexed, so that a selector costs no walk over
 all nodes. A node that is away keeps what it was given: only a user can say that it is gone for good. One that is
 drained is known by a mark of its own, which does not come and go with the node, and no selector finds it.
+
+Where a cluster knows its nodes (``register``), one may be known without a local controller, and has its labels from
+there as well.
 """
 
 from __future__ import annotations
@@ -27,11 +30,18 @@ class Node:
     presence: Presence | None = None
     #: an operator has asked for it to be empty
     drained: bool = False
+    #: its labels as the cluster knows them; None: the cluster does not know it
+    registered: Mapping[str, str] | None = None
 
     @property
     def labels(self) -> Mapping[str, str]:
         """Its labels, and its name under Kubernetes' own one."""
-        return {HOSTNAME: self.name, **(self.presence.labels if self.presence else {})}
+        return {HOSTNAME: self.name, **(self.presence.labels if self.presence else {}), **(self.registered or {})}
+
+    @property
+    def controlled(self) -> bool:
+        """Whether a local controller was ever seen on it."""
+        return self.presence is not None or self.epoch > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,7 @@ class Nodes(Mapping[str, Node]):
         self._unconfirmed: set[str] = set()
         self._stores: dict[str, list[str]] = {}
         self._drained: set[str] = set()
+        self._registered: dict[str, Mapping[str, str]] = {}
 
     def __getitem__(self, name: str) -> Node:
         return self._nodes[name]
@@ -76,6 +87,18 @@ class Nodes(Mapping[str, Node]):
     def restore(self, presence: Presence) -> None:
         """Take a node from GM's memory, as it was then."""
         self._put(Node(presence.node, presence.online, presence.epoch, presence))
+
+    def register(self, name: str, labels: Mapping[str, str] | None) -> Change:
+        """Take what the cluster says of a node; None: it knows it no more."""
+        if labels is not None:
+            self._registered[name] = labels
+        elif self._registered.pop(name, None) is None:
+            return NOTHING
+        old = self._nodes.get(name) or Node(name, online=False, epoch=0)
+        if labels is None and not old.controlled:
+            self.remove(name)
+            return Change(labels=True)
+        return self._put(old)
 
     def drained(self, name: str) -> bool:
         """Whether a node, known or not yet, is to be empty."""
@@ -153,10 +176,10 @@ class Nodes(Mapping[str, Node]):
     def described(self, name: str) -> bool:
         """Whether the birth of the node's present connection has arrived, and its labels with it.
 
-        Of a drained node nothing needs to be known: nothing belongs there.
+        Of a drained node nothing needs to be known: nothing belongs there. The cluster's word does as well.
         """
         node = self._nodes.get(name)
-        if node is None or node.drained:
+        if node is None or node.drained or node.registered is not None:
             return node is not None
         return node.presence is not None and node.presence.epoch >= node.epoch
 
@@ -177,14 +200,16 @@ class Nodes(Mapping[str, Node]):
 
     def _put(self, node: Node) -> Change:
         old = self._nodes.get(node.name)
-        node = self._nodes[node.name] = replace(node, drained=node.name in self._drained)
+        node = replace(node, drained=node.name in self._drained, registered=self._registered.get(node.name))
+        self._nodes[node.name] = node
         before = set(_offered(old)) if old else set()
         after = set(_offered(node))
         for item in before - after:
             self._discard(item, node.name)
         for item in after - before:
             self._by_label.setdefault(item, set()).add(node.name)
-        return Change(online=node.online != (old is not None and old.online), labels=before != after)
+        appeared = old is None and node.registered is not None
+        return Change(online=node.online != (old is not None and old.online), labels=before != after or appeared)
 
     def _discard(self, item: tuple[str, str], name: str) -> None:
         self._by_label[item].discard(name)

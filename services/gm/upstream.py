@@ -69,7 +69,7 @@ class Upstream:
     async def _take_presence(self, node: str, presence: Presence) -> None:
         await self._engine.node_changed(node, self._engine.nodes.saw(presence))
         if presence.online:
-            self._engine.born(presence)
+            self._engine.syncs.born(node)
             if self._engine.nodes.doubled(presence):
                 await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
 
@@ -94,7 +94,7 @@ class Upstream:
         holds = {Key(held.plural, held.namespace, held.name): held.uid for held in sync.holds}
         for key in self._engine.reports.missing(node, holds):  # a sync is the whole truth
             self._cleared(node, key)
-        self._engine.synced(node, sync)
+        self._engine.syncs.heard(node, sync, described=self._engine.nodes.described(node))
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
         node, key, stamp = delivery.names["node"], _key(delivery.names), Stamp.read(delivery.properties)

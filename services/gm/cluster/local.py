@@ -7,8 +7,7 @@ file. Statuses do not change the resource version here, so a stale one can only 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +17,8 @@ import structlog
 from halimede.api import Resource
 from halimede.messages import Event, Status
 from halimede.names import Key
-from services.gm.budget import Budgets
-from services.gm.cluster.port import Applied, ConflictError, EventType, Memory, Stored
+from services.gm.cluster.port import Applied, ConflictError, EventType, Happening, Memory, Ref, Stored, Workers
+from services.gm.cluster.repeats import Repeats
 from services.gm.database import Database, StoreError
 from services.gm.store import Store, require
 
@@ -29,10 +28,6 @@ log = structlog.get_logger()
 MAX_EPOCH = 2**48
 #: resources in all: what one node's sync may name, and thus what it can be told to hold
 MAX_RESOURCES = 10_000
-#: events a second, and at once: of one reason about one thing, and of one reason about all things
-EVENTS_ABOUT, EVENTS_OF = (0.1, 20.0), (20.0, 2000.0)
-#: of so many things it is known how often an event was left out
-MAX_LEFT_OUT = 1000
 
 
 class LocalCluster:
@@ -45,10 +40,7 @@ class LocalCluster:
         # a set of keys, in order: however many edits there are, it is no longer than the list of resources
         self._changed: dict[Key, None] = {}
         self._change = asyncio.Event()
-        self._about: Budgets[tuple[str, str]] = Budgets(*EVENTS_ABOUT)
-        self._reasons: Budgets[str] = Budgets(*EVENTS_OF)
-        #: events left out since the last one of that reason about that thing was kept
-        self._left_out: Counter[tuple[str, str]] = Counter()
+        self._repeats = Repeats()
 
     async def __aenter__(self) -> Self:
         self._database.__enter__()
@@ -110,7 +102,11 @@ class LocalCluster:
             if plural in {"", key.plural} and namespace in {"", key.namespace}:
                 yield stored
 
-    async def changes(self) -> AsyncIterator[Key]:
+    def seconds(self, key: Key) -> tuple[Stored, ...]:  # noqa: ARG002
+        """A name that is taken by another group is refused when it is applied."""
+        return ()
+
+    async def changes(self) -> AsyncIterator[Happening]:
         """Yield keys that were edited; one consumer."""
         while True:
             await self._change.wait()
@@ -120,13 +116,16 @@ class LocalCluster:
                 del self._changed[key]
                 yield key
 
-    async def write_status(self, key: Key, status: Status, resource_version: str) -> None:
+    async def write_status(self, stored: Stored, status: Status) -> None:
         """Replace a status. Raises ConflictError if the resource was edited since."""
-        stored = self._resources.get(key)
-        if stored is None or stored.resource_version != resource_version:
-            raise ConflictError(f"{key} was edited while its status was made")
-        self._store.write_status(key, status)
-        self._resources[key] = Stored(stored.resource, status)
+        now = self._resources.get(stored.key)
+        if now is None or now.resource_version != stored.resource_version:
+            raise ConflictError(f"{stored.key} was edited while its status was made")
+        self._store.write_status(stored.key, status)
+        self._resources[stored.key] = Stored(now.resource, status)
+
+    async def hold(self, key: Key, uid: str) -> None:
+        """Deletions always wait here."""
 
     async def finalize(self, key: Key, uid: str) -> None:
         """Let a resource go whose deletion was asked for."""
@@ -135,6 +134,24 @@ class LocalCluster:
             self._store.remove(key, uid, stored.resource.metadata.generation)
             del self._resources[key]
             self._announce(key)
+
+    def workers(self, key: Key) -> Workers:  # noqa: ARG002
+        """Nodes start them."""
+        return Workers()
+
+    async def secrets(
+        self,
+        namespace: str,  # noqa: ARG002
+        names: Collection[str],
+    ) -> Mapping[str, dict[str, Any] | None]:
+        """There are none."""
+        return dict.fromkeys(names)
+
+    async def ensure(self, body: dict[str, Any]) -> None:
+        """Nothing is made here."""
+
+    async def remove(self, ref: Ref, uid: str) -> None:
+        """Nothing was made here."""
 
     async def bury(self, uid: str, generation: int) -> None:
         """Remember that a uid was deleted."""
@@ -145,18 +162,12 @@ class LocalCluster:
         return self._store.buried(uid)
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Add to the event log, if there is room: nothing that happens may fail because it cannot be told.
-
-        What happens again and again is told now and then, with its count: a flood of events would push all others
-        out of the log.
-        """
-        what = (reason, about)
-        if not (self._about.spend(what) and self._reasons.spend(reason)):
-            if what in self._left_out or len(self._left_out) < MAX_LEFT_OUT:
-                self._left_out[what] += 1
+        """Add to the event log, if there is room: nothing that happens may fail because it cannot be told."""
+        times = self._repeats.times(reason, about)
+        if not times:
             return
         try:
-            self._store.add_event(type_, reason, about, message, times=1 + self._left_out.pop(what, 0))
+            self._store.add_event(type_, reason, about, message, times=times)
         except StoreError as error:
             log.warning("event not kept", reason=reason, about=about, message=message, error=str(error))
 

@@ -2,13 +2,14 @@
 
 Controllers, downstream and upstream know nothing else, so the same code runs on GM's own store and on an API server.
 Reading is synchronous (an adapter keeps its resources in memory); writing is not. Nobody edits a resource through
-``Cluster``: that is ``Editor``, which only the standalone adapter has.
+``Cluster``: that is ``Editor``, which only the standalone adapter has. Where the cluster runs workers as pods, GM makes
+the objects that stand for them (``ensure``, ``remove``); elsewhere nodes start workers themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
@@ -20,6 +21,8 @@ from halimede.messages import Event, NodeStatus, Presence, ResourceBody, Status
 from halimede.names import Key
 
 EventType = Literal["Normal", "Warning"]
+#: on resources whose deletion has to reach nodes first
+FINALIZER = "halimede.io/nodes"
 
 
 class ConflictError(HalimedeError):
@@ -60,6 +63,11 @@ class Stored:
         """Whether its deletion was asked for and still waits for the nodes."""
         return self.resource.metadata.deletion_timestamp is not None
 
+    @property
+    def held(self) -> bool:
+        """Whether its deletion waits for ``Cluster.finalize``."""
+        return FINALIZER in (self.resource.body["metadata"].get("finalizers") or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -84,6 +92,56 @@ class Memory:
     nodes: tuple[Presence, ...] = ()
     #: nodes that users have drained; kept by ``Editor.mark_drained``, never by ``remember``
     drained: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Ref:
+    """Names an object that GM made: a Deployment, a Service, a HorizontalPodAutoscaler."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Ref:
+        """Return the name of an object."""
+        metadata = body["metadata"]
+        return cls(body["apiVersion"], body["kind"], metadata["namespace"], metadata["name"])
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What a cluster that runs workers as pods has of one service: bodies as the API gives them.
+
+    ``secrets`` holds the metadata of Secrets that the service names (None: there is none), never their data.
+    """
+
+    objects: Mapping[Ref, dict[str, Any]] = field(default_factory=dict)
+    pods: tuple[dict[str, Any], ...] = ()
+    secrets: Mapping[str, dict[str, Any] | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersChanged:
+    """Something about a service's objects or pods has changed."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node of the cluster has appeared or has other labels; None: it is gone."""
+
+    name: str
+    labels: Mapping[str, str] | None
+
+
+#: what happens in a cluster: a resource was created, edited or deleted (its key), or one of the others
+Happening = Key | WorkersChanged | NodeSeen
 
 
 class Cluster(Protocol):
@@ -122,14 +180,32 @@ class Cluster(Protocol):
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
         """Return all resources (of one kind, of one namespace)."""
 
-    def changes(self) -> AsyncIterator[Key]:
-        """Yield the keys of resources that were created, edited or deleted; several edits may give one key."""
+    def seconds(self, key: Key) -> tuple[Stored, ...]:
+        """Return resources that stand behind the one of that key: the same name in another group, left alone."""
 
-    async def write_status(self, key: Key, status: Status, resource_version: str) -> None:
-        """Replace a status. Raises ConflictError if the resource was edited since ``resource_version``."""
+    def changes(self) -> AsyncIterator[Happening]:
+        """Yield what happens; several edits of one resource may be one key."""
+
+    async def write_status(self, stored: Stored, status: Status) -> None:
+        """Replace a resource's status. Raises ConflictError if it was edited since ``stored`` was read."""
+
+    async def hold(self, key: Key, uid: str) -> None:
+        """Have the resource's deletion wait for ``finalize``: before anything of it is sent to a node."""
 
     async def finalize(self, key: Key, uid: str) -> None:
         """Let a resource go whose deletion was asked for. Nothing happens if it is gone, or is another one by now."""
+
+    def workers(self, key: Key) -> Workers:
+        """Return a service's objects and pods, without secrets."""
+
+    async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
+        """Return the metadata of Secrets; None for those that there are not."""
+
+    async def ensure(self, body: dict[str, Any]) -> None:
+        """Create an object, or bring it to hold what ``body`` says. Raises ConflictError if it is somebody else's."""
+
+    async def remove(self, ref: Ref, uid: str) -> None:
+        """Delete an object. Nothing happens if it is gone, or is another one by now."""
 
     async def bury(self, uid: str, generation: int) -> None:
         """Remember that a uid was deleted which only nodes knew."""

@@ -8,7 +8,23 @@ from typing import Any
 from halimede.api import Resource
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.port import EventType
+from services.gm.cluster.port import EventType, Stored
+from services.gm.workloads.wishes import Ensure, Remove
+
+__all__ = [
+    "Action",
+    "ClearStatus",
+    "Delivery",
+    "Ensure",
+    "Finalize",
+    "Forget",
+    "Hold",
+    "Keep",
+    "Record",
+    "Remove",
+    "Send",
+    "WriteStatus",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +55,20 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """The resource's deletion shall wait for the nodes: before anything of it is sent to one."""
+
+    key: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the resource's status and show it."""
+    """Replace the resource's status and show it; that of ``second`` (see ``Cluster.seconds``) is not shown."""
 
     key: Key
     status: Status
+    second: Stored | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +97,4 @@ class Record:
 
 
 Delivery = Send | Keep | Forget
-Action = Delivery | WriteStatus | ClearStatus | Finalize | Record
+Action = Delivery | Hold | Ensure | Remove | WriteStatus | ClearStatus | Finalize | Record

@@ -7,17 +7,40 @@ both give the same answer to the same input, so running them again is always saf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from halimede.api import Resource
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.port import Report
-from services.gm.controllers.actions import Action, ClearStatus, Delivery, Finalize, Forget, Record, WriteStatus
+from services.gm.cluster.port import Report, Stored, Workers
+from services.gm.controllers.actions import (
+    Action,
+    ClearStatus,
+    Delivery,
+    Finalize,
+    Forget,
+    Hold,
+    Record,
+    Send,
+    WriteStatus,
+)
 from services.gm.index import Entry, Roles
 from services.gm.nodes import Node
+from services.gm.status import conclude
+from services.gm.tally import Verdict
+from services.gm.workloads.diff import differences
+from services.gm.workloads.objects import Built
+from services.gm.workloads.settings import PodSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """A service in a cluster that runs its workers as pods: what there is of it, and how pods are made."""
+
+    workers: Workers
+    settings: PodSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +55,9 @@ class Observed:
         nodes: what is known of nodes; a name that is missing was never seen.
         reports: the last report of each node on this uid.
         references: what it names; None: missing, or on its way out.
+        unheld: it or what it names, where a deletion would not wait for the nodes yet.
+        as_pods: whether the cluster runs workers as pods; nodes' local controllers then only prepare and count.
+        pods: what there is of a service then.
 
     """
 
@@ -42,6 +68,9 @@ class Observed:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     references: Mapping[Key, Resource[Any] | None] = field(default_factory=dict)
+    unheld: tuple[Stored, ...] = ()
+    as_pods: bool = False
+    pods: Pods | None = None
 
     def online(self, node: str) -> bool:
         """Whether a node is there now."""
@@ -58,7 +87,10 @@ class Controller(Protocol):
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Say who shall hold what, of the nodes in ``placed`` and ``holders``."""
 
-    def status(self, desired: Resource[Any], observed: Observed) -> Status:
+    def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
+        """Return the objects that shall stand for it in a cluster that runs pods; None: it has none."""
+
+    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Say how it stands."""
 
 
@@ -80,8 +112,14 @@ def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
     if desired.metadata.deletion_timestamp is not None:
         return _retire(desired, observed)
     controller = CONTROLLERS[desired.kind.plural]
-    actions: list[Action] = list(controller.deliver(desired, observed))
-    status = controller.status(desired, observed)
+    deliveries = list(controller.deliver(desired, observed))
+    sent = {action.resource.key for action in deliveries if isinstance(action, Send)}
+    actions: list[Action] = [Hold(each.key, each.uid) for each in observed.unheld if each.key in sent]
+    actions += deliveries
+    built = controller.build(desired, observed)
+    if built is not None and observed.pods is not None:
+        actions += differences(built, observed.pods.workers.objects, desired.metadata.uid)
+    status = controller.status(desired, observed, built)
     if same(status, observed.status):
         return actions
     actions.append(WriteStatus(desired.key, status))
@@ -91,6 +129,17 @@ def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
         text = f"{current.reason}: {current.message}" if current.message else current.reason
         actions.append(Record("Warning" if trouble else "Normal", status.phase, str(desired.key), text))
     return actions
+
+
+def conflicts(seconds: Iterable[Stored], first: Stored, now: str) -> Iterator[WriteStatus]:
+    """Say of resources that stand behind another one of the same name, in another group, that they are left alone."""
+    group = first.resource.kind.api_version
+    for second in seconds:
+        text = f"{group} {first.key} has that name already, and both would use the same topics: delete one of the two"
+        verdict = Verdict("Failed", "NameConflict", text)
+        status = conclude(Status(), verdict, second.status, second.resource.metadata.generation, now)
+        if not same(status, second.status):
+            yield WriteStatus(second.key, status, second)
 
 
 def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:

@@ -15,7 +15,9 @@ from halimede.messages import Status
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.index import Entry
-from services.gm.status import Verdict, conclude
+from services.gm.status import conclude
+from services.gm.tally import Verdict
+from services.gm.workloads.objects import Built
 
 
 @register(PLURAL)
@@ -33,7 +35,10 @@ class DatasetController:
             yield Send(node, desired)
         yield from forget(desired, replace(observed, placed=placed))
 
-    def status(self, desired: Resource[Any], observed: Observed) -> Status:
+    def build(self, desired: Resource[Any], observed: Observed) -> None:
+        """It needs no pods."""
+
+    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
         """It exists."""
         generation = desired.metadata.generation
         return conclude(Status(), Verdict("Ready", "Exists", ""), observed.status, generation, observed.now)

@@ -14,7 +14,7 @@ from halimede.api.base import NEPTUNE
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.jointinference import PLURAL, JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
-from halimede.api.neptune import to_sedna
+from halimede.api.neptune import native, to_sedna
 from halimede.api.placement import matches, placements
 from halimede.messages import Status
 from halimede.names import Key
@@ -22,7 +22,10 @@ from services.gm.controllers.actions import Delivery, Keep, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.controllers.dataset import has
 from services.gm.index import Entry, Role
-from services.gm.status import Problem, Share, service_status
+from services.gm.status import service_status
+from services.gm.tally import Problem, Share
+from services.gm.workloads.objects import Built, build, replicas
+from services.gm.workloads.pods import read_pods
 
 MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
 
@@ -33,8 +36,7 @@ class JointInferenceController:
 
     def entry(self, resource: Resource[Any]) -> Entry:
         """Translate if need be; the edge role needs its model and the dataset, the cloud role its model."""
-        if resource.kind.api_version == NEPTUNE:
-            resource = parse(to_sedna(resource))
+        resource = parse(to_sedna(resource)) if resource.kind.api_version == NEPTUNE else native(resource)
         return Entry(resource, _roles(resource))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
@@ -51,20 +53,35 @@ class JointInferenceController:
             yield Send(node, desired) if complete else Keep(node, desired.key, desired.metadata.uid)
         yield from forget(desired, observed)
 
-    def status(self, desired: Resource[Any], observed: Observed) -> Status:
-        """Sum up its nodes; counts of nodes that have left go on counting."""
+    def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
+        """Pods for its two roles, in a cluster that runs them."""
+        if observed.pods is None:
+            return None
+        return build(desired, observed.references, observed.pods.workers.secrets, observed.pods.settings)
+
+    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
+        """Sum up its nodes or pods; counts of nodes that have left go on counting."""
         shares = [
             Share(node, roles, observed.nodes.get(node), observed.reports.get(node))
             for node, roles in sorted(observed.placed.items())
         ]
         left = [report for node, report in observed.reports.items() if node not in observed.placed]
+        pods, wanted = None, None
+        if built is None or observed.pods is None:
+            missing = list(_missing(desired, observed))
+        else:
+            workers = observed.pods.workers
+            missing = [*built.problems, *_nowhere(desired, observed)]
+            pods, wanted = read_pods(workers.objects, workers.pods), replicas(built, workers.objects)
         return service_status(
             generation=desired.metadata.generation,
             shares=shares,
             left=left,
-            missing=list(_missing(desired, observed)),
+            missing=missing,
             previous=observed.status,
             now=observed.now,
+            pods=pods,
+            wanted=wanted,
         )
 
 
@@ -101,6 +118,14 @@ def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
                 yield _drained(f"{field}.nodeSelector", drained)
             else:
                 yield Problem("NoNode", f"{field}.nodeSelector: no node has {wanted}")
+
+
+def _nowhere(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
+    """Say which node a role names that there is not; where a selector leads, the cluster's scheduler says."""
+    for role in _roles(desired):
+        if role.pod.node_name and role.pod.node_name not in observed.nodes:
+            field = f"spec.{role.name}Worker.template.spec.nodeName"
+            yield Problem("NodeNotFound", f"{field}: there is no node {role.pod.node_name}")
 
 
 def _drained(field: str, nodes: Sequence[str]) -> Problem:

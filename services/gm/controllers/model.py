@@ -11,7 +11,9 @@ from halimede.messages import NodeSummary, Status
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.index import Entry
-from services.gm.status import MAX_SHOWN_NODES, Verdict, conclude
+from services.gm.status import MAX_SHOWN_NODES, conclude
+from services.gm.tally import Verdict
+from services.gm.workloads.objects import Built
 
 
 @register(PLURAL)
@@ -28,18 +30,25 @@ class ModelController:
             yield Send(node, desired)
         yield from forget(desired, observed)
 
-    def status(self, desired: Resource[Any], observed: Observed) -> Status:
-        """Sum up the nodes that need it."""
+    def build(self, desired: Resource[Any], observed: Observed) -> None:
+        """It needs no pods."""
+
+    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
+        """Sum up the nodes that need it; pods fetch it themselves where there is no local controller."""
         generation = desired.metadata.generation
         summaries, verdicts = [], []
-        for node in sorted(observed.placed):
+        nodes = (observed.nodes.get(node) for node in observed.placed) if observed.as_pods else ()
+        uncontrolled = {node.name for node in nodes if node and not node.controlled}
+        for node in sorted(observed.placed.keys() - uncontrolled):
             summary, verdict = _on_node(node, generation, observed)
             summaries.append(summary)
             verdicts.append(verdict)
         ready = sum(v.phase == "Ready" for v in verdicts)
         failed = [v for v in verdicts if v.phase == "Failed"]
         waiting = [v for v in verdicts if v.phase == "Pending"]
-        if not verdicts:
+        if not verdicts and uncontrolled:
+            verdict = Verdict("Ready", "FetchedByPods", "no node that needs it has a local controller: pods fetch it")
+        elif not verdicts:
             verdict = Verdict("Unused", "NotNeeded", "no service that runs on a known node names it")
         elif failed or waiting:
             verdict = (failed or waiting)[0]

@@ -20,6 +20,7 @@ def page_token(store: Path, bind: str) -> str:
         return ""
     path = store / FILE
     try:
+        store.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return _read(path)

@@ -75,3 +75,35 @@ def test_a_model_concerns_the_services_that_name_it_and_the_other_way_round() ->
     assert index.put(SMALL, None) == {key}
     assert index.put(key, None) == {SMALL, BIG}
     assert index.put(SMALL, None) == set()
+
+
+def test_where_pods_run_only_names_and_the_scheduler_place_a_service() -> None:
+    nodes = Nodes()
+    for name in ("edge0", "edge1", "cloud0", "cloud1"):
+        nodes.register(name, {"pool": name[:-1]})
+    index = Index(nodes, pods=True)
+    entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
+    key = entry.resource.key
+    index.put(key, entry)
+    assert index.placed(key) == {"edge0": {"edge"}}
+    assert index.scheduled(key, {"cloud": frozenset({"cloud1"}), "edge": frozenset({"edge1"})}) >= {key, BIG}
+    assert index.placed(key) == {"edge0": {"edge"}, "cloud1": {"cloud"}}
+    assert index.placed(BIG) == {"cloud1": frozenset()}
+    index.node_changed("edge1")
+    index.node_changed("cloud0")
+    assert index.placed(key) == {"edge0": {"edge"}, "cloud1": {"cloud"}}
+
+
+def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_them() -> None:
+    index = Index(Nodes(), pods=True)
+    entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
+    key = entry.resource.key
+    index.put(key, entry)
+    index.scheduled(key, {"cloud": frozenset({"cloud1"})})
+    assert index.scheduled(key, {}) == set()
+    assert "cloud1" in index.placed(key)
+    index.scheduled(key, {"cloud": frozenset({"cloud0"})})
+    assert "cloud1" not in index.placed(key)
+    index.put(key, None)
+    index.put(key, entry)
+    assert set(index.placed(key)) == {"edge0"}

@@ -90,3 +90,27 @@ def test_the_stores_of_a_name_are_bounded_and_forgotten_with_the_node() -> None:
     assert not nodes.doubled(presence(1, store="0")), "too long ago"
     nodes.remove("edge0")
     assert not nodes.doubled(presence(1, store="99"))
+
+
+def test_a_node_that_the_cluster_knows_needs_no_controller_and_keeps_its_labels_when_one_comes() -> None:
+    nodes = Nodes()
+    assert nodes.register("edge0", {"zone": "a"}) == Change(labels=True)
+    assert nodes["edge0"].labels["zone"] == "a"
+    assert (nodes["edge0"].controlled, nodes["edge0"].online, nodes.described("edge0")) == (False, False, True)
+    nodes.saw(presence(1, labels={"own": "b"}))
+    assert nodes["edge0"].controlled
+    assert set(nodes.matching({"zone": "a", "own": "b"})) == {"edge0"}
+    assert nodes.register("edge0", {"zone": "b"}) == Change(labels=True)
+    assert nodes.register("edge0", {"zone": "b"}) == Change()
+    assert nodes["edge0"].online
+
+
+def test_a_node_that_leaves_the_cluster_goes_unless_a_controller_spoke_for_it() -> None:
+    nodes = Nodes()
+    nodes.register("edge0", {})
+    nodes.register("edge1", {})
+    nodes.saw(presence(1))
+    assert nodes.register("edge0", None) == Change()
+    assert nodes.register("edge1", None) == Change(labels=True)
+    assert nodes.register("edge2", None) == Change()
+    assert set(nodes) == {"edge0"}

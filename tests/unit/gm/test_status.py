@@ -12,7 +12,8 @@ from halimede.names import Key
 from services.gm.cluster.port import Report
 from services.gm.metrics import metrics
 from services.gm.nodes import Node
-from services.gm.status import MAX_SHOWN_NODES, Problem, Share, service_status
+from services.gm.status import MAX_SHOWN_NODES, service_status
+from services.gm.tally import Problem, Share
 
 KEY = Key("jointinferenceservices", "default", "helmet")
 

@@ -1,0 +1,271 @@
+"""The cluster on an API server: everything is read from informers' memory, everything is written at once.
+
+The leader opens it, so that an epoch stands behind whatever it does; once leadership may be lost it writes nothing any
+more. What it cannot read, or what stands behind another object of the same name, is left alone but for its status and
+for our finalizer, which must not keep it from being deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from halimede.errors import InvalidFieldError, first_error
+from halimede.messages import Status
+from halimede.names import Key
+from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.customs import Customs
+from services.gm.cluster.kubernetes.elector import Elector
+from services.gm.cluster.kubernetes.errors import UnavailableError
+from services.gm.cluster.kubernetes.events import Events
+from services.gm.cluster.kubernetes.fence import check_leading
+from services.gm.cluster.kubernetes.informer import Informer, Item
+from services.gm.cluster.kubernetes.made import Made
+from services.gm.cluster.kubernetes.names import LEASES, NODES, Object
+from services.gm.cluster.kubernetes.objects import Custom, node_labels
+from services.gm.cluster.kubernetes.recollection import reports_of
+from services.gm.cluster.kubernetes.secrets import Secrets
+from services.gm.cluster.port import (
+    EventType,
+    Happening,
+    Memory,
+    NodeSeen,
+    Ref,
+    Stored,
+    Workers,
+    WorkersChanged,
+)
+from services.gm.cluster.repeats import Repeats
+
+log = structlog.get_logger()
+
+#: seconds until everything is listed once: an API server that is starting takes its time
+SYNC_PATIENCE = 60.0
+NODE = "node/"
+
+
+class KubernetesCluster:
+    """Cluster on ``client``, for as long as ``elector`` leads; open inside ``async with``, within ``elector.lead``."""
+
+    def __init__(self, client: KubernetesClient, elector: Elector, *, sync_s: float = SYNC_PATIENCE) -> None:
+        self._client = client
+        self._elector = elector
+        self._sync_s = sync_s
+        # what has happened, in order, each once: a node by its name alone
+        self._happened: dict[Key | WorkersChanged | str, None] = {}
+        self._happening = asyncio.Event()
+        self._customs = Customs(client, elector, self._announce, self._tell)
+        self._made = Made(client, lambda key: self._announce(WorkersChanged(key)))
+        self._secrets = Secrets(client)
+        self._events = Events(client, elector)
+        self._repeats = Repeats()
+        self._nodes = Informer(client, NODES, node_labels, self._node_changed)
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(first_error())
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            tasks = [group.create_task(i.run(), name=f"informer {i.api.plural} {i.api.version}") for i in self._all()]
+            tasks.append(group.create_task(self._events.run(), name="events"))
+            tasks.append(group.create_task(self._customs.left.run(), name="left alone"))
+            for task in tasks:
+                stack.callback(task.cancel)
+            await self._synced()
+            self._stack = stack.pop_all()
+        # those are read at once; only nodes are told of
+        self._happened = {what: None for what in self._happened if isinstance(what, str)}
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    # --- what it is -------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Counts how often somebody began to lead."""
+        return self._elector.epoch
+
+    async def overtake(self, epoch: int) -> bool:
+        """Raise the epoch, if the Lease says that there is nobody else."""
+        return await self._elector.overtake(epoch)
+
+    @property
+    def identity(self) -> str:
+        """Of the Lease: whoever leads by it has the same resources."""
+        return self._elector.uid
+
+    @property
+    def complete(self) -> bool:
+        """The API server forgets nothing."""
+        return True
+
+    @property
+    def failures(self) -> int:
+        """Writes that the API server did not take."""
+        return self._client.failures
+
+    def check(self) -> str:
+        """Return what was wrong with the last call."""
+        if not self._elector.leading:
+            return "another global manager may lead"
+        return self._client.trouble
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def get(self, key: Key) -> Stored | None:
+        """Return a resource."""
+        return self._customs.claims.get(key)
+
+    def seconds(self, key: Key) -> tuple[Stored, ...]:
+        """Return those of the other group that came later."""
+        return self._customs.claims.seconds(key)
+
+    def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
+        """Return all resources (of one kind, of one namespace)."""
+        return self._customs.claims.all(plural, namespace)
+
+    def workers(self, key: Key) -> Workers:
+        """Return what is owned by the resource that has that key."""
+        stored = self.get(key)
+        return self._made.of(stored.uid) if stored else Workers()
+
+    async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
+        """Ask for those that were not asked for just now."""
+        return await self._secrets.get(namespace, names)
+
+    async def changes(self) -> AsyncIterator[Happening]:
+        """Yield what happens; one consumer. The nodes that there are come first."""
+        while True:
+            await self._happening.wait()
+            self._happening.clear()
+            while self._happened:
+                what = next(iter(self._happened))
+                del self._happened[what]
+                if isinstance(what, str):
+                    node = self._nodes.get("", what)
+                    yield NodeSeen(what, node.value if node else None)
+                else:
+                    yield what
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    async def write_status(self, stored: Stored, status: Status) -> None:
+        """Replace a status. Raises ConflictError if anything about the resource has changed since."""
+        await self._customs.write_status(stored, status)
+
+    async def hold(self, key: Key, uid: str) -> None:
+        """Add our finalizer, if it is not there. Raises ConflictError if that is too late."""
+        await self._customs.hold(key, uid)
+
+    async def finalize(self, key: Key, uid: str) -> None:
+        """Take our finalizer off."""
+        await self._customs.finalize(key, uid)
+
+    async def ensure(self, body: Object) -> None:
+        """Create it, or change what differs."""
+        check_leading(self._elector)
+        await self._made.ensure(body)
+
+    async def remove(self, ref: Ref, uid: str) -> None:
+        """Delete it."""
+        check_leading(self._elector)
+        await self._made.remove(ref, uid)
+
+    # --- remembering ------------------------------------------------------------------------------------------
+
+    async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
+        """Have an event told of the object, of GM's Lease where there is none. Waits for nothing."""
+        involved, subject = self._involved(about)
+        if times := self._repeats.times(reason, about):
+            self._events.add(type_, reason, involved, f"{subject}{message}", times)
+
+    async def bury(self, uid: str, generation: int) -> None:
+        """Nothing is to be remembered: what is not here was deleted."""
+
+    def buried(self, uid: str) -> int | None:  # noqa: ARG002
+        """Not known, and never asked where all is known."""
+        return None
+
+    async def remember(self, memory: Memory) -> None:
+        """Statuses are all the memory there is."""
+
+    async def forget_node(self, node: str) -> None:
+        """Statuses forget it when they are written next."""
+
+    async def recall(self) -> Memory:
+        """Return what statuses say of nodes."""
+        return Memory(reports=tuple(report for stored in self.resources() for report in reports_of(stored)))
+
+    # --- within -----------------------------------------------------------------------------------------------
+
+    def _all(self) -> Iterator[Informer[Any]]:
+        yield from self._customs.informers
+        yield self._nodes
+        yield from self._made.informers
+
+    async def _synced(self) -> None:
+        try:
+            async with asyncio.timeout(self._sync_s):
+                for informer in self._all():
+                    await informer.synced.wait()
+        except TimeoutError as error:
+            late = [i for i in self._all() if not i.synced.is_set()]
+            names = ", ".join(f"{i.api.plural} ({i.api.version})" for i in late)
+            fix = "apply deploy/crds and the rights of deploy/base" if late[0].trouble else "is the API server up?"
+            why = f"not listed within {self._sync_s:g} s: {late[0].trouble or 'no answer'}; {fix}"
+            raise UnavailableError(names, 0, why) from error
+
+    def _announce(self, what: Key | WorkersChanged | str) -> None:
+        self._happened[what] = None
+        self._happening.set()
+
+    def _node_changed(
+        self,
+        old: Item[Mapping[str, str]] | None,
+        new: Item[Mapping[str, str]] | None,
+        _: bool,  # noqa: FBT001
+    ) -> None:
+        node = new or old
+        if node is not None and (old is None or new is None or old.value != new.value):
+            self._announce(node.name)
+
+    def _tell(self, reason: str, of: Custom, message: str) -> None:
+        """Have trouble with a resource told that does not have its key."""
+        if times := self._repeats.times(reason, of.uid):
+            self._events.add("Warning", reason, _reference(of), message, times)
+
+    def _involved(self, about: str) -> tuple[Object, str]:
+        """Return the object that a name of the event log means, and what to say before the message."""
+        if about.startswith(NODE) and (node := self._nodes.get("", about.removeprefix(NODE))):
+            return {"apiVersion": NODES.version, "kind": NODES.kind, "name": node.name, "uid": node.uid}, ""
+        with contextlib.suppress(InvalidFieldError):
+            key = Key.parse(about)
+            if named := self._customs.claims.named(key):
+                return _reference(named), ""
+        lease = {
+            "apiVersion": LEASES.version,
+            "kind": LEASES.kind,
+            "namespace": self._elector.namespace,
+            "name": self._elector.name,
+            "uid": self._elector.uid,
+        }
+        return lease, "" if about == "gm" else f"{about}: "
+
+
+def _reference(of: Custom) -> Object:
+    return {
+        "apiVersion": of.api.version,
+        "kind": of.api.kind,
+        "namespace": of.namespace,
+        "name": of.name,
+        "uid": of.uid,
+    }

@@ -1,0 +1,111 @@
+"""The custom resources: read by one informer a kind, written under the version that was seen.
+
+What cannot be read, or stands behind another object of the same name, is left alone but for two things: its status says
+why it cannot be read, and our finalizer does not keep it from being deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from halimede.messages import Status
+from halimede.names import Key
+from services.gm.cluster.kubernetes.claims import Claims
+from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.errors import NotFoundError
+from services.gm.cluster.kubernetes.fence import Leadership, check_leading
+from services.gm.cluster.kubernetes.informer import Informer
+from services.gm.cluster.kubernetes.names import Object, resources
+from services.gm.cluster.kubernetes.objects import Custom, custom, finalizer_patch, status_patch
+from services.gm.cluster.port import FINALIZER, ConflictError, Stored, utc_now
+from services.gm.controllers.base import same
+from services.gm.status import conclude
+from services.gm.tally import Verdict
+from services.gm.workqueue import WorkQueue
+
+INVALID = "Invalid"
+
+
+class Customs:
+    """All kinds. ``announce`` hears which key to look at, ``tell`` of trouble: reason, object, message."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        leadership: Leadership,
+        announce: Callable[[Key], None],
+        tell: Callable[[str, Custom, str], None],
+    ) -> None:
+        self._client = client
+        self._leadership = leadership
+        self._tell = tell
+        #: what is left alone
+        self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._look_aside)
+        self.claims = Claims(announce, self.left.add)
+        self._by_api = {api: Informer(client, api, partial(custom, api), self.claims.changed) for api in resources()}
+
+    @property
+    def informers(self) -> Iterator[Informer[Custom]]:
+        """Those that have to run."""
+        return iter(self._by_api.values())
+
+    async def write_status(self, stored: Stored, status: Status) -> None:
+        """Replace a status. Raises ConflictError if anything about the resource has changed since."""
+        found = self.claims.find(stored.key, stored.uid)
+        if found is None or found.version != stored.resource_version:
+            raise ConflictError(f"{stored.key} was edited while its status was made")
+        await self._write_status(found, status)
+
+    async def hold(self, key: Key, uid: str) -> None:
+        """Add our finalizer, if it is not there. Raises ConflictError if that is too late."""
+        found = self.claims.find(key, uid)
+        if found is None or found.deleting:
+            raise ConflictError(f"{key} was deleted, or is just being deleted")
+        if not found.held:
+            await self._patch(found, finalizer_patch(found, [*found.finalizers, FINALIZER]))
+
+    async def finalize(self, key: Key, uid: str) -> None:
+        """Take our finalizer off, if it is there and deletion was asked for."""
+        found = self.claims.find(key, uid)
+        if found is not None and found.deleting and found.held:
+            await self._release(found)
+
+    async def _look_aside(self, at: tuple[Key, str]) -> None:
+        found = self.claims.aside(*at)
+        if found is None:
+            self.left.forget(at)
+        elif found.deleting:
+            if found.held:
+                await self._release(found)
+        elif found.problem:
+            verdict, earlier = Verdict("Failed", INVALID, found.problem), found.status
+            status = conclude(earlier or Status(), verdict, earlier, found.generation, utc_now())
+            if not same(status, earlier):
+                await self._write_status(found, status)
+                self._tell(INVALID, found, found.problem)
+
+    async def _write_status(self, found: Custom, status: Status) -> None:
+        await self._patch(found, status_patch(status, found.version, found.written), "status")
+
+    async def _patch(self, found: Custom, patch: Object, subresource: str = "") -> None:
+        """Patch a resource as it was seen, and take the answer in so that the next look is not behind it."""
+        check_leading(self._leadership)
+        api = found.api
+        try:
+            answer = await self._client.patch(api, found.namespace, found.name, patch, subresource=subresource)
+        except NotFoundError as error:
+            raise ConflictError(f"{found.key} has just been deleted") from error
+        self._by_api[api].learn(answer, found.version)
+
+    async def _release(self, found: Custom) -> None:
+        check_leading(self._leadership)
+        informer, left = self._by_api[found.api], [name for name in found.finalizers if name != FINALIZER]
+        try:
+            answer = await self._client.patch(found.api, found.namespace, found.name, finalizer_patch(found, left))
+        except NotFoundError:
+            left = []
+        if left:
+            informer.learn(answer, found.version)
+        else:
+            informer.gone(found.namespace, found.name, found.uid)

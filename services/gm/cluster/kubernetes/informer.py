@@ -1,0 +1,226 @@
+"""All objects of one kind, kept up to date: listed once, then watched, listed again when the watch cannot go on.
+
+Nothing is lost when a watch breaks, ends quietly or is told that its version is too old: either it goes on from the
+last version that was seen, or a new list is compared with what is here. Handlers hear of differences, whichever way
+they became known, so a missed event is only a late one. Errors are waited out with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from services.gm.cluster.kubernetes.errors import ApiError, GoneError, UnavailableError
+from services.gm.cluster.kubernetes.names import Api, Object
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+#: seconds that one watch lasts, about: no connection is idle for so long that something in between forgets it
+WATCH = 60.0
+#: seconds between two tries that came to nothing
+FIRST_PAUSE, LAST_PAUSE = 0.5, 10.0
+#: seconds after which a watch without any event has been one nevertheless
+WORTHWHILE = 5.0
+#: uids that are remembered as gone
+MAX_GONE = 4096
+
+
+class Source(Protocol):
+    """What of the client is needed."""
+
+    def pages(self, api: Api, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
+        """List."""
+
+    def watch(self, api: Api, version: str, *, selector: str = "", seconds: float) -> AsyncIterator[tuple[str, Object]]:
+        """Watch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """An object as it is here: what identifies it, and what ``convert`` made of it."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    value: T
+
+
+Changed = Callable[[Item[T] | None, Item[T] | None, bool], None]
+
+
+class Informer(Generic[T]):
+    """Keeps what ``convert`` makes of each object. ``changed(old, new, ours)`` hears of each difference: without an old
+    it appeared, without a new it is gone; a name with another uid is both. ``ours``: we did that ourselves.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        api: Api,
+        convert: Callable[[Object], T],
+        changed: Changed[T],
+        *,
+        selector: str = "",
+        watch_s: float = WATCH,
+    ) -> None:
+        self.api = api
+        #: set once everything has been listed
+        self.synced = asyncio.Event()
+        #: why it is not up to date; empty when it is
+        self.trouble = ""
+        #: how often everything was listed
+        self.lists = 0
+        self._source = source
+        self._convert = convert
+        self._changed = changed
+        self._selector = selector
+        self._watch_s = watch_s
+        self._items: dict[tuple[str, str], Item[T]] = {}
+        # by uid: True for one that we know to be gone for good, whatever a watch says that lags behind; False for one
+        # that the watch says is gone (or not selected any more), whatever a late answer to a write says
+        self._gone: OrderedDict[str, bool] = OrderedDict()
+        self._version = ""
+        self._progress = False
+
+    def __iter__(self) -> Iterator[Item[T]]:
+        return iter(self._items.values())
+
+    def get(self, namespace: str, name: str) -> Item[T] | None:
+        """Return an object."""
+        return self._items.get((namespace, name))
+
+    async def run(self) -> None:
+        """Keep up until cancelled."""
+        failures, listing_anew = 0, False
+        while True:
+            self._progress, asked_s = False, 0.0
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except GoneError as error:
+                self._version = ""
+                self._say(str(error))
+                if not listing_anew:  # this is no trouble yet: an outage may just have taken too long
+                    listing_anew = True
+                    continue
+            except ApiError as error:
+                asked_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
+                self._say(str(error))
+            failures = 0 if self._progress else failures + 1
+            listing_anew = listing_anew and not self._progress
+            pause = min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16)) if failures else 0.0
+            await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), asked_s))  # noqa: S311
+
+    def learn(self, body: Object, before: str) -> None:
+        """Take the answer to our own write, unless more has happened to the object since we saw version ``before``
+        (empty: since we saw none).
+        """
+        item = self._item(body)
+        old = self._items.get((item.namespace, item.name))
+        if (old.version if old else "") == before and item.uid not in self._gone:
+            self._put(item.namespace, item.name, item, ours=True)
+
+    def gone(self, namespace: str, name: str, uid: str) -> None:
+        """Take an object as gone for good, whatever a watch that lags behind may say of it yet."""
+        self._drop(namespace, name, uid, for_good=True)
+
+    # --- list and watch ---------------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        listed: dict[tuple[str, str], Item[T]] = {}
+        version = ""
+        async with contextlib.aclosing(self._source.pages(self.api, selector=self._selector)) as pages:  # type: ignore[type-var]
+            async for bodies, listed_at in pages:
+                version = listed_at
+                for body in bodies:
+                    item = self._item(body)
+                    listed[item.namespace, item.name] = item
+        for namespace, name in [at for at in self._items if at not in listed]:
+            self._put(namespace, name, None)
+        for (namespace, name), item in listed.items():
+            self._gone.pop(item.uid, None)
+            self._put(namespace, name, item)
+        self._version = version
+        self.lists += 1
+        self._well()
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        began = asyncio.get_running_loop().time()
+        seconds = self._watch_s * random.uniform(0.8, 1.2)  # noqa: S311
+        events = self._source.watch(self.api, self._version, selector=self._selector, seconds=seconds)
+        try:
+            async with contextlib.aclosing(events):  # type: ignore[type-var]
+                async for kind, body in events:
+                    self._take(kind, body)
+        finally:
+            self._progress |= asyncio.get_running_loop().time() - began >= WORTHWHILE
+
+    def _take(self, kind: str, body: Object) -> None:
+        if kind in {"ADDED", "MODIFIED"}:
+            item = self._item(body)
+            if not self._gone.get(item.uid):
+                self._gone.pop(item.uid, None)
+                self._put(item.namespace, item.name, item)
+        elif kind == "DELETED":
+            metadata = body["metadata"]
+            self._drop(metadata.get("namespace", ""), metadata["name"], metadata.get("uid", ""), for_good=False)
+        elif kind != "BOOKMARK":
+            return
+        self._version = body["metadata"]["resourceVersion"]
+        self._progress = True
+        self._well()
+
+    # --- the objects ------------------------------------------------------------------------------------------
+
+    def _item(self, body: Object) -> Item[T]:
+        metadata = body["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        uid, version = metadata.get("uid", ""), metadata.get("resourceVersion", "")
+        known = self._items.get((namespace, name))
+        if known is not None and known.uid == uid and known.version == version:
+            return known
+        # objects in lists do not say what they are
+        body["apiVersion"], body["kind"] = self.api.version, self.api.kind
+        return Item(namespace, name, uid, version, self._convert(body))
+
+    def _drop(self, namespace: str, name: str, uid: str, *, for_good: bool) -> None:
+        self._gone[uid] = for_good
+        while len(self._gone) > MAX_GONE:
+            self._gone.popitem(last=False)
+        old = self._items.get((namespace, name))
+        if old is not None and old.uid == uid:
+            self._put(namespace, name, None)
+
+    def _put(self, namespace: str, name: str, new: Item[T] | None, *, ours: bool = False) -> None:
+        old = self._items.get((namespace, name))
+        if old is new:
+            return
+        if old is not None and new is not None and old.uid != new.uid:
+            self._put(namespace, name, None)
+            old = None
+        if new is None:
+            del self._items[namespace, name]
+        else:
+            self._items[namespace, name] = new
+        self._changed(old, new, ours)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.warning("not up to date", kind=self.api.kind, group=self.api.version, error=trouble)
+        self.trouble = trouble
+
+    def _well(self) -> None:
+        if self.trouble:
+            log.info("up to date again", kind=self.api.kind, group=self.api.version)
+        self.trouble = ""

@@ -1,0 +1,40 @@
+"""What a status says of its nodes, as the reports that it was made from. Pure.
+
+There is no other memory: a GM that takes over knows the counts of a node that is away because the last one wrote them
+into the status. A report that is made up here holds until the node's own comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from halimede.messages import NodeStatus, NodeSummary, Output, TaskInfo
+from services.gm.cluster.port import Report, Stored
+
+#: of a node that said so; Pending may also mean that it has said nothing
+SAID = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
+
+
+def reports_of(stored: Stored) -> Iterator[Report]:
+    """Return what is known of each node that a status names."""
+    for summary in stored.status.nodes if stored.status else ():
+        if summary.phase in SAID or summary.task_info is not None:
+            yield _report(stored, summary)
+
+
+def _report(stored: Stored, summary: NodeSummary) -> Report:
+    generation = stored.status.observed_generation if stored.status else 0
+    told = NodeStatus(
+        phase=SAID.get(summary.phase, "Pending"),  # type: ignore[arg-type]
+        output=Output(task_info=summary.task_info) if summary.task_info else None,
+        uid=stored.uid,
+        observed_generation=generation,
+        reason=summary.reason,
+        message=summary.message,
+    )
+    return Report(stored.key, summary.node, told, live=summary.phase in SAID, edge=_has_edge(summary.task_info))
+
+
+def _has_edge(info: TaskInfo | None) -> bool:
+    """Whether an edge worker has ever run there: only such answer and skip frames of a source."""
+    return info is not None and any((info.inference_number, info.skipped, info.lost))

@@ -1,0 +1,109 @@
+"""Shows how each resource stands on its retained status topic, and takes down what is gone.
+
+Topics outlive GM: what an earlier one left of resources that were deleted while none was there is looked for at start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from halimede.bus import Bus, Delivery
+from halimede.errors import DisconnectedError
+from halimede.messages import Status, StatusDocument
+from halimede.names import Key
+from halimede.topic import Address
+from halimede.topics import STATUS
+from services.gm.cluster.port import Cluster, Stored
+from services.gm.workqueue import WorkQueue
+
+log = structlog.get_logger()
+
+#: seconds in which the broker hands out what it keeps
+LOOK_S = 5.0
+
+
+class Display:
+    """The status topics. ``queue`` is where to say that one is to be written, or cleared, anew."""
+
+    def __init__(self, bus: Bus, cluster: Cluster) -> None:
+        self._bus = bus
+        self._cluster = cluster
+        self._busy: dict[Key, asyncio.Lock] = {}
+        #: of resources that vanished while the broker was away
+        self._stale: set[Key] = set()
+        self.queue: WorkQueue[Key] = WorkQueue("status topics", self._show)
+
+    def all(self) -> None:
+        """The broker is there (again), and may have forgotten everything."""
+        for stored in self._cluster.resources():
+            self.queue.add(stored.key)
+        for key in self._stale:
+            self.queue.add(key)
+
+    def gone(self, key: Key) -> None:
+        """The resource is there no more."""
+        self._stale.add(key)
+        self.queue.add(key)
+
+    def forget(self, key: Key) -> None:
+        """Nothing is known of that key any more."""
+        if key not in self._stale:
+            self._busy.pop(key, None)
+
+    async def clear(self, key: Key) -> None:
+        """Clear a topic, after what is on its way. Raises BusError."""
+        async with self._busy.setdefault(key, asyncio.Lock()):
+            await self._bus.clear(_topic(key))
+
+    async def tidy(self, bus: Bus) -> None:
+        """Look on ``bus`` for topics of resources that are gone, until the broker has handed out what it keeps."""
+        if not self._cluster.complete:
+            return
+
+        async def look(delivery: Delivery[StatusDocument]) -> None:
+            names = delivery.names
+            key = Key(names["plural"], names["ns"], names["name"])
+            stored = self._cluster.get(key)
+            if delivery.packet.retain and stored is None:
+                log.info("status of a resource that is gone", key=str(key))
+                self.gone(key)
+
+        await bus.subscribe(STATUS.filter(), look)
+        while not bus.connected:
+            with contextlib.suppress(DisconnectedError):
+                await bus.wait_connected(LOOK_S)
+        await asyncio.sleep(LOOK_S)
+        await bus.unsubscribe(STATUS.filter())
+
+    async def _show(self, key: Key) -> None:
+        """Publish a status, as it is now. While the broker is away there is nothing to do: its return shows all."""
+        async with self._busy.setdefault(key, asyncio.Lock()):
+            stored = self._cluster.get(key)
+            if stored is None and key in self._stale and self._bus.connected:
+                await self._bus.clear(_topic(key))
+                self._stale.discard(key)
+            if stored is None or stored.status is None or stored.deleting or not self._bus.connected:
+                self.queue.forget(key)
+                return
+            self._stale.discard(key)
+            await self._bus.publish(_topic(key), _document(stored, stored.status))
+
+
+def _document(stored: Stored, status: Status) -> StatusDocument:
+    resource = stored.resource
+    return StatusDocument(
+        api_version=resource.kind.api_version,
+        kind=resource.kind.kind,
+        namespace=stored.key.namespace,
+        name=stored.key.name,
+        uid=stored.uid,
+        generation=resource.metadata.generation,
+        status=status,
+    )
+
+
+def _topic(key: Key) -> Address[StatusDocument]:
+    return STATUS.at(ns=key.namespace, plural=key.plural, name=key.name)

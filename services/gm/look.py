@@ -1,0 +1,70 @@
+"""What the controllers are shown: a look at one resource, with all that GM knows of it at that moment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from halimede.api import Resource
+from halimede.names import Key
+from services.gm.cluster.port import Cluster, Stored, utc_now
+from services.gm.controllers.base import Observed, Pods
+from services.gm.downstream import Downstream
+from services.gm.index import Entry, Index
+from services.gm.nodes import Nodes
+from services.gm.reports import Reports
+from services.gm.workloads.objects import secret_names
+from services.gm.workloads.settings import PodSettings
+
+
+class Look:
+    """Reads, and changes nothing. ``pods``: whether the cluster runs workers as pods."""
+
+    def __init__(
+        self, cluster: Cluster, nodes: Nodes, reports: Reports, index: Index, downstream: Downstream, *, pods: bool
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._reports = reports
+        self._index = index
+        self._downstream = downstream
+        self._pods = pods
+
+    def at(self, stored: Stored, entry: Entry, node: str | None = None) -> Observed:
+        """Look at a resource, on all nodes or (for who shall hold what) on one alone."""
+        key = stored.key
+        holders = self._downstream.holders(key)
+        if not stored.deleting:
+            # a node whose labels are not known yet is left as it is
+            holders = frozenset(holder for holder in holders if self._nodes.described(holder))
+        placed = self._index.placed(key) if node is None else {}
+        if node is not None:
+            roles = self._index.belongs(key, node)
+            placed = {} if roles is None else {node: roles}
+            holders &= {node}
+        return Observed(
+            now=utc_now(),
+            status=stored.status,
+            placed=placed,
+            holders=holders,
+            nodes=self._nodes,
+            reports=self._reports.of(key),
+            references={reference: self._existing(reference) for reference in entry.references},
+            unheld=self._unheld(key, entry) if self._pods else (),
+            as_pods=self._pods,
+        )
+
+    async def at_pods(self, observed: Observed, entry: Entry, settings: PodSettings) -> Observed:
+        """Look at what the cluster has of a service besides, and at the Secrets that it names."""
+        key = entry.resource.key
+        wanted = secret_names(entry.resource, observed.references, settings)
+        secrets = await self._cluster.secrets(key.namespace, wanted)
+        return replace(observed, pods=Pods(replace(self._cluster.workers(key), secrets=secrets), settings))
+
+    def _existing(self, key: Key) -> Resource[Any] | None:
+        entry = self._index.get(key)
+        return entry.resource if entry and entry.resource.metadata.deletion_timestamp is None else None
+
+    def _unheld(self, key: Key, entry: Entry) -> tuple[Stored, ...]:
+        found = (self._cluster.get(each) for each in sorted({key, *entry.references}))
+        return tuple(stored for stored in found if stored and not stored.held and not stored.deleting)

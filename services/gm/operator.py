@@ -1,0 +1,47 @@
+"""GM on Kubernetes: a candidate that waits for the Lease, works while it leads, and is a candidate again.
+
+While it waits it has no connection to the broker: one of the same name would take the leader's away. It is ready
+nevertheless, for it is where it should be; a roll-out would never end otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import structlog
+
+from halimede.observe import HttpServer
+from halimede.observe.health import Health
+from halimede.observe.metrics import registry
+from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.cluster import KubernetesCluster
+from services.gm.cluster.kubernetes.config import load_configuration, own_namespace
+from services.gm.cluster.kubernetes.elector import Elector, LeadershipLostError
+from services.gm.manage import Manage
+from services.gm.workloads.settings import PodSettings
+
+log = structlog.get_logger()
+
+
+async def lead(manage: Manage, pods: PodSettings, *, kubeconfig: str, namespace: str, identity: str) -> None:
+    """Lead whenever that is possible, until cancelled. Raises HalimedeError when there is no use in trying again."""
+    configuration = await load_configuration(kubeconfig)
+    async with KubernetesClient(configuration) as client:
+        elector = Elector(client, own_namespace(namespace), identity)
+        while True:
+            async with contextlib.AsyncExitStack() as waiting:
+                health = Health()
+                health.live("loop", lambda: "")
+                await waiting.enter_async_context(
+                    HttpServer(manage.http, health=health, registry=registry("gm", lambda: ()), or_any=manage.or_any)
+                )
+
+                async def work(waiting: contextlib.AsyncExitStack = waiting) -> None:
+                    await waiting.aclose()  # the manager has its own, on the same port
+                    async with KubernetesCluster(client, elector) as cluster:
+                        await manage(cluster, pods=pods)
+
+                try:
+                    await elector.lead(work)
+                except LeadershipLostError as error:
+                    log.warning("does not lead any more", error=str(error))

@@ -1,0 +1,155 @@
+"""How a model gets into a pod: an init container brings or verifies it with our own fetcher, before the worker starts.
+
+A model of the web or of S3 is downloaded to ``/downloads/<host><path>``, through the node's cache if it has one. A file
+of the node is not copied: its folder is mounted read-only below ``/home/data``. An endpoint of a large language model
+is no file: where the template says ``MODEL_LOAD_MODE`` http or https, its URL goes to the worker as it is.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from halimede.api import Resource
+from halimede.api.model import ModelSpec
+from services.gm.workloads.identity import Body
+from services.gm.workloads.pods import FETCH
+from services.gm.workloads.settings import PodSettings
+
+DATA = "/home/data"
+DOWNLOADS = "/downloads"
+CACHE = "/var/lib/halimede/models"
+NODE_NAME: Body = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+#: for containers that run nothing but our own code
+CONFINED: Body = {
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Where the worker finds its model, and what the pod needs for that."""
+
+    url: str
+    init: tuple[Body, ...] = ()
+    volumes: tuple[Body, ...] = ()
+    mounts: tuple[Body, ...] = ()
+
+
+def host_file(url: str) -> str | None:
+    """Return the path of a Model on the node; None for another one (or a mistaken address: the fetcher says so)."""
+    path = unquote(url.removeprefix("file://").removeprefix("localhost")) if url.startswith("file://") else url
+    return path if path.startswith("/") else None
+
+
+def needs_secret(model: Resource[ModelSpec]) -> str:
+    """Return the Secret that is needed to download a model, empty for none."""
+    return model.spec.credential_name if model.spec.url.startswith("s3://") else ""
+
+
+def deliver(
+    model: Resource[ModelSpec], worker: Mapping[str, Any], secret: Mapping[str, Any] | None, settings: PodSettings
+) -> Delivery:
+    """Return how ``model`` gets to the container ``worker``. ``secret`` is the metadata of what ``needs_secret``."""
+    spec = model.spec
+    if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
+        return Delivery(spec.url)
+    if path := host_file(spec.url):
+        return _mounted(spec, posixpath.normpath("/" + path.lstrip("/")), settings)
+    return _downloaded(spec, secret or {}, settings)
+
+
+def mounted(path: str, volume: str) -> tuple[Body, Body]:
+    """Return the volume and the mount that show a folder of the node, read-only, where Sedna's workers look for it."""
+    return (
+        {"name": volume, "hostPath": {"path": path, "type": "Directory"}},
+        {"name": volume, "mountPath": DATA + path.rstrip("/"), "readOnly": True},
+    )
+
+
+def literal(text: str) -> str:
+    """Return a text for a field in which Kubernetes would put variables in place of ``$(NAME)``."""
+    return text.replace("$", "$$")
+
+
+def _mounted(spec: ModelSpec, path: str, settings: PodSettings) -> Delivery:
+    volume, mount = mounted(posixpath.dirname(path), "halimede-model")
+    here = DATA + path
+    init = _fetcher(["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
+    return Delivery(here, (init,), (volume,), (mount,))
+
+
+def _downloaded(spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings) -> Delivery:
+    to = _download_path(spec.url)
+    cache: Body = {"name": "halimede-cache"}
+    at: Body = {"name": "halimede-cache", "mountPath": CACHE}
+    if settings.node_cache:
+        cache["hostPath"] = {"path": settings.node_cache, "type": "DirectoryOrCreate"}
+        at["subPathExpr"] = "$(NODE_NAME)/models"
+    else:
+        cache["emptyDir"] = {}
+    args = ["--url", spec.url, *_sha256(spec), "--cache", CACHE, "--out", to]
+    down: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
+    env = _storage(spec, secret) if spec.url.startswith("s3://") else []
+    init = _fetcher(args, env, [down, at], settings)
+    volumes = ({"name": "halimede-models", "emptyDir": {}}, cache)
+    return Delivery(to, (init,), volumes, ({**down, "readOnly": True},))
+
+
+def _fetcher(args: list[str], env: list[Body], mounts: list[Body], settings: PodSettings) -> Body:
+    return {
+        "name": FETCH,
+        "image": settings.fetcher_image,
+        **({"imagePullPolicy": settings.pull_policy} if settings.pull_policy else {}),
+        "command": ["python", "-m", "halimede.models"],
+        "args": [literal(arg) for arg in args],
+        "env": [NODE_NAME, *env],
+        "volumeMounts": mounts,
+        "securityContext": CONFINED,
+        # what it printed last says why it failed
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _storage(spec: ModelSpec, secret: Mapping[str, Any]) -> list[Body]:
+    """Return what opens an S3 storage. The keys never pass through GM: the kubelet puts them in."""
+    if not spec.credential_name:
+        return []
+    annotations = secret.get("annotations") or (secret.get("metadata") or {}).get("annotations") or {}
+    env: list[Body] = []
+    if endpoint := annotations.get(ENDPOINT):
+        scheme = "http" if annotations.get(USE_HTTPS, "1").lower() in {"0", "false", "no"} else "https"
+        address = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        env.append({"name": "S3_ENDPOINT_URL", "value": literal(address)})
+    for key in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        reference = {"name": spec.credential_name, "key": key}
+        env.append({"name": key, "valueFrom": {"secretKeyRef": reference}})
+    return env
+
+
+def _sha256(spec: ModelSpec) -> list[str]:
+    return ["--sha256", spec.sha256] if spec.sha256 else []
+
+
+def _download_path(url: str) -> str:
+    """Return ``/downloads/<host><path>`` without user, password and query; never outside of that folder."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # the fetcher will say so
+        return f"{DOWNLOADS}/model"
+    host = posixpath.basename(parts.netloc.rpartition("@")[2].partition(":")[0]).strip(".") or "model"
+    path = posixpath.normpath("/" + unquote(parts.path).replace("\0", "").lstrip("/"))
+    return f"{DOWNLOADS}/{host}{'/model' if path == '/' else path}"
+
+
+def _load_mode(worker: Mapping[str, Any]) -> str:
+    given = (v.get("value") for v in worker.get("env") or [] if v.get("name") == "MODEL_LOAD_MODE")
+    return next((str(value).lower() for value in given), "")

@@ -1,0 +1,81 @@
+"""What has to be written so that the cluster has what a service wants. Nothing, if it has it: no write is made twice.
+
+An object carries the digest of what we wrote last. While it is that of what we want, only what was lost or changed is
+a difference, and what others have added may stay (a sidecar that a webhook puts in). Once we want something else, what
+is ours is written whole: fields that stand there and are not wanted any more are removed. That may name fields which
+the server had filled in; it fills them in again.
+
+No last state is kept for that. What is ours whole: a Deployment's pod template, the spec of an autoscaler, a Service's
+selector and ports. Other fields of a spec are not touched unless wanted: an autoscaler's ``replicas``, ``clusterIP``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from services.gm.cluster.port import Ref
+from services.gm.workloads.compare import holds
+from services.gm.workloads.identity import DIGEST, WORKER_TYPE, Body, owned_by
+from services.gm.workloads.objects import Built
+from services.gm.workloads.wishes import Ensure, Remove
+
+#: the parts of a spec that nobody else writes, by kind; () is the whole spec
+WHOLE: Mapping[str, tuple[str, ...]] = {
+    "Deployment": ("template",),
+    "Service": ("selector", "ports"),
+    "HorizontalPodAutoscaler": ("scaleTargetRef", "minReplicas", "maxReplicas", "metrics", "behavior"),
+}
+#: written into templates by `kubectl rollout restart`: removing it would start all pods again
+FOREIGN = "kubectl.kubernetes.io/"
+
+
+def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:
+    """Yield what is to be written and removed. What is being deleted is waited for."""
+    wanted = {Ref.of(body): body for body in built.objects}
+    for ref, body in existing.items():
+        if ref not in wanted and owned_by(body, service_uid) and not _leaving(body) and _role(body) not in built.kept:
+            yield Remove(ref, body["metadata"]["uid"])
+    for ref, body in wanted.items():
+        there = existing.get(ref)
+        if there is None or (not _leaving(there) and patch_for(there, body) is not None):
+            yield Ensure(body)
+
+
+def patch_for(existing: Body, body: Body) -> Body | None:
+    """Return the JSON merge patch that brings ``existing`` to hold ``body``; None if it does."""
+    metadata = existing.get("metadata") or {}
+    marks = {name: body["metadata"].get(name) or {} for name in ("labels", "annotations")}
+    same = (metadata.get("annotations") or {}).get(DIGEST) == marks["annotations"].get(DIGEST)
+    if (
+        same
+        and holds(existing.get("spec"), body["spec"], "spec")
+        and all(holds(metadata.get(name) or {}, wanted, name) for name, wanted in marks.items())
+    ):
+        return None
+    spec = existing.get("spec") or {}
+    whole = WHOLE.get(body["kind"], ())
+    patch = {field: _replacing(spec.get(field), body["spec"].get(field)) for field in whole}
+    patch = {field: value for field, value in patch.items() if value is not None or field in spec}
+    patch |= {field: value for field, value in body["spec"].items() if field not in whole}
+    return {"metadata": {name: wanted for name, wanted in marks.items() if wanted}, "spec": patch}
+
+
+def _replacing(existing: Any, wanted: Any, field: str = "") -> Any:
+    """Return the merge patch that makes ``existing`` into ``wanted`` and nothing else; lists go whole."""
+    if not isinstance(wanted, Mapping) or not isinstance(existing, Mapping):
+        return wanted
+    removed = {
+        key: None
+        for key in existing.keys() - wanted.keys()
+        if not (field == "annotations" and str(key).startswith(FOREIGN))
+    }
+    return removed | {key: _replacing(existing.get(key), value, str(key)) for key, value in wanted.items()}
+
+
+def _leaving(body: Mapping[str, Any]) -> bool:
+    return bool(body["metadata"].get("deletionTimestamp"))
+
+
+def _role(body: Mapping[str, Any]) -> str:
+    return str((body["metadata"].get("labels") or {}).get(WORKER_TYPE, ""))

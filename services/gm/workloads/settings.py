@@ -1,0 +1,138 @@
+"""What an operator decides about worker pods: images, addresses, Secrets, and what a template may ask for.
+
+GM reads it once, from a JSON file (a ConfigMap mounted into it: ``--pods-config FILE``); a few names of the environment
+go before the file. A template may mount no folder of a node and ask for no privilege unless it is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from halimede.api.base import convert
+from halimede.bus.settings import MqttSettings
+from halimede.errors import InvalidFieldError
+from halimede.names import check_name
+
+Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+Many = Annotated[tuple[Text, ...], Meta(max_length=256)]
+PullPolicy = Literal["", "Always", "IfNotPresent", "Never"]
+
+OPTION = "--pods-config"
+#: names of the environment that go before the file
+ENVIRONMENT = {
+    "HALIMEDE_PODS_BROKER": "broker",
+    "HALIMEDE_PODS_WORKER_IMAGE": "worker_image",
+    "HALIMEDE_PODS_FETCHER_IMAGE": "fetcher_image",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """What holds for all worker pods.
+
+    Attributes:
+        broker: the address that workers are told, as they reach it.
+        worker_image: for containers that name none.
+        fetcher_image: has ``python -m halimede.models``: the LC's image.
+        images: image of a framework pair of the neptune form, such as ``tensorflow:1.18``.
+        pull_policy: of our own images; empty: as Kubernetes does.
+        pull_secrets: added to each pod's.
+        edge_secret: what edge workers show the broker, a Secret in the service's namespace; likewise ``cloud_secret``.
+        credentials: whether workers show the broker anything.
+        host_paths: folders of nodes that templates, Models and sources may use, and all below them; empty: none.
+        allowed_images: beginnings of images that templates may use, beside ours; empty: all.
+        node_cache: folder of every node with the model caches, where its LC has them; empty: pods do without.
+        privileged: whether templates may ask for the host's namespaces, for privileges or for a service account.
+        port: of health and metrics in a pod.
+        env: what workers are told besides, unless their template says otherwise.
+
+    """
+
+    broker: str
+    worker_image: str = "halimede/worker"
+    fetcher_image: str = "halimede/lc"
+    images: Mapping[str, str] = field(default_factory=dict)
+    pull_policy: PullPolicy = ""
+    pull_secrets: tuple[str, ...] = ()
+    edge_secret: str = "halimede-edge-worker"  # noqa: S105  # a name
+    cloud_secret: str = "halimede-cloud-worker"  # noqa: S105  # a name
+    credentials: bool = True
+    host_paths: tuple[str, ...] = ()
+    allowed_images: tuple[str, ...] = ()
+    node_cache: str = "/var/lib/halimede/nodes"
+    privileged: bool = False
+    port: int = 9101
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The file: the names of ``PodSettings`` in camelCase, such as ``workerImage``."""
+
+    broker: Text | None = None
+    worker_image: Text | None = None
+    fetcher_image: Text | None = None
+    images: dict[Text, Text] | None = None
+    pull_policy: PullPolicy | None = None
+    pull_secrets: Many | None = None
+    edge_secret: Text | None = None
+    cloud_secret: Text | None = None
+    credentials: bool | None = None
+    host_paths: Many | None = None
+    allowed_images: Many | None = None
+    node_cache: Annotated[str, Meta(max_length=1024)] | None = None
+    privileged: bool | None = None
+    port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
+    env: dict[Annotated[str, Meta(min_length=1, pattern=r"^[^=\x00]+$")], str] | None = None
+
+
+def read(file: Path | None, environ: Mapping[str, str]) -> PodSettings:
+    """Read the settings. Raises InvalidFieldError, naming the option or the field of the file."""
+    text = "{}"
+    if file is not None:
+        try:
+            text = file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise InvalidFieldError(OPTION, str(file), f"{why}: name a JSON file") from None
+    try:
+        given = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidFieldError(OPTION, str(file), f"write JSON: {error}") from None
+    return parse(given, environ)
+
+
+def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
+    """Check plain data and put the environment before it. Raises InvalidFieldError."""
+    said = convert(given, _File, "pods")
+    known = {f.name: value for f in fields(PodSettings) if (value := getattr(said, f.name)) is not None}
+    known |= {name: environ[variable] for variable, name in ENVIRONMENT.items() if environ.get(variable)}
+    if not known.get("broker"):
+        fix = "say where workers find the broker, such as mqtts://broker:8883 (or in HALIMEDE_PODS_BROKER)"
+        raise InvalidFieldError("pods.broker", "", fix)
+    settings = PodSettings(**known)
+    _check(settings)
+    return settings
+
+
+def _check(settings: PodSettings) -> None:
+    MqttSettings.from_url(settings.broker, variable="pods.broker")
+    for name in ("edge_secret", "cloud_secret"):
+        first, second = name.split("_")
+        check_name(f"pods.{first}{second.title()}", getattr(settings, name))
+    for i, secret in enumerate(settings.pull_secrets):
+        check_name(f"pods.pullSecrets[{i}]", secret)
+    for i, folder in enumerate(settings.host_paths):
+        _check_folder(f"pods.hostPaths[{i}]", folder)
+    if settings.node_cache:
+        _check_folder("pods.nodeCache", settings.node_cache)
+
+
+def _check_folder(at: str, folder: str) -> None:
+    if not folder.startswith("/") or ".." in PurePosixPath(folder).parts:
+        raise InvalidFieldError(at, folder, "write an absolute path without '..'")

@@ -1,0 +1,23 @@
+"""What may be asked of a cluster that runs pods. Plain values, part of what a plan may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from services.gm.cluster.port import Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Ensure:
+    """The cluster shall have this object, and it shall hold what the body says."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The cluster shall not have this object (any more)."""
+
+    ref: Ref
+    uid: str

@@ -1,0 +1,127 @@
+"""GM as an operator: it writes what has to be written and nothing else, whatever the API server and its own life do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from halimede.messages import TaskInfo
+from halimede.names import Key
+from tests.integration.gm_world import SERVICES, model
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.double import Control
+from tests.kubernetes.double.control import Request
+from tests.kubernetes.world import World, world
+from tests.simulated import eventually
+
+LEASES = "leases"
+
+
+def written(control: Control, w: World, since: float) -> list[Request]:
+    """What GM has written but for its Lease."""
+    user = w.known_user.name
+    return [r for r in control.writes(since=since) if r.user == user and r.resource != LEASES]
+
+
+async def counted(w: World, node: object, number: int) -> None:
+    """Have a node report, and wait until it is in the status."""
+    key = Key(SERVICES, w.namespace, "helmet")
+    node.counts[key] = TaskInfo(inference_number=number)  # type: ignore[attr-defined]
+    node.report(key)  # type: ignore[attr-defined]
+
+    async def there() -> bool:
+        metrics = {m["key"]: m["value"] for m in (await w.status()).get("metrics", ())}
+        return metrics.get("inferenceNumber") == str(number)
+
+    await eventually(there, 20)
+
+
+async def test_nothing_is_written_while_nothing_changes_and_nothing_after_a_restart(api: Api) -> None:
+    control = api.control
+    async with world(api) as w, w.node(w.edge) as edge, w.node(w.cloud):
+        async with w.gm():
+            await w.apply_all()
+            await w.reaches("Running")
+            await w.reaches("Ready", name="small", plural="models")
+            await w.reaches("Ready", name="big", plural="models")
+            await counted(w, edge, 7)
+            await asyncio.sleep(1.5)
+            quiet = time.monotonic()
+            await asyncio.sleep(5)
+            assert written(control, w, quiet) == []
+        restarted = time.monotonic()
+        async with w.gm("gm-1"):
+            await asyncio.sleep(6)
+            assert written(control, w, restarted) == []
+            await counted(w, edge, 8)
+
+
+async def test_however_many_reports_come_a_status_is_written_once_a_second(api: Api) -> None:
+    control = api.control
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Running")
+        key, began = Key(SERVICES, w.namespace, "helmet"), time.monotonic()
+        for number in range(200):
+            edge.counts[key] = TaskInfo(inference_number=number)
+            edge.report(key)
+            await asyncio.sleep(0.02)
+        took = time.monotonic() - began
+        await counted(w, edge, 1000)
+        writes = [r for r in written(control, w, began) if r.subresource == "status" and r.resource == SERVICES]
+        assert 2 <= len(writes) <= took + (time.monotonic() - began - took) + 2
+
+
+async def test_while_the_api_server_is_away_nodes_go_on_and_what_was_edited_meanwhile_is_done_after(api: Api) -> None:
+    double = api.double
+    api.control  # noqa: B018 - skips where there is none
+    assert double is not None
+    async with world(api) as w, w.gm() as gm, w.node(w.edge) as edge, w.node(w.cloud):
+        w.timing.clear()
+        await w.apply_all()
+        await w.reaches("Running")
+        await double.stop()
+        await asyncio.sleep(12)  # longer than a leader may go without its Lease
+        assert not gm.leads
+        assert Key(SERVICES, w.namespace, "helmet") in edge.holds
+        await double.start()
+        edited = w.service()
+        edited["spec"]["edgeWorker"]["deadlineMs"] = 700
+        await w.apply(edited)
+        await w.reaches("Running", generation=2)
+        assert gm.lost == 1
+        assert edge.holds[Key(SERVICES, w.namespace, "helmet")][1] == 2
+
+
+async def test_two_services_share_a_model_and_the_last_one_takes_it_along(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge) as edge, w.node(w.cloud):
+        await w.apply(model("small"), model("big"), w.service(), w.service("other"))
+        await w.reaches("Running")
+        await w.reaches("Running", name="other")
+        small = Key("models", w.namespace, "small")
+        await w.delete("other")
+
+        async def gone() -> bool:
+            return await w.find("other") is None
+
+        await eventually(gone, 20)
+        assert small in edge.holds
+        await w.delete()
+        await eventually(lambda: small not in edge.holds, 20)
+
+
+async def test_events_tell_of_an_objects_way_and_are_found_at_the_object(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await w.apply(model("big"), w.service())
+        await w.reaches("Pending", "ModelNotFound")
+        await w.apply(model("small"))
+        await w.reaches("Running")
+
+        async def told() -> bool:
+            events = (await api.client.list("Event", w.namespace))["items"]
+            ours = [e for e in events if e["involvedObject"].get("name") == "helmet"]
+            return {"Pending", "Running"} <= {e["reason"] for e in ours} and all(
+                e["involvedObject"]["kind"] == "JointInferenceService" for e in ours
+            )
+
+        await eventually(told, 20)

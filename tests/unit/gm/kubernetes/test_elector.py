@@ -1,0 +1,259 @@
+"""Electors on one Lease in simulated time: never two leaders, never long without one, an epoch for each term."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from services.gm.cluster.kubernetes.elector import MAX_EPOCH, Elector, LeadershipLostError
+from services.gm.cluster.kubernetes.errors import ForbiddenError
+from tests.simulated import eventually, simulated
+from tests.unit.gm.kubernetes.shelf import Shelf
+
+LEASE = ("halimede", "halimede-gm")
+
+
+class Candidate:
+    """One GM: notes when it worked."""
+
+    def __init__(self, shelf: Shelf, name: str) -> None:
+        self.elector = Elector(shelf, "halimede", name)
+        self.working = False
+        self.epochs: list[int] = []
+        self.lost: list[str] = []
+        self.ends_in_s = 0.0
+
+    async def work(self) -> None:
+        self.working = True
+        self.epochs.append(self.elector.epoch)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(self.ends_in_s)
+            self.working = False
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.elector.lead(self.work)
+            except LeadershipLostError as error:
+                self.lost.append(str(error))
+
+
+@contextlib.asynccontextmanager
+async def candidates(shelf: Shelf, *names: str) -> AsyncIterator[list[Candidate]]:
+    made = [Candidate(shelf, name) for name in names]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each.run()) for each in made]
+        for each, task in zip(made, tasks, strict=True):
+            each.task = task  # type: ignore[attr-defined]
+        yield made
+        for task in tasks:
+            task.cancel()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def one_of(made: list[Candidate]) -> Callable[[], bool]:
+    return lambda: sum(each.working for each in made) == 1
+
+
+@simulated
+async def test_one_of_two_leads_and_the_other_waits() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a", "b") as (a, b):
+        await eventually(one_of([a, b]))
+        for _ in range(600):
+            await asyncio.sleep(0.1)
+            assert a.working + b.working == 1
+            assert a.elector.leading + b.elector.leading == 1
+    assert a.epochs + b.epochs == [1]
+    assert a.elector.uid == b.elector.uid == shelf.objects[LEASE]["metadata"]["uid"]
+
+
+@simulated
+async def test_a_leader_that_stops_lets_go_and_the_next_takes_over_at_once() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a", "b") as both:
+        await eventually(one_of(both))
+        leader, other = sorted(both, key=lambda each: not each.working)
+        leader.ends_in_s = 3.0
+        leader.task.cancel()  # type: ignore[attr-defined]
+        stopped = now()
+        while leader.working:
+            assert not other.working, "it works on, so it holds the Lease"
+            await asyncio.sleep(0.1)
+        assert now() - stopped >= 3.0
+        await eventually(lambda: other.working, timeout_s=2.0)
+        assert other.epochs == [2]
+
+
+@simulated
+async def test_a_leader_that_dies_is_followed_within_12_seconds() -> None:
+    shelf = Shelf()
+    lease = {"holderIdentity": "dead", "leaseTransitions": 4, "leaseDurationSeconds": 9, "renewTime": "x"}
+    shelf.objects[LEASE] = {
+        "metadata": {"name": LEASE[1], "namespace": LEASE[0], "uid": "u", "resourceVersion": "1"},
+        "spec": lease,
+    }
+    async with candidates(shelf, "a") as (a,):
+        await asyncio.sleep(8.5)
+        assert not a.working, "it may live: its clock need not be ours"
+        await eventually(lambda: a.working, timeout_s=3.5)
+        assert a.epochs == [5]
+
+
+@simulated
+async def test_the_same_identity_leads_at_once_after_a_restart_in_a_new_epoch() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a") as (a,):
+        await eventually(lambda: a.working)
+        shelf.down = True  # it cannot let go
+        a.task.cancel()  # type: ignore[attr-defined]
+        await eventually(lambda: not a.working)
+        shelf.down = False
+        async with candidates(shelf, "a") as (again,):
+            await eventually(lambda: again.working, timeout_s=1.0)
+            assert again.epochs == [2]
+
+
+@pytest.mark.parametrize("fault", ["down", "hangs"])
+def test_leadership_is_lost_when_the_server_does_not_answer_before_anybody_else_can_have_it(fault: str) -> None:
+    @simulated
+    async def run() -> None:
+        shelf, other = Shelf(), Shelf()
+        async with candidates(shelf, "a") as (a,):
+            await eventually(lambda: a.working)
+            await asyncio.sleep(10)
+            # b sees the same Lease and is not cut off from it
+            other.objects, other.version = shelf.objects, 1000
+            async with candidates(other, "b") as (b,):
+                await asyncio.sleep(2.0)
+                setattr(shelf, fault, True)
+                cut = now()
+                await eventually(lambda: not a.elector.leading, timeout_s=7.0)
+                assert not b.elector.leading
+                await eventually(lambda: not a.working)
+                await eventually(lambda: b.working, timeout_s=6.0)
+                assert now() - cut < 12.0
+                assert b.epochs == [2]
+                assert "could not be renewed in time" in a.lost[0]
+                setattr(shelf, fault, False)
+                await asyncio.sleep(60)
+                assert b.working
+                assert not a.working
+
+    run()
+
+
+@simulated
+async def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on() -> None:
+    shelf = Shelf()
+    elector = Elector(shelf, "halimede", "a")
+    seen: list[bool] = []
+
+    async def work() -> None:
+        seen.append(elector.leading)
+        elector._deadline = now() - 1  # as after SIGSTOP: time has passed, and no timer has fired yet
+        seen.append(elector.leading)
+
+    await elector.lead(work)
+    assert seen == [True, False]
+    assert shelf.objects[LEASE]["spec"]["holderIdentity"] == "a", "it may be another one's by now"
+
+
+@simulated
+async def test_a_leader_goes_on_when_somebody_edits_the_leases_labels_or_an_answer_was_lost() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a") as (a,):
+        await eventually(lambda: a.working)
+        for _ in range(10):
+            shelf._keep("MODIFIED", {**shelf.objects[LEASE], "labels": {"by": "hand"}})
+            await asyncio.sleep(1.7)
+        assert a.working
+        assert a.epochs == [1]
+
+
+@pytest.mark.parametrize("what", ["deleted", "taken", "taken by our identity"])
+def test_a_leader_whose_lease_was_taken_away_stops_at_its_next_renewal(what: str) -> None:
+    @simulated
+    async def run() -> None:
+        shelf = Shelf()
+        async with candidates(shelf, "a") as (a,):
+            await eventually(lambda: a.working)
+            if what == "deleted":
+                del shelf.objects[LEASE]
+            else:
+                holder = "b" if what == "taken" else "a"
+                spec = {**shelf.objects[LEASE]["spec"], "holderIdentity": holder, "leaseTransitions": 6}
+                shelf._keep("MODIFIED", {**shelf.objects[LEASE], "spec": spec})
+            await eventually(lambda: a.lost, timeout_s=2.0)
+            await eventually(lambda: len(a.epochs) == 2, timeout_s=12.0)
+            assert a.epochs[1] == (2 if what == "deleted" else 7)
+
+    run()
+
+
+@simulated
+async def test_an_epoch_that_nodes_follow_is_overtaken_by_the_leader_alone() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a", "b") as both:
+        await eventually(one_of(both))
+        leader, other = sorted(both, key=lambda each: not each.working)
+        assert await leader.elector.overtake(40)
+        assert leader.elector.epoch == shelf.objects[LEASE]["spec"]["leaseTransitions"] == 41
+        assert not await other.elector.overtake(50)
+        await asyncio.sleep(30)
+        assert leader.working, "its own higher epoch is no other leader's"
+        assert await leader.elector.overtake(7), "we are above that already"
+        assert leader.elector.epoch == 41
+
+
+@simulated
+async def test_an_epoch_beyond_what_a_lease_can_hold_is_refused() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a") as (a,):
+        await eventually(lambda: a.working)
+        assert not await a.elector.overtake(MAX_EPOCH)
+        assert not await a.elector.overtake(2**40)
+        assert await a.elector.overtake(MAX_EPOCH - 1)
+        assert shelf.objects[LEASE]["spec"]["leaseTransitions"] == MAX_EPOCH
+
+
+@simulated
+async def test_an_old_leader_does_not_overtake_the_new_one() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a") as (a,):
+        await eventually(lambda: a.working)
+        spec = {**shelf.objects[LEASE]["spec"], "holderIdentity": "b", "leaseTransitions": 2}
+        shelf._keep("MODIFIED", {**shelf.objects[LEASE], "spec": spec})
+        assert not await a.elector.overtake(2)
+        assert not a.elector.leading
+        assert shelf.objects[LEASE]["spec"]["leaseTransitions"] == 2
+
+
+@simulated
+async def test_what_work_raises_is_raised_and_the_lease_is_let_go() -> None:
+    shelf = Shelf()
+
+    async def work() -> None:
+        raise ForbiddenError("x", 403, "no right to do that")
+
+    with pytest.raises(ForbiddenError, match="no right"):
+        await Elector(shelf, "halimede", "a").lead(work)
+    assert shelf.objects[LEASE]["spec"]["holderIdentity"] == ""
+
+
+@simulated
+async def test_a_candidate_outlasts_a_server_that_is_away() -> None:
+    shelf = Shelf()
+    shelf.down = True
+    async with candidates(shelf, "a") as (a,):
+        await asyncio.sleep(120)
+        shelf.down = False
+        await eventually(lambda: a.working, timeout_s=2.0)

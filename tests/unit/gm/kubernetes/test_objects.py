@@ -1,0 +1,170 @@
+"""What is kept of objects, and how they are changed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from halimede.messages import Condition, NodeSummary, Status, TaskInfo
+from halimede.names import Key
+from services.gm.cluster.kubernetes.names import DEPLOYMENTS, LEASES, NODES, PODS, Api, resources
+from services.gm.cluster.kubernetes.objects import (
+    custom,
+    finalizer_patch,
+    service_of,
+    status_patch,
+    trimmed_pod,
+)
+from services.gm.cluster.kubernetes.recollection import reports_of
+from tests.unit.gm.kubernetes.shelf import merge
+
+MODELS = Api("sedna.io/v1alpha1", "Model", "models")
+
+
+def model(**metadata: object) -> dict:
+    return {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Model",
+        "metadata": {
+            "name": "m",
+            "namespace": "shop",
+            "uid": "u1",
+            "resourceVersion": "12",
+            "generation": 3,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            **metadata,
+        },
+        "spec": {"url": "/models/m.onnx", "format": "onnx"},
+    }
+
+
+def test_paths_are_the_apis() -> None:
+    assert MODELS.path() == "/apis/sedna.io/v1alpha1/models"
+    assert MODELS.path("shop", "m", "status") == "/apis/sedna.io/v1alpha1/namespaces/shop/models/m/status"
+    assert PODS.path("shop") == "/api/v1/namespaces/shop/pods"
+    assert NODES.path(name="n") == "/api/v1/nodes/n"
+    assert LEASES.path("x", "a/../b") == "/apis/coordination.k8s.io/v1/namespaces/x/leases/a%2F..%2Fb"
+
+
+def test_all_registered_kinds_are_watched() -> None:
+    assert {(api.version, api.plural) for api in resources()} >= {
+        ("sedna.io/v1alpha1", "jointinferenceservices"),
+        ("neptune.io/v1alpha1", "jointinferenceservices"),
+        ("sedna.io/v1alpha1", "models"),
+        ("sedna.io/v1alpha1", "datasets"),
+    }
+
+
+def test_a_resource_is_read_without_what_only_its_writers_need() -> None:
+    body = model(
+        managedFields=[{"manager": "kubectl"}],
+        annotations={"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "x"},
+        finalizers=["halimede.io/nodes"],
+    )
+    read = custom(MODELS, {**body, "status": {"phase": "Ready", "surprise": 1}})
+    assert read.stored is not None
+    assert read.stored.resource.body["metadata"].keys().isdisjoint({"managedFields"})
+    assert read.stored.resource.body["metadata"]["annotations"] == {"mine": "x"}
+    assert "status" not in read.stored.resource.body
+    assert read.stored.status == Status(phase="Ready")
+    assert read.written == {"phase", "surprise"}
+    assert read.key == Key("models", "shop", "m")
+    assert read.held
+    assert read.stored.held
+
+
+def test_a_resource_that_cannot_be_read_says_which_field_is_to_blame() -> None:
+    read = custom(MODELS, {**model(), "spec": {"url": 5, "format": "onnx"}})
+    assert read.stored is None
+    assert read.problem.startswith("spec.url: 5 is not accepted")
+    assert (read.uid, read.version, read.generation) == ("u1", "12", 3)
+
+
+def test_a_status_that_nobody_here_wrote_is_none_and_is_replaced_as_a_whole() -> None:
+    read = custom(MODELS, {**model(), "status": {"phase": 5, "old": {"a": 1}}})
+    assert read.stored is not None
+    assert read.stored.status is None
+    patch = status_patch(Status(phase="Ready"), "12", read.written)
+    assert patch["metadata"] == {"resourceVersion": "12"}
+    assert patch["status"]["old"] is None
+    merged = merge({"status": {"phase": 5, "old": {"a": 1}}}, {"status": patch["status"]})["status"]
+    assert msgspec.convert(merged, Status) == Status(phase="Ready")
+
+
+def test_a_status_comes_back_as_it_was_written_and_holds_no_nulls_or_empty_times() -> None:
+    status = Status(
+        phase="Running",
+        conditions=[Condition(type="Running", last_transition_time="2026-01-01T00:00:00.000Z")],
+        active=2,
+        nodes=[NodeSummary(node="n1", online=True, phase="Running", task_info=TaskInfo(inference_number=5))],
+    )
+    written = status_patch(status, "1", ())["status"]
+    assert msgspec.convert(written, Status) == status
+    text = msgspec.json.encode(written).decode()
+    assert "null" not in text
+    assert 'Time":""' not in text
+
+
+def test_finalizers_are_changed_on_the_very_object_that_was_seen() -> None:
+    read = custom(MODELS, model(finalizers=["other/one", "halimede.io/nodes"]))
+    assert finalizer_patch(read, ["other/one"]) == {
+        "metadata": {"resourceVersion": "12", "uid": "u1", "finalizers": ["other/one"]}
+    }
+    assert finalizer_patch(read, [])["metadata"]["finalizers"] is None
+
+
+def test_a_pod_is_cut_down_to_what_tells_how_it_fares() -> None:
+    container = {"name": "w", "ready": True, "restartCount": 2, "state": {"running": {}}, "imageID": "x", "image": "y"}
+    pod = {
+        "metadata": {"name": "p", "namespace": "shop", "uid": "u", "labels": {"a": "b"}, "annotations": {"long": "x"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "w", "env": []}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [container]},
+    }
+    assert trimmed_pod(pod) == {
+        "metadata": {"name": "p", "namespace": "shop", "uid": "u", "labels": {"a": "b"}},
+        "spec": {"nodeName": "n1"},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"name": "w", "ready": True, "restartCount": 2, "state": {"running": {}}}],
+        },
+    }
+    assert trimmed_pod({"metadata": {"name": "p"}}) == {"metadata": {"name": "p"}, "spec": {}, "status": {}}
+
+
+def test_an_object_belongs_to_its_controller_a_pod_to_the_service_of_its_labels() -> None:
+    owner = {
+        "apiVersion": "neptune.io/v1alpha1",
+        "kind": "JointInferenceService",
+        "name": "helmet",
+        "uid": "u",
+        "controller": True,
+    }
+    key = Key("jointinferenceservices", "shop", "helmet")
+    metadata = {"namespace": "shop", "name": "x"}
+    assert service_of({"metadata": {**metadata, "ownerReferences": [owner]}}) == (key, "u")
+    assert service_of({"metadata": {**metadata, "ownerReferences": [{**owner, "controller": False}]}}) is None
+    replica_set = {**owner, "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "helmet-1", "uid": "r"}
+    labels = {"jointinferenceservice.sedna.io/name": "helmet", "jointinferenceservice.sedna.io/uid": "u"}
+    assert service_of({"metadata": {**metadata, "ownerReferences": [replica_set], "labels": labels}}) == (key, "u")
+    assert service_of({"metadata": {**metadata, "ownerReferences": [replica_set]}}) is None
+    assert DEPLOYMENTS.kind == "Deployment"
+
+
+def test_reports_are_what_a_status_says_of_nodes_that_have_said_something() -> None:
+    counts = TaskInfo(inference_number=7)
+    nodes = [
+        NodeSummary(node="running", online=True, phase="Running", task_info=counts),
+        NodeSummary(node="failed", online=True, phase="Failed", reason="WorkerFailed", message="it fell"),
+        NodeSummary(node="away", online=False, phase="Pending", reason="NodeOffline", task_info=counts),
+        NodeSummary(node="silent", online=True, phase="Pending", reason="Preparing"),
+        NodeSummary(node="cloud", online=True, phase="Running", task_info=TaskInfo(served=9)),
+    ]
+    status = msgspec.to_builtins(Status(phase="Running", observed_generation=3, nodes=nodes))
+    stored = custom(MODELS, {**model(), "status": status}).stored
+    assert stored is not None
+    reports = {report.node: report for report in reports_of(stored)}
+    assert reports.keys() == {"running", "failed", "away", "cloud"}
+    assert {node for node, report in reports.items() if report.live} == {"running", "failed", "cloud"}
+    assert {node for node, report in reports.items() if report.edge} == {"running", "away"}
+    assert reports["away"].status.output.task_info == counts  # type: ignore[union-attr]
+    assert (reports["failed"].status.reason, reports["failed"].status.message) == ("WorkerFailed", "it fell")
+    assert {(report.status.uid, report.status.observed_generation) for report in reports.values()} == {("u1", 3)}

@@ -1,0 +1,136 @@
+"""How a model gets into a pod."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from halimede.models import local_path
+from services.gm.workloads.delivery import host_file
+from tests.unit.gm.workloads.world import (
+    SECRETS,
+    SETTINGS,
+    built,
+    container,
+    environment,
+    model,
+    pod,
+    reasons,
+    service,
+    template,
+)  # fmt: skip
+
+DIGEST = "0123456789abcdef" * 4
+
+
+def fetch(*models: Any, role: str = "edge", **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = pod(built(service(), *models, **more), role)["initContainers"][0]
+    assert found["name"] == "fetch"
+    return found
+
+
+def test_a_model_of_the_web_is_downloaded_through_the_nodes_cache() -> None:
+    small = model(url="https://me:word@models.example:8443/a/small.onnx?token=t", sha256=DIGEST)
+    found = fetch(small)
+    assert found["image"] == SETTINGS.fetcher_image
+    assert found["command"] == ["python", "-m", "halimede.models"]
+    assert found["args"] == [
+        "--url", small.spec.url, "--sha256", DIGEST, "--cache", "/var/lib/halimede/models",
+        "--out", "/downloads/models.example/a/small.onnx",
+    ]  # fmt: skip
+    cache = next(m for m in found["volumeMounts"] if m["name"] == "halimede-cache")
+    assert (cache["mountPath"], cache["subPathExpr"]) == ("/var/lib/halimede/models", "$(NODE_NAME)/models")
+    volumes = {v["name"]: v for v in pod(built(service(), small))["volumes"]}
+    assert volumes["halimede-cache"]["hostPath"] == {"path": "/var/lib/halimede/nodes", "type": "DirectoryOrCreate"}
+    assert found["securityContext"]["runAsNonRoot"] is True
+    assert {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in found["env"]
+
+
+def test_a_site_may_do_without_a_cache_on_its_nodes() -> None:
+    settings = replace(SETTINGS, node_cache="")
+    volumes = {v["name"]: v for v in pod(built(settings=settings))["volumes"]}
+    assert volumes["halimede-cache"] == {"name": "halimede-cache", "emptyDir": {}}
+    assert "subPathExpr" not in fetch(settings=settings)["volumeMounts"][1]
+
+
+@pytest.mark.parametrize(
+    "url", ["/data/models/big.onnx", "file:///data/models/big.onnx", "file://localhost/data/models/big.onnx"]
+)
+def test_a_file_of_the_node_is_mounted_and_verified_only(url: str) -> None:
+    of = built(service(), model("big", url, sha256=DIGEST))
+    assert environment(of, "cloud")["MODEL_URL"] == "/home/data/data/models/big.onnx"
+    spec = pod(of, "cloud")
+    assert spec["initContainers"][0]["args"] == [
+        "--url",
+        "/home/data/data/models/big.onnx",
+        "--sha256",
+        DIGEST,
+        "--check",
+    ]
+    mount = {"name": "halimede-model", "mountPath": "/home/data/data/models", "readOnly": True}
+    assert mount in spec["containers"][0]["volumeMounts"]
+    assert spec["initContainers"][0]["volumeMounts"] == [mount]
+    volume = {"name": "halimede-model", "hostPath": {"path": "/data/models", "type": "Directory"}}
+    assert volume in spec["volumes"]
+
+
+def test_s3_takes_its_keys_from_a_secret_whose_data_nobody_reads() -> None:
+    small = model(url="s3://bucket/a/small.onnx", credentialName="keys")
+    secrets = {**SECRETS, "keys": {"annotations": {"s3-endpoint": "minio.example:9000", "s3-usehttps": "0"}}}
+    found = {v["name"]: v for v in fetch(small, secrets=secrets)["env"]}
+    assert found["S3_ENDPOINT_URL"]["value"] == "http://minio.example:9000"
+    assert found["ACCESS_KEY_ID"]["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": "ACCESS_KEY_ID"}}
+    assert found["SECRET_ACCESS_KEY"]["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": "SECRET_ACCESS_KEY"}}
+    of = built(service(), small, secrets=secrets)
+    assert environment(of)["MODEL_URL"] == "/downloads/bucket/a/small.onnx"
+    assert "SECRET_ACCESS_KEY" not in environment(of), "the worker has no business with it"
+    whole = {**SECRETS, "keys": {"metadata": {"annotations": {"s3-endpoint": "s3.example"}}}}
+    assert {"name": "S3_ENDPOINT_URL", "value": "https://s3.example"} in fetch(small, secrets=whole)["env"]
+
+
+@pytest.mark.parametrize(("mode", "fetched"), [("http", False), ("HTTPS", False), ("local", True), (None, True)])
+def test_an_endpoint_of_a_language_model_is_not_downloaded(mode: str | None, *, fetched: bool) -> None:
+    env = [{"name": "MODEL_LOAD_MODE", "value": mode}] if mode else []
+    url = "https://llm.example/v1/chat"
+    spec = pod(of := built(service(edge=template(container(env=env))), model(url=url)))
+    assert bool(spec["initContainers"]) is fetched
+    assert (environment(of)["MODEL_URL"] == url) is not fetched
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("https://h/../../etc/passwd", "/downloads/h/etc/passwd"),
+        ("https://h/%2e%2e/%2e%2e/etc/x", "/downloads/h/etc/x"),
+        ("https://../x", "/downloads/model/x"),
+        ("https://h", "/downloads/h/model"),
+        ("https://h/", "/downloads/h/model"),
+        ("http://[x", "/downloads/model"),
+        ("https://a%2fb/x", "/downloads/a%2fb/x"),
+        ("file://elsewhere/x", "/downloads/elsewhere/x"),
+    ],
+)
+def test_nothing_is_written_outside_of_the_downloads(url: str, path: str) -> None:
+    args = fetch(model(url=url))["args"]
+    assert args[args.index("--out") + 1] == path
+
+
+def test_variables_in_an_address_are_no_variables() -> None:
+    args = fetch(model(url="https://evil.example/$(SECRET_ACCESS_KEY)"))["args"]
+    assert args[1] == "https://evil.example/$$(SECRET_ACCESS_KEY)"
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/shadow", "/data/../etc/shadow", "/shadow", "file:///etc/x", "file:///data/%2e%2e/x"]
+)
+def test_a_model_opens_no_folder_that_the_operator_has_not_opened(path: str) -> None:
+    of = built(service(), model(url=path))
+    assert (reasons(of), of.kept) == (["HostPathNotAllowed"], {"edge"})
+    assert "spec.edgeWorker.model.name: Model small: spec.url" in of.problems[0].message
+
+
+@pytest.mark.parametrize("url", ["/a/b", "file:///a/b", "file://localhost/a/%20b"])
+def test_gm_and_fetcher_find_the_same_file(url: str) -> None:
+    assert host_file(url) == str(local_path(url))

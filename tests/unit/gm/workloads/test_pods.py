@@ -1,0 +1,186 @@
+"""What pods say: statuses as kubelet and scheduler write them, in the words that people know."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from services.gm.cluster.port import Ref
+from services.gm.workloads.pods import PodView, read_pods
+from tests.unit.gm.workloads.world import built, container, service, template
+
+SIDECAR = {"name": "agent", "image": "x"}  # its status comes first: the kubelet sorts by name
+OBJECTS = {
+    Ref.of(body): body
+    for body in built(service(edge={"spec": {**template()["spec"], "containers": [container(), SIDECAR]}})).objects
+}
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+CREATING = {"waiting": {"reason": "ContainerCreating"}}
+AGENT = {"name": "agent", "state": RUNNING, "restartCount": 9}
+
+
+def pod(
+    status: dict[str, Any] | None = None, *, role: str = "edge", name: str = "p", **metadata: Any
+) -> dict[str, Any]:
+    body = next(b for b in OBJECTS.values() if b["metadata"]["name"] == f"helmet-deployment-{role}")
+    labels = copy.deepcopy(body["spec"]["template"]["metadata"]["labels"])
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": name, "labels": labels, **metadata},
+        "spec": {"nodeName": "edge0"},
+        "status": {"phase": "Running", **(status or {})},
+    }
+
+
+def worker(state: dict[str, Any], last: dict[str, Any] | None = None, restarts: int = 0, **more: Any) -> dict[str, Any]:
+    said = {
+        "name": "worker",
+        "state": state,
+        "restartCount": restarts,
+        "lastState": {"terminated": last} if last else {},
+    }
+    return {"containerStatuses": [AGENT, said], **more}
+
+
+def fetching(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:
+    said = {"name": "fetch", "state": state, "lastState": {"terminated": last} if last else {}}
+    wait = {"waiting": {"reason": "PodInitializing"}}
+    return {
+        "phase": "Pending",
+        "initContainerStatuses": [said],
+        "containerStatuses": [{"name": "worker", "state": wait}],
+    }
+
+
+def seen(status: dict[str, Any], **more: Any) -> PodView:
+    (view,) = read_pods(OBJECTS, [pod(status)], **more)
+    return view
+
+
+def test_a_worker_that_runs() -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    view = seen(worker(RUNNING, restarts=2, conditions=ready))
+    assert view == PodView("edge", "p", "edge0", "Running", ready=True, restarts=2)
+    assert seen(worker(RUNNING)).ready is False
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("ImagePullBackOff", 'Back-off pulling image "x"'),
+        ("ErrImagePull", "not found"),
+        ("InvalidImageName", "couldn't parse image name"),
+        ("CreateContainerConfigError", 'secret "x" not found'),
+        ("CreateContainerError", "no such device"),
+    ],
+)
+def test_a_worker_that_cannot_start(reason: str, message: str) -> None:
+    view = seen(worker({"waiting": {"reason": reason, "message": message}}, phase="Pending"))
+    assert (view.phase, view.reason) == ("Failed", reason)
+    assert view.message == f"container worker: {message}"
+
+
+def test_a_worker_that_keeps_ending() -> None:
+    loop = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}
+    view = seen(worker(loop, {"reason": "Error", "exitCode": 2, "message": "MODEL_URL: '' is not accepted\n"}, 5))
+    assert (view.phase, view.reason, view.restarts) == ("Failed", "CrashLoopBackOff", 5)
+    assert view.message == "container worker: MODEL_URL: '' is not accepted"
+    view = seen(worker(loop, {"reason": "OOMKilled", "exitCode": 137}, 5))
+    assert (view.phase, view.reason) == ("Failed", "OOMKilled")
+    assert "took more memory than its limit allows" in view.message
+    view = seen(worker({"terminated": {"reason": "Error", "exitCode": 3}}))
+    assert (view.phase, view.reason, view.message) == ("Failed", "Error", "container worker: it ended with code 3")
+
+
+def test_a_worker_that_runs_again_is_not_what_it_was() -> None:
+    view = seen(worker(RUNNING, {"reason": "OOMKilled", "exitCode": 137}, 1))
+    assert (view.phase, view.reason, view.restarts) == ("Running", "", 1)
+
+
+def test_a_model_that_cannot_be_fetched_says_why_while_the_fetcher_waits() -> None:
+    why = {"reason": "Error", "exitCode": 1, "message": "https://me:word@h/x?token=1 answered with HTTP status 404\n"}
+    for state, last in (({"waiting": {"reason": "CrashLoopBackOff"}}, why), ({"terminated": why}, None)):
+        view = seen(fetching(state, last))
+        assert (view.phase, view.reason) == ("Failed", "FetchFailed")
+        assert view.message == "https://***@h/x?*** answered with HTTP status 404"
+    pull = {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}
+    assert seen(fetching(pull)).reason == "ImagePullBackOff"
+
+
+@pytest.mark.parametrize("state", [RUNNING, {"terminated": {"exitCode": 0, "reason": "Completed"}}, CREATING, {}])
+def test_a_pod_that_is_being_made_is_pending(state: dict[str, Any]) -> None:
+    view = seen(fetching(state))
+    assert (view.phase, view.reason) == ("Pending", "PodInitializing")
+    assert seen({"phase": "Pending"}).reason == "ContainerCreating"
+
+
+def test_a_pod_without_a_node() -> None:
+    text = "0/3 nodes are available: 3 Insufficient cpu."
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}
+    view = seen({"phase": "Pending", "conditions": [said]})
+    assert (view.phase, view.reason, view.message) == ("Pending", "Unschedulable", text)
+
+
+def test_a_pod_that_was_evicted() -> None:
+    view = seen({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."})
+    assert (view.phase, view.reason, view.message) == ("Failed", "Evicted", "The node was low on resource: memory.")
+
+
+def test_a_pod_that_ended_for_good_counts_until_another_is_in_its_place() -> None:
+    def evicted(name: str, born: str) -> dict[str, Any]:
+        return pod({"phase": "Failed", "reason": "Evicted"}, name=name, creationTimestamp=born)
+
+    old, new = evicted("b", "2026-01-01T00:00:00Z"), evicted("a", "2026-01-02T00:00:00Z")
+    assert [view.name for view in read_pods(OBJECTS, [new, old])] == ["a"]
+    assert [view.name for view in read_pods(OBJECTS, [old, new, pod(name="c"), pod(role="cloud", name="d")])] == [
+        "c",
+        "d",
+    ]
+    assert [view.name for view in read_pods(OBJECTS, [old, pod(role="cloud", name="d")])] == ["b", "d"]
+
+
+def test_a_sidecar_in_trouble_is_told_and_the_worker_runs() -> None:
+    bad = {"name": "agent", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}
+    view = seen({"containerStatuses": [bad, {"name": "worker", "state": RUNNING}]})
+    assert (view.phase, view.reason) == ("Running", "ImagePullBackOff")
+    assert view.message == "container agent: no"
+
+
+def test_a_pod_on_a_node_that_nobody_reaches_goes_on() -> None:
+    status = worker(RUNNING, conditions=[{"type": "Ready", "status": "True"}])
+    view = seen(status, lost={"edge0"})
+    assert (view.phase, view.ready, view.reason) == ("Running", False, "NodeLost")
+    assert "edge0" in view.message
+    assert seen({**status, "reason": "NodeLost"}).reason == "NodeLost"
+    assert seen(status, lost={"edge1"}).reason == ""
+
+
+def test_which_pods_run_the_present_template() -> None:
+    old = pod(worker(RUNNING), name="old")
+    old["metadata"]["labels"]["halimede.io/template"] = "earlier"
+    views = read_pods(OBJECTS, [old, pod(worker(RUNNING), name="new")])
+    assert [(view.name, view.current) for view in views] == [("new", True), ("old", False)]
+    assert not read_pods({}, [pod(worker(RUNNING))])[0].current
+
+
+def test_pods_on_their_way_out_and_those_of_others_do_not_count() -> None:
+    leaving = pod(worker(RUNNING), deletionTimestamp="2026-01-01T00:00:00Z")
+    foreign = pod(worker(RUNNING))
+    foreign["metadata"]["labels"] = {}
+    assert read_pods(OBJECTS, [leaving, foreign]) == ()
+
+
+def test_they_come_by_role_and_name() -> None:
+    pods = [pod(role="cloud", name="a"), pod(name="c"), pod(name="b")]
+    assert [(view.role, view.name) for view in read_pods(OBJECTS, pods)] == [
+        ("edge", "b"),
+        ("edge", "c"),
+        ("cloud", "a"),
+    ]
+
+
+def test_messages_are_bounded_and_keep_their_end() -> None:
+    view = seen({"phase": "Failed", "reason": "Evicted", "message": "x" * 5000 + " the end"})
+    assert len(view.message) < 1100
+    assert view.message.endswith("the end")

@@ -1,0 +1,81 @@
+"""What an operator decides about pods, read and checked."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede.errors import InvalidFieldError
+from services.gm.workloads.settings import PodSettings, parse, read
+
+BROKER = {"broker": "mqtts://broker:8883"}
+EVERYTHING: dict[str, Any] = {
+    **BROKER, "workerImage": "r/w:1", "fetcherImage": "r/l:1", "images": {"tensorflow:1.18": "r/tf"},
+    "pullPolicy": "Always", "pullSecrets": ["key"], "edgeSecret": "e", "cloudSecret": "c", "credentials": False,
+    "hostPaths": ["/data"], "allowedImages": ["r/"], "nodeCache": "", "privileged": True, "port": 9200,
+    "env": {"OTEL_SERVICE_NAME": "x"},
+}  # fmt: skip
+
+
+def test_the_least_is_a_broker(tmp_path: Path) -> None:
+    file = tmp_path / "pods.json"
+    file.write_bytes(msgspec.json.encode(BROKER))
+    assert read(file, {}) == PodSettings("mqtts://broker:8883")
+    assert read(None, {"HALIMEDE_PODS_BROKER": "broker"}) == PodSettings("broker")
+
+
+def test_everything_can_be_said() -> None:
+    settings = parse(EVERYTHING, {})
+    plain = PodSettings("x")
+    assert [f.name for f in fields(plain) if getattr(settings, f.name) == getattr(plain, f.name)] == []
+    assert settings.images == {"tensorflow:1.18": "r/tf"}
+    assert settings.host_paths == ("/data",)
+
+
+def test_the_environment_goes_before_the_file() -> None:
+    environ = {
+        "HALIMEDE_PODS_BROKER": "other", "HALIMEDE_PODS_WORKER_IMAGE": "w:2", "HALIMEDE_PODS_FETCHER_IMAGE": "l:2",
+    }  # fmt: skip
+    settings = parse(EVERYTHING, environ)
+    assert (settings.broker, settings.worker_image, settings.fetcher_image) == ("other", "w:2", "l:2")
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"broker": ""}, "pods.broker"),
+        ({"broker": "http://x"}, "pods.broker"),
+        ({"workerImages": "x"}, "pods.workerImages"),
+        ({"hostPaths": ["data"]}, "pods.hostPaths[0]"),
+        ({"hostPaths": ["/data", "/a/../b"]}, "pods.hostPaths[1]"),
+        ({"hostPaths": "/data"}, "pods.hostPaths"),
+        ({"allowedImages": [""]}, "pods.allowedImages[0]"),
+        ({"nodeCache": "var"}, "pods.nodeCache"),
+        ({"edgeSecret": "A b"}, "pods.edgeSecret"),
+        ({"cloudSecret": "../x"}, "pods.cloudSecret"),
+        ({"pullSecrets": ["ok", "A"]}, "pods.pullSecrets[1]"),
+        ({"pullPolicy": "Sometimes"}, "pods.pullPolicy"),
+        ({"port": 80}, "pods.port"),
+        ({"env": {"A=B": "x"}}, "pods.env"),
+        ({"credentials": "yes"}, "pods.credentials"),
+    ],
+)
+def test_what_is_not_accepted_is_named(more: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        parse({**BROKER, **more}, {})
+    assert caught.value.field.startswith(field)
+
+
+@pytest.mark.parametrize("text", ["", "{", "broker: x", "[]", "\xff"])
+def test_a_file_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "pods.json"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidFieldError) as caught:
+        read(file, {})
+    assert "pods" in caught.value.field
+    with pytest.raises(InvalidFieldError, match=r"--pods-config: .*name a JSON file"):
+        read(tmp_path / "missing", {})

@@ -1,0 +1,209 @@
+"""The user's template stays as he wrote it; what a worker needs is merged in."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede.worker.settings import read
+from tests.unit.gm.workloads.world import (
+    SETTINGS,
+    UID,
+    built,
+    container,
+    environment,
+    model,
+    neptune,
+    objects,
+    pod,
+    reasons,
+    service,
+    template,
+)  # fmt: skip
+
+OURS = {"image": "registry.example/halimede/worker:1"}
+
+
+def test_a_worker_is_told_who_it_is_and_where_things_are() -> None:
+    told = environment(built())
+    assert told["WORKER_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert told["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert told.items() >= {
+        "NAMESPACE": "default", "SERVICE_NAME": "helmet", "SERVICE_UID": UID,
+        "MODEL_URL": "/downloads/models.example/a/small.onnx",
+        "HALIMEDE_BROKER": SETTINGS.broker, "HALIMEDE_CREDENTIALS": "/etc/halimede/broker",
+        "HALIMEDE_STATE": "/var/lib/halimede/state", "HALIMEDE_HTTP": "0.0.0.0:9101",
+        "DATA_PATH_PREFIX": "/home/data", "GRACE_S": "24", "LC_PERIOD": "1", "DEADLINE_MS": "2000",
+        "HEM_NAME": "IBT", "HEM_PARAMETERS": '[{"key":"threshold_img","value":"0.9"}]',
+        "LC_SERVER": SETTINGS.broker, "BIG_MODEL_IP": "helmet-cloud.default", "BIG_MODEL_PORT": "5000",
+    }.items()  # fmt: skip
+    cloud = environment(built(), "cloud")
+    assert cloud["BIG_MODEL_BIND_PORT"] == "5000"
+    assert not cloud.keys() & {"HEM_NAME", "LC_SERVER", "BIG_MODEL_IP"}
+
+
+@pytest.mark.parametrize("role", ["edge", "cloud"])
+def test_a_worker_understands_what_it_is_told(role: Any) -> None:
+    told = environment(built(), role)
+    settings = read(role, {**told, "WORKER_NAME": "helmet-deployment-x", "NODE_NAME": "edge0"})
+    assert settings.uid == UID
+    assert settings.model.format == "onnx"
+    assert settings.grace_s == 24
+
+
+def test_no_url_of_a_model_is_told() -> None:
+    text = msgspec.json.encode(pod(built())["containers"]).decode()
+    assert "token" not in text
+    assert msgspec.json.decode(environment(built())["MODEL_SPEC"])["url"] == "/downloads/models.example/a/small.onnx"
+
+
+def test_facts_stand_before_the_users_variables_and_defaults_yield_to_them() -> None:
+    secret = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    given = [{"name": "NAMESPACE", "value": "other"}, {"name": "LC_PERIOD", "value": "30"}, secret]
+    given += [{"name": "WORKER_NAME", "value": "me"}, {"name": "MINE", "value": "$(NAMESPACE)/x"}]
+    told = environment(built(service(edge=template(container(env=given)))))
+    assert (told["NAMESPACE"], told["LC_PERIOD"], told["KEY"]) == ("default", "30", secret["valueFrom"])
+    assert told["WORKER_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    names = [v["name"] for v in pod(built(service(edge=template(container(env=given)))))["containers"][0]["env"]]
+    assert names.index("NAMESPACE") < names.index("MINE"), "the user's may refer to ours"
+
+
+def test_settings_add_variables_that_yield() -> None:
+    settings = replace(SETTINGS, env={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel:4318", "LC_PERIOD": "5"})
+    told = environment(built(settings=settings))
+    assert (told["OTEL_EXPORTER_OTLP_ENDPOINT"], told["LC_PERIOD"]) == ("http://otel:4318", "5")
+
+
+def test_the_template_is_kept_whole() -> None:
+    sidecar = {"name": "log", "image": "x/log", "resources": {"limits": {"memory": "64Mi"}}}
+    first = container(
+        command=["python"], resources={"limits": {"cpu": "500m", "nvidia.com/gpu": 1}},
+        livenessProbe={"exec": {"command": ["true"]}}, envFrom=[{"configMapRef": {"name": "c"}}],
+        volumeMounts=[{"name": "data", "mountPath": "/d"}], securityContext={"runAsUser": 5},
+    )  # fmt: skip
+    whole = {
+        "metadata": {"labels": {"team": "a", "app.sedna.io": "x"}, "annotations": {"note": "b"}, "finalizers": ["x/y"]},
+        "spec": {
+            "containers": [first, sidecar], "initContainers": [{"name": "prepare", "image": "x/init"}],
+            "volumes": [{"name": "data", "hostPath": {"path": "/data/in"}}],
+            "nodeSelector": {"zone": "a"}, "tolerations": [{"operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"x": 1}}, "terminationGracePeriodSeconds": 100, "priorityClassName": "low",
+        },
+    }  # fmt: skip
+    before = copy.deepcopy(whole)
+    of = built(service(edge=whole))
+    made = objects(of)["Deployment/helmet-deployment-edge"]["spec"]["template"]
+    spec = made["spec"]
+    assert whole == before
+    for name in ("nodeSelector", "tolerations", "affinity", "terminationGracePeriodSeconds", "priorityClassName"):
+        assert spec[name] == whole["spec"][name]
+    assert spec["containers"][1] == sidecar
+    assert [c["name"] for c in spec["initContainers"]] == ["fetch", "prepare"]
+    worker = spec["containers"][0]
+    for name in ("image", "command", "resources", "livenessProbe", "envFrom", "securityContext"):
+        assert worker[name] == first[name]
+    assert "readinessProbe" not in worker, "nobody knows what a foreign image can bear"
+    assert worker["volumeMounts"][0] == {"name": "data", "mountPath": "/d"}
+    assert spec["volumes"][0] == whole["spec"]["volumes"][0]
+    assert made["metadata"]["annotations"] == {"note": "b"}
+    assert made["metadata"]["labels"]["team"] == "a"
+    assert made["metadata"]["labels"]["app.sedna.io"] == "helmet-deployment-edge"
+    assert "finalizers" not in made["metadata"]
+    assert environment(of)["GRACE_S"] == "80"
+
+
+def test_what_a_pod_gets_beside() -> None:
+    spec = pod(built())
+    worker = spec["containers"][0]
+    assert (spec["nodeName"], spec["restartPolicy"], spec["automountServiceAccountToken"]) == ("edge0", "Always", False)
+    volumes = {v["name"]: v for v in spec["volumes"]}
+    assert volumes["halimede-broker"]["secret"] == {"secretName": "halimede-edge-worker"}
+    assert volumes["halimede-state"]["emptyDir"] == {}
+    mounts = {m["mountPath"]: m for m in worker["volumeMounts"]}
+    assert mounts["/etc/halimede/broker"]["readOnly"] is True
+    assert mounts["/downloads"]["readOnly"] is True
+    assert "/var/lib/halimede/state" in mounts
+    assert "halimede-cache" not in {m["name"] for m in worker["volumeMounts"]}, "the cache is the node's"
+    secret = {v["name"]: v for v in pod(built(), "cloud")["volumes"]}["halimede-broker"]
+    assert secret["secret"] == {"secretName": "halimede-cloud-worker"}
+    kept = pod(built(service(edge=template(automountServiceAccountToken=True))))
+    assert kept["automountServiceAccountToken"] is True
+
+
+def test_without_an_image_it_is_our_worker_with_probes_and_no_rights() -> None:
+    worker = pod(built(service(edge=template({"args": ["--verbose"]}))))["containers"][0]
+    assert worker["name"] == "worker"
+    assert worker["image"] == SETTINGS.worker_image
+    assert worker["args"] == ["edge", "--verbose"]
+    assert worker["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 9101}
+    assert worker["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 9101}
+    assert worker["securityContext"] == {
+        "runAsNonRoot": True, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+    }  # fmt: skip
+    assert "/tmp" in {m["mountPath"] for m in worker["volumeMounts"]}
+    assert pod(built(service(edge=template({**OURS, "args": ["edge"]}))))["containers"][0]["args"] == ["edge"]
+
+
+def test_what_the_user_says_of_our_own_container_stands() -> None:
+    first = {**OURS, "securityContext": {"readOnlyRootFilesystem": False}, "readinessProbe": {"tcpSocket": {"port": 1}}}
+    first["env"] = [{"name": "HALIMEDE_HTTP", "value": "off"}]
+    worker = pod(built(service(edge=template(first, securityContext={"runAsUser": 0}))))["containers"][0]
+    assert worker["securityContext"]["readOnlyRootFilesystem"] is False
+    assert "runAsNonRoot" not in worker["securityContext"]
+    assert worker["readinessProbe"] == {"tcpSocket": {"port": 1}}
+    assert "livenessProbe" not in worker, "nothing would answer it"
+
+
+def test_a_command_on_our_own_image_is_the_users_program() -> None:
+    worker = pod(built(service(edge=template({**OURS, "command": ["python", "mine.py"]}))))["containers"][0]
+    assert (worker["command"], worker.get("args"), worker.get("livenessProbe")) == (["python", "mine.py"], None, None)
+    assert worker["securityContext"]["runAsNonRoot"] is True
+
+
+def test_pulling_is_as_the_operator_says() -> None:
+    settings = replace(SETTINGS, pull_policy="Always", pull_secrets=("key", "user"))
+    edge = template({}, imagePullSecrets=[{"name": "user"}])
+    spec = pod(built(service(edge=edge), settings=settings))
+    assert spec["imagePullSecrets"] == [{"name": "user"}, {"name": "key"}]
+    assert spec["containers"][0]["imagePullPolicy"] == "Always"
+    assert spec["initContainers"][0]["imagePullPolicy"] == "Always"
+
+
+def test_the_neptune_form_gets_its_frameworks_image_its_script_and_its_parameters() -> None:
+    spec = pod(built(neptune()))
+    worker = spec["containers"][0]
+    assert worker["image"] == "registry.example/tf:1.18"
+    assert (worker["command"], worker["workingDir"]) == (["python3", "run.py"], "/data/code")
+    assert spec["nodeName"] == "edge0"
+    assert environment(built(neptune()))["nms_threshold"] == "0.6"
+    assert pod(built(neptune(), settings=replace(SETTINGS, images={})))["containers"][0]["image"] == "tensorflow:1.18"
+    said = service(edge=template({"image": "tensorflow:1.18"}))
+    assert pod(built(said))["containers"][0]["image"] == "tensorflow:1.18", "the table is for the neptune form"
+
+
+def test_a_folder_of_frames_is_mounted_where_the_worker_looks_for_it() -> None:
+    of = built(service(edgeWorker={"source": {"path": "/data/frames"}}))
+    assert {"name": "halimede-source", "mountPath": "/home/data/data/frames", "readOnly": True} in (
+        pod(of)["containers"][0]["volumeMounts"]
+    )
+    assert not [v for v in pod(of, "cloud")["volumes"] if v["name"] == "halimede-source"]
+    away = built(service(edgeWorker={"source": {"path": "/srv/frames"}}))
+    assert reasons(away) == ["HostPathNotAllowed"]
+    assert "spec.edgeWorker.source.path: '/srv/frames'" in away.problems[0].message
+
+
+def test_text_of_users_is_never_expanded_in_what_we_say() -> None:
+    labels = model(labels=["$(HALIMEDE_BROKER)", "$$"])
+    given = environment(built(service(), labels))["MODEL_SPEC"]
+    assert '"$$(HALIMEDE_BROKER)","$$$$"' in given
+
+
+def test_nulls_mean_nothing() -> None:
+    of = built(service(edge=template({**container(), "lifecycle": None}, affinity=None, initContainers=None)))
+    assert "affinity" not in pod(of)
+    assert "lifecycle" not in pod(of)["containers"][0]
