@@ -6,11 +6,12 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
+from halimede.api.schema import Column, Rule
 from halimede.errors import InvalidFieldError, one_line
 from halimede.messages import ResourceBody
 from halimede.names import Key, check_label, check_name
@@ -23,7 +24,12 @@ MAX_NODES_IN_BODY = 100_000
 
 
 class Spec(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of every typed part of a resource: unknown fields are errors."""
+    """Base of every typed part of a resource: unknown fields are errors.
+
+    ``rules`` say to the API server what ``check`` says here: which fields depend on one another.
+    """
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
 
 class ObjectMeta(Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -57,7 +63,11 @@ class Resource(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A registered kind. ``check`` looks at what types cannot say and raises InvalidFieldError."""
+    """A registered kind. ``check`` looks at what types cannot say and raises InvalidFieldError.
+
+    ``columns`` and ``name_limit`` are for the API server: what ``kubectl get`` shows, and whether names must be
+    such that services and labels can be named after the resource (their length; 0: any resource name will do).
+    """
 
     api_version: str
     kind: str
@@ -65,6 +75,8 @@ class Kind:
     short_names: tuple[str, ...]
     spec: type[Spec]
     check: Callable[[Any], None]
+    columns: tuple[Column, ...] = ()
+    name_limit: int = 0
 
 
 _kinds: dict[tuple[str, str], Kind] = {}
@@ -76,13 +88,15 @@ def register(
     plural: str,
     *short_names: str,
     check: Callable[[Any], None] = lambda _: None,
+    columns: tuple[Column, ...] = (),
+    name_limit: int = 0,
 ) -> Callable[[type[S]], type[S]]:
     """Register a spec class as the kind ``kind`` of ``api_version``."""
 
     def add(spec: type[S]) -> type[S]:
         if (api_version, kind) in _kinds:
             raise ValueError(f"{api_version} {kind} is registered twice")
-        _kinds[api_version, kind] = Kind(api_version, kind, plural, short_names, spec, check)
+        _kinds[api_version, kind] = Kind(api_version, kind, plural, short_names, spec, check, columns, name_limit)
         return spec
 
     return add

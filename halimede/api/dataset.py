@@ -7,9 +7,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, register
+from halimede.api.schema import AGE, PHASE, Column, OptionalName
 from halimede.names import check_name
 
 PLURAL = "datasets"
+NODE = Column("Node", ".spec.nodeName", "The node that has the data.")
 
 
 def check(spec: DatasetSpec) -> None:
@@ -18,11 +20,18 @@ def check(spec: DatasetSpec) -> None:
         check_name("spec.nodeName", spec.node_name)
 
 
-@register(SEDNA, "Dataset", PLURAL, "dataset", check=check)
+@register(SEDNA, "Dataset", PLURAL, "dataset", check=check, columns=(PHASE, NODE, AGE))
 class DatasetSpec(Spec, kw_only=True):
-    """Samples in a file (txt, csv) or a folder."""
+    """Samples in a file (txt, csv) or a folder of a node."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=4096)]
-    format: Annotated[str, Meta(min_length=1, max_length=64)]
-    node_name: Annotated[str, Meta(max_length=253)] = ""
-    credential_name: Annotated[str, Meta(max_length=253)] = ""
+    url: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=4096, description="Where the samples are: a file or folder on the node, or a URL."
+        ),
+    ]
+    format: Annotated[str, Meta(min_length=1, max_length=64, description="How the samples are listed: txt or csv.")]
+    node_name: Annotated[OptionalName, Meta(description="The node that has the data.")] = ""
+    credential_name: Annotated[
+        str, Meta(max_length=253, description="A Secret of the namespace that opens the URL.")
+    ] = ""

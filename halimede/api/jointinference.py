@@ -2,51 +2,89 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from halimede.api.autoscaling import Autoscaler, check_autoscaler
 from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.podtemplate import PodTemplate
+from halimede.api.schema import AGE, PHASE, SHAPE, Column, ObjectName, Path, Rule
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.names import check_name
 
 PLURAL = "jointinferenceservices"
+#: on Kubernetes a Service and labels are named after it, with suffixes
+NAME_LIMIT = 46
+ONE_SOURCE = "give one of cameras, path and url"
+PATH_FIX = "write an absolute path on the node"
+COLUMNS = (
+    PHASE,
+    Column("Active", ".status.active", "Workers that run.", "integer"),
+    Column("Failed", ".status.failed", "Workers that have failed.", "integer"),
+    Column(
+        "Upload", '.status.metrics[?(@.key=="uploadCloudRatio")].value', "Share of all samples that went to the cloud."
+    ),
+    AGE,
+)
+
+Template = Annotated[
+    dict[str, Any],
+    Meta(extra={SHAPE: PodTemplate}, description="The pod that runs the worker: a PodTemplateSpec."),
+]
+Hpa = Annotated[
+    dict[str, Any] | None,
+    Meta(extra={SHAPE: Autoscaler}, description="Scales the worker's pods with their load; Kubernetes only."),
+]
 
 
 class ModelRef(Spec, kw_only=True):
     """A Model of the same namespace."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=253)]
+    name: Annotated[ObjectName, Meta(description="Name of a Model of the same namespace.")]
 
 
 class DatasetRef(Spec, kw_only=True):
     """A Dataset of the same namespace."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=253)]
+    name: Annotated[ObjectName, Meta(description="Name of a Dataset of the same namespace.")]
 
 
 class Parameter(Spec, kw_only=True):
     """A key and a value, both text as in Sedna."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=128)]
-    value: Annotated[str, Meta(max_length=4096)]
+    key: Annotated[str, Meta(min_length=1, max_length=128, description="The parameter's name.")]
+    value: Annotated[str, Meta(max_length=4096, description="Its value: text, so put numbers in quotes.")]
 
 
 class HardExampleMining(Spec, kw_only=True):
     """The mining algorithm, such as IBT, CrossEntropy or Margin, and its parameters."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
-    parameters: Annotated[list[Parameter], Meta(max_length=32)] = []
+    name: Annotated[
+        str, Meta(min_length=1, max_length=128, description="The algorithm, such as IBT, CrossEntropy or Margin.")
+    ]
+    parameters: Annotated[list[Parameter], Meta(max_length=32, description="Parameters of the algorithm.")] = []
 
 
 class Source(Spec, kw_only=True):
     """Where the edge workers take frames from: camera topics, a folder of images on the node, or a stream's URL."""
 
-    cameras: Annotated[list[Label], Meta(max_length=64)] = []
-    path: Annotated[str, Meta(max_length=4096)] = ""
-    url: Annotated[str, Meta(max_length=4096)] = ""
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(has(self.cameras) && size(self.cameras) > 0 ? 1 : 0) + (has(self.path) && self.path != '' ? 1 : 0)"
+            " + (has(self.url) && self.url != '' ? 1 : 0) == 1",
+            ONE_SOURCE,
+        ),
+        Rule("!has(self.path) || self.path == '' || self.path.startsWith('/')", PATH_FIX, ".path"),
+    )
+
+    cameras: Annotated[
+        list[Label],
+        Meta(max_length=64, description="Cameras that publish frames to <namespace>/sedna/frames/<camera>."),
+    ] = []
+    path: Annotated[Path, Meta(description="A folder of images on the node: an absolute path.")] = ""
+    url: Annotated[str, Meta(max_length=4096, description="A stream's URL, such as rtsp://...")] = ""
 
 
 class EdgeWorker(Spec, kw_only=True):
@@ -56,20 +94,29 @@ class EdgeWorker(Spec, kw_only=True):
     ``deadlineMs`` is how long a hard sample may wait for the cloud before the edge answers it itself.
     """
 
-    model: ModelRef
-    hard_example_mining: HardExampleMining
-    template: dict[str, Any]
-    hpa: dict[str, Any] | None = None
-    source: Source | None = None
-    deadline_ms: Annotated[int, Meta(ge=1, le=600_000)] = 2000
+    model: Annotated[ModelRef, Meta(description="The small model.")]
+    hard_example_mining: Annotated[HardExampleMining, Meta(description="What tells hard samples from easy ones.")]
+    template: Template
+    hpa: Hpa = None
+    source: Annotated[
+        Source | None, Meta(description="Where frames come from; none: the camera that is named like the service.")
+    ] = None
+    deadline_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=600_000,
+            description="Milliseconds that a hard sample may wait for the cloud before the edge answers it itself.",
+        ),
+    ] = 2000
 
 
 class CloudWorker(Spec, kw_only=True):
     """The big model and the pod that runs it."""
 
-    model: ModelRef
-    template: dict[str, Any]
-    hpa: dict[str, Any] | None = None
+    model: Annotated[ModelRef, Meta(description="The big model.")]
+    template: Template
+    hpa: Hpa = None
 
 
 def check(spec: JointInferenceServiceSpec) -> None:
@@ -79,19 +126,30 @@ def check(spec: JointInferenceServiceSpec) -> None:
         template = convert(worker.template, PodTemplate, f"spec.{role}.template")
         if template.spec.node_name:
             check_name(f"spec.{role}.template.spec.nodeName", template.spec.node_name)
+        if worker.hpa is not None:
+            check_autoscaler(worker.hpa, f"spec.{role}.hpa")
     if spec.dataset:
         check_name("spec.dataset.name", spec.dataset.name)
     source = spec.edge_worker.source
     if source and sum(map(bool, (source.cameras, source.path, source.url))) != 1:
-        raise InvalidFieldError("spec.edgeWorker.source", source, "give one of cameras, path and url")
+        raise InvalidFieldError("spec.edgeWorker.source", source, ONE_SOURCE)
     if source and source.path and not source.path.startswith("/"):
-        raise InvalidFieldError("spec.edgeWorker.source.path", source.path, "write an absolute path on the node")
+        raise InvalidFieldError("spec.edgeWorker.source.path", source.path, PATH_FIX)
 
 
-@register(SEDNA, "JointInferenceService", PLURAL, "ji", "jointinferenceservice", check=check)
+@register(
+    SEDNA,
+    "JointInferenceService",
+    PLURAL,
+    "ji",
+    "jointinferenceservice",
+    check=check,
+    columns=COLUMNS,
+    name_limit=NAME_LIMIT,
+)
 class JointInferenceServiceSpec(Spec, kw_only=True):
-    """What a user asks of joint inference."""
+    """Joint inference: a small model at the edge answers, and asks a big one in the cloud about hard samples."""
 
-    edge_worker: EdgeWorker
-    cloud_worker: CloudWorker
-    dataset: DatasetRef | None = None
+    edge_worker: Annotated[EdgeWorker, Meta(description="The small model's worker, on the nodes where frames are.")]
+    cloud_worker: Annotated[CloudWorker, Meta(description="The big model's worker, which answers hard samples.")]
+    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset that the nodes are to have.")] = None

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
+from halimede.api.schema import AGE, PHASE, Column, Rule
 from halimede.errors import InvalidFieldError
 
 PLURAL = "models"
 SCHEMES = ("file://", "http://", "https://", "s3://", "/")
+SCHEME_FIX = "use an absolute path or file://, http://, https:// or s3://"
+STD_FIX = "use values other than 0"
+COLUMNS = (
+    PHASE,
+    Column("Format", ".spec.format", "The model's format."),
+    Column("Ready", ".status.active", "Nodes that have the model ready.", "integer"),
+    AGE,
+)
+
+Extent = Annotated[int, Meta(ge=1, le=8192)]
+PerChannel = Annotated[list[float], Meta(max_length=16)]
+SocVersions = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=64)]
 
 
 class Step(Spec, tag_field="op", tag=str.lower, kw_only=True):
@@ -24,56 +37,99 @@ class Grayscale(Step, kw_only=True):
 class Resize(Step, kw_only=True):
     """Scale the picture to ``width`` x ``height`` pixels."""
 
-    width: Annotated[int, Meta(ge=1, le=8192)]
-    height: Annotated[int, Meta(ge=1, le=8192)]
+    width: Annotated[Extent, Meta(description="Width in pixels.")]
+    height: Annotated[Extent, Meta(description="Height in pixels.")]
 
 
 class Scale(Step, kw_only=True):
     """Multiply by ``factor``, then subtract ``mean`` and divide by ``std`` (one value, or one a channel)."""
 
-    factor: float = 1.0
-    mean: Annotated[list[float], Meta(max_length=16)] = []
-    std: Annotated[list[float], Meta(max_length=16)] = []
+    rules: ClassVar[tuple[Rule, ...]] = (Rule("!has(self.std) || self.std.all(value, value != 0.0)", STD_FIX, ".std"),)
+
+    factor: Annotated[float, Meta(description="What every value is multiplied by first (default 1).")] = 1.0
+    mean: Annotated[PerChannel, Meta(description="What is subtracted then: one value, or one a channel.")] = []
+    std: Annotated[PerChannel, Meta(description="What it is divided by at last: one value, or one a channel.")] = []
 
 
 class Layout(Step, kw_only=True):
     """Order of the axes that the model wants: ``hwc``, ``chw`` or ``flat``."""
 
-    order: Literal["hwc", "chw", "flat"]
+    order: Annotated[Literal["hwc", "chw", "flat"], Meta(description="Order of the axes that the model wants.")]
 
 
 class Cast(Step, kw_only=True):
     """Element type that the model wants."""
 
-    dtype: Literal["float32", "float16", "float64", "uint8", "int32", "int64"]
+    dtype: Annotated[
+        Literal["float32", "float16", "float64", "uint8", "int32", "int64"],
+        Meta(description="Element type that the model wants."),
+    ]
 
 
 class Postprocess(Spec, kw_only=True):
     """How the model's output is read: the output's name (empty: the float output), and its activation."""
 
-    task: Literal["classification", "detection"] = "classification"
-    output: Annotated[str, Meta(max_length=256)] = ""
-    activation: Literal["none", "softmax", "sigmoid"] = "none"
+    task: Annotated[Literal["classification", "detection"], Meta(description="What the model finds.")] = (
+        "classification"
+    )
+    output: Annotated[
+        str, Meta(max_length=256, description="Name of the output that is read; empty: the one of floats.")
+    ] = ""
+    activation: Annotated[
+        Literal["none", "softmax", "sigmoid"], Meta(description="What makes scores of the output's values.")
+    ] = "none"
 
 
 def check(spec: ModelSpec) -> None:
     """Check what types cannot say."""
     if not spec.url.startswith(SCHEMES):
-        raise InvalidFieldError("spec.url", spec.url, "use an absolute path or file://, http://, https:// or s3://")
+        raise InvalidFieldError("spec.url", spec.url, SCHEME_FIX)
     for i, step in enumerate(spec.preprocess):
         if isinstance(step, Scale) and 0 in step.std:
-            raise InvalidFieldError(f"spec.preprocess[{i}].std", step.std, "use values other than 0")
+            raise InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
 
 
-@register(SEDNA, "Model", PLURAL, "model", check=check)
+@register(SEDNA, "Model", PLURAL, "model", check=check, columns=COLUMNS)
 class ModelSpec(Spec, kw_only=True):
-    """A model file. ``sha256`` is checked before the file is used; ``labels`` name the classes in order."""
+    """A model: where its file is, how a frame becomes its input, and how its output is read."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=4096)]
-    format: Annotated[str, Meta(min_length=1, max_length=64)]
-    credential_name: Annotated[str, Meta(max_length=253)] = ""
-    device_soc_versions: Annotated[list[str], Meta(max_length=64)] = []
-    sha256: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
-    labels: Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=10_000)] = []
-    preprocess: Annotated[list[Grayscale | Resize | Scale | Layout | Cast], Meta(max_length=16)] = []
-    postprocess: Postprocess | None = None
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(" || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES), SCHEME_FIX, ".url"),
+    )
+
+    url: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=4096,
+            description="Where the model is: an absolute path on the node, or a file, http, https or s3 URL.",
+        ),
+    ]
+    format: Annotated[str, Meta(min_length=1, max_length=64, description="The model's format, such as onnx.")]
+    credential_name: Annotated[
+        str,
+        Meta(max_length=253, description="A Secret of the namespace with ACCESS_KEY_ID and SECRET_ACCESS_KEY, for s3."),
+    ] = ""
+    device_soc_versions: Annotated[
+        SocVersions, Meta(description="Chips that the model is made for, as Sedna lists them.")
+    ] = field(name="device_soc_versions", default=[])
+    soc_versions: Annotated[SocVersions, Meta(description="Another spelling of device_soc_versions.")] = field(
+        name="deviceSocVersions", default=[]
+    )
+    sha256: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            pattern="^([0-9a-f]{64})?$",
+            description="SHA-256 of the file in hexadecimal; checked before the file is used.",
+        ),
+    ] = ""
+    labels: Annotated[
+        list[Annotated[str, Meta(max_length=128)]],
+        Meta(max_length=10_000, description="Names of the classes, in the model's order."),
+    ] = []
+    preprocess: Annotated[
+        list[Grayscale | Resize | Scale | Layout | Cast],
+        Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
+    ] = []
+    postprocess: Annotated[Postprocess | None, Meta(description="How the model's output is read.")] = None

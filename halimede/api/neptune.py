@@ -6,49 +6,71 @@ Python; parameters become environment variables; the framework pair chooses the 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from halimede.api.base import NEPTUNE, SEDNA, Resource, Spec, register
-from halimede.api.jointinference import PLURAL, ModelRef, Parameter
+from halimede.api.jointinference import COLUMNS, NAME_LIMIT, PLURAL, ModelRef, Parameter
+from halimede.api.schema import PHASE, Column, ObjectName, Rule
 from halimede.errors import InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.names import check_name
 
 #: on every translated object: where it came from
 ORIGIN = "halimede.io/translated-from"
+FOLDER_FIX = "write an absolute path without '..'"
+FILE_FIX = "name a file below scriptDir"
+#: the seed's column shows the last condition, which is the present one
+STATUS = Column("status", ".status.conditions[-1].type", "The present condition.")
 
 
 class Algorithm(Spec, kw_only=True):
     """The mining algorithm; this form knows no parameters."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    name: Annotated[str, Meta(min_length=1, max_length=128, description="The algorithm, such as IBT or CrossEntropy.")]
 
 
 class WorkerSpec(Spec, kw_only=True):
     """The user's script, and the framework that it needs."""
 
-    script_dir: Annotated[str, Meta(min_length=1, max_length=4096)]
-    script_boot_file: Annotated[str, Meta(min_length=1, max_length=4096)]
-    framework_type: Annotated[str, Meta(min_length=1, max_length=64)]
-    framework_version: Annotated[str, Meta(min_length=1, max_length=64)]
-    parameters: Annotated[list[Parameter], Meta(max_length=64)] = []
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("self.scriptDir.startsWith('/') && !self.scriptDir.matches('(^|/)[.][.](/|$)')", FOLDER_FIX, ".scriptDir"),
+        Rule(
+            "!self.scriptBootFile.startsWith('/') && !self.scriptBootFile.matches('(^|/)[.][.](/|$)')",
+            FILE_FIX,
+            ".scriptBootFile",
+        ),
+    )
+
+    script_dir: Annotated[
+        str, Meta(min_length=1, max_length=4096, description="The script's folder on the node: an absolute path.")
+    ]
+    script_boot_file: Annotated[
+        str, Meta(min_length=1, max_length=4096, description="The script that is run with Python: a file in scriptDir.")
+    ]
+    framework_type: Annotated[
+        str, Meta(min_length=1, max_length=64, description="The framework; with its version it chooses the image.")
+    ]
+    framework_version: Annotated[str, Meta(min_length=1, max_length=64, description="The framework's version: text.")]
+    parameters: Annotated[list[Parameter], Meta(max_length=64, description="Environment variables of the script.")] = []
 
 
 class CloudWorker(Spec, kw_only=True):
     """The big model's worker."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=253)]
-    model: ModelRef
-    node_name: str
-    worker_spec: WorkerSpec
+    name: Annotated[str, Meta(min_length=1, max_length=253, description="A name for the worker; for people only.")]
+    model: Annotated[ModelRef, Meta(description="The model that the worker loads.")]
+    node_name: Annotated[ObjectName, Meta(description="The node that the worker runs on.")]
+    worker_spec: Annotated[WorkerSpec, Meta(description="The script that is the worker.")]
 
 
 class EdgeWorker(CloudWorker, kw_only=True):
     """The small model's worker."""
 
-    hard_example_algorithm: Algorithm
+    hard_example_algorithm: Annotated[Algorithm, Meta(description="What tells hard samples from easy ones.")]
 
 
 def check(spec: NeptuneSpec) -> None:
@@ -58,21 +80,26 @@ def check(spec: NeptuneSpec) -> None:
         check_name(f"spec.{role}.nodeName", worker.node_name)
         script = worker.worker_spec
         if not script.script_dir.startswith("/") or ".." in script.script_dir.split("/"):
-            raise InvalidFieldError(
-                f"spec.{role}.workerSpec.scriptDir", script.script_dir, "write an absolute path without '..'"
-            )
+            raise InvalidFieldError(f"spec.{role}.workerSpec.scriptDir", script.script_dir, FOLDER_FIX)
         if script.script_boot_file.startswith("/") or ".." in script.script_boot_file.split("/"):
-            raise InvalidFieldError(
-                f"spec.{role}.workerSpec.scriptBootFile", script.script_boot_file, "name a file below scriptDir"
-            )
+            raise InvalidFieldError(f"spec.{role}.workerSpec.scriptBootFile", script.script_boot_file, FILE_FIX)
 
 
-@register(NEPTUNE, "JointInferenceService", PLURAL, "jis", check=check)
+@register(
+    NEPTUNE,
+    "JointInferenceService",
+    PLURAL,
+    "jis",
+    "jointinferenceservice",
+    check=check,
+    columns=(PHASE, STATUS, *COLUMNS[1:]),
+    name_limit=NAME_LIMIT,
+)
 class NeptuneSpec(Spec, kw_only=True):
-    """What a user asks of joint inference, in the seed's words."""
+    """Joint inference in neptune.io's form: two scripts on two nodes, a small model's and a big one's."""
 
-    edge_worker: EdgeWorker
-    cloud_worker: CloudWorker
+    edge_worker: Annotated[EdgeWorker, Meta(description="The small model's worker, on the node where frames are.")]
+    cloud_worker: Annotated[CloudWorker, Meta(description="The big model's worker, which answers hard samples.")]
 
 
 def to_sedna(resource: Resource[NeptuneSpec], images: dict[str, str] | None = None) -> ResourceBody:
@@ -91,6 +118,14 @@ def to_sedna(resource: Resource[NeptuneSpec], images: dict[str, str] | None = No
         "metadata": metadata,
         "spec": {"edgeWorker": edge, "cloudWorker": _worker(spec.cloud_worker, images or {})},
     }
+
+
+def native(resource: Resource[Any]) -> Resource[Any]:
+    """Return a resource that was not translated without the mark of those that were, should a user have written it."""
+    if ORIGIN not in resource.metadata.annotations:
+        return resource
+    annotations = {name: text for name, text in resource.metadata.annotations.items() if name != ORIGIN}
+    return replace(resource, metadata=msgspec.structs.replace(resource.metadata, annotations=annotations))
 
 
 def _worker(worker: CloudWorker, images: dict[str, str]) -> dict[str, Any]:

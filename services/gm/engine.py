@@ -1,14 +1,12 @@
-"""Carries out what controllers decide: looks at a resource, plans, does; shows its status on the bus.
+"""What happens, and where to look because of it: edits, reports, presences, syncs and connections feed one queue.
 
-One queue of keys drives it, fed by edits, reports and presences. Looking again is always safe, so nobody says what
-happened, only where to look. Reports make it look at most once a second at one resource, however many nodes report.
+It holds the rooms together that know nodes, reports and places; ``reconciler.py`` looks and does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 
 import structlog
 
@@ -16,40 +14,22 @@ from halimede.bus import Bus
 from halimede.errors import InvalidFieldError
 from halimede.messages import Held, NodeStatus
 from halimede.names import Key
-from services.gm.cluster.port import Cluster, ConflictError, NodeSeen, WorkersChanged
-from services.gm.controllers import CONTROLLERS, plan
-from services.gm.controllers.actions import (
-    Action,
-    ClearStatus,
-    Delivery,
-    Ensure,
-    Finalize,
-    Forget,
-    Hold,
-    Keep,
-    Record,
-    Remove,
-    Send,
-    WriteStatus,
-)
-from services.gm.controllers.base import conflicts
+from services.gm.cluster.port import Cluster, NodeSeen, WorkersChanged
+from services.gm.controllers import CONTROLLERS
 from services.gm.display import Display
 from services.gm.downstream import Downstream
 from services.gm.index import Index
 from services.gm.look import Look
 from services.gm.nodes import Change, Nodes
+from services.gm.reconciler import Reconciler
 from services.gm.reports import Reports
 from services.gm.syncs import Syncs
 from services.gm.workloads.pods import read_pods
 from services.gm.workloads.settings import PodSettings
-from services.gm.workqueue import WorkQueue, reached
+from services.gm.workqueue import reached
 
 log = structlog.get_logger()
 
-#: seconds between two writes of one status
-STATUS_SPACING = 1.0
-#: seconds until a missing Secret is looked for again: they are not watched
-SECRET_PATIENCE = 5.0
 #: seconds in which a broker that is there hands out what nodes have reported, and those until it must be there
 SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
 #: seconds that nodes get to show themselves after GM was away: longer than their back-off
@@ -59,33 +39,28 @@ OVERTAKE_SPACING = 60.0
 
 
 class Engine:
-    """The controllers' eyes and hands. ``queue`` is where to say that a resource needs a look."""
+    """The controllers' eyes. ``queue`` is where to say that a resource needs a look."""
 
     def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None, pods: PodSettings | None = None) -> None:
         self.nodes = Nodes()
         self.reports = Reports()
         self.index = Index(self.nodes, pods=pods is not None)
         self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
-        self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
         self.display = Display(out or bus, cluster)
+        look = Look(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
+        self.reconciler = Reconciler(cluster, self.index, self.downstream, display=self.display, look=look, pods=pods)
+        self.queue = self.reconciler.queue
         self.syncs = Syncs(
             cluster,
             self.index,
             self.downstream,
-            decide=self._deliveries,
-            deliver=self._deliver,
+            decide=self.reconciler.decide,
+            deliver=self.reconciler.deliver,
             look=self.queue.add,
         )
-        #: statuses written
-        self.status_writes = 0
         self._bus = bus
         self._cluster = cluster
-        #: how workers run as pods; None: nodes start them
-        self._pods = pods
-        self._look = Look(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
-        #: before that time reports of earlier days may still come in: statuses would be written twice
-        self._settled_at = 0.0
-        self._next_write: dict[Key, float] = {}
+        self._pods = pods is not None
         self._next_overtake = 0.0
         self._doubt = asyncio.Event()
 
@@ -108,7 +83,7 @@ class Engine:
                     self.downstream.acknowledged(node, stored.key, told.uid, told.observed_generation)
         if self._pods:
             # statuses are all that is remembered there: nodes' own reports are kept by the broker
-            self._settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
+            self.reconciler.settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
 
     async def follow(self) -> None:
         """Look at whatever happens in the cluster, until cancelled."""
@@ -143,7 +118,7 @@ class Engine:
             online = self.nodes.online(node)
             self.downstream.returned(node)
             reason, message = ("NodeOnline", "the node is there") if online else ("NodeOffline", "the node is gone")
-            if reached(self._settled_at):  # before, it is no news but what the broker has kept
+            if reached(self.reconciler.settled_at):  # before, it is no news but what the broker has kept
                 await self._cluster.record("Normal" if online else "Warning", reason, f"node/{node}", message)
         for key in keys:
             self.queue.add(key, spaced=True)
@@ -187,7 +162,7 @@ class Engine:
             if node.online:
                 self.downstream.returned(name)
         self._doubt.set()
-        self._settled_at = min(self._settled_at, asyncio.get_running_loop().time() + SETTLED_S)
+        self.reconciler.settled_at = min(self.reconciler.settled_at, asyncio.get_running_loop().time() + SETTLED_S)
         self.say_all()
 
     def say_all(self) -> None:
@@ -226,84 +201,3 @@ class Engine:
                     nodes.setdefault(pod.role, set()).add(pod.node)
             for each in self.index.scheduled(key, {role: frozenset(names) for role, names in nodes.items()}):
                 self.queue.add(each)
-
-    # --- looking and doing ------------------------------------------------------------------------------------
-
-    async def _reconcile(self, key: Key) -> None:
-        stored, entry = self._cluster.get(key), self.index.get(key)
-        if stored is None or entry is None:
-            self.queue.forget(key)
-            self.display.forget(key)
-            self._next_write.pop(key, None)
-            return
-        observed = self._look.at(stored, entry)
-        if self._pods and entry.roles:
-            observed = await self._look.at_pods(observed, entry, self._pods)
-            if observed.pods and None in observed.pods.workers.secrets.values():
-                self.queue.add(key, at=asyncio.get_running_loop().time() + SECRET_PATIENCE)
-        for action in [*plan(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]:
-            if isinstance(action, WriteStatus) and (due := self._may_write(key)):
-                # the last one counts: the key comes again when its second is over
-                self.queue.add(key, at=due)
-                return
-            try:
-                await self._do(action)
-            except ConflictError as error:
-                log.info("looking again", key=str(key), reason=str(error))
-                self.queue.add(key)
-                return
-
-    def _may_write(self, key: Key) -> float:
-        """Return when a status may be written, 0 if that is now (and then it is not for another second)."""
-        due = max(self._next_write.get(key, 0.0), self._settled_at)
-        if not reached(due):
-            return due
-        self._next_write[key] = asyncio.get_running_loop().time() + STATUS_SPACING
-        return 0.0
-
-    async def _do(self, action: Action) -> None:
-        match action:
-            case WriteStatus(key, status, second):
-                stored = second or self._cluster.get(key)
-                if stored is None:
-                    return
-                await self._cluster.write_status(stored, status)
-                self.status_writes += 1
-                if not second:
-                    self.display.queue.add(key)
-            case ClearStatus(key):
-                await self.display.clear(key)
-            case Hold(key, uid):
-                await self._cluster.hold(key, uid)
-            case Ensure(body):
-                await self._cluster.ensure(body)
-            case Remove(ref, uid):
-                await self._cluster.remove(ref, uid)
-            case Finalize(key, uid):
-                await self._cluster.finalize(key, uid)
-            case Record(kind, reason, about, message):
-                await self._cluster.record(kind, reason, about, message)
-            case _:
-                self._deliver(action)
-
-    def _deliver(self, action: Delivery) -> None:
-        match action:
-            case Send(node, resource):
-                self.downstream.want(node, resource)
-            case Keep(node, key, uid):
-                self.downstream.keep(node, key, uid)
-            case Forget(node, key, uid, generation):
-                self.downstream.forget(node, key, uid, generation)
-
-    def _deliveries(self, key: Key, node: str) -> Iterable[Delivery]:
-        """Decide what one node shall hold of a resource."""
-        stored, entry = self._cluster.get(key), self.index.get(key)
-        if stored is None or entry is None:
-            return []
-        observed = self._look.at(stored, entry, node)
-        if stored.deleting:
-            return [Forget(n, key, stored.uid, entry.resource.metadata.generation) for n in observed.holders]
-        if observed.unheld:
-            self.queue.add(key)  # first its deletion is made to wait for the node
-            return []
-        return CONTROLLERS[key.plural].deliver(entry.resource, observed)

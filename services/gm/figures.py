@@ -102,7 +102,7 @@ class Figures:
             "gm_downstream_acknowledgements", "Orders that a node has carried out.", engine.downstream.acknowledgements
         )
         yield counter("gm_syncs", "Syncs that nodes have sent.", engine.syncs.count)
-        yield counter("gm_status_writes", "Statuses of resources written.", engine.status_writes)
+        yield counter("gm_status_writes", "Statuses of resources written.", engine.reconciler.writes)
         yield counter("gm_store_errors", "Writes to the store that failed.", self._cluster.failures)
         yield counter("gm_dead_letters", "Messages that anybody could not read, as told.", self._upstream.dead_letters)
         intake = self._upstream.intake

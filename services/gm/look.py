@@ -13,6 +13,7 @@ from services.gm.downstream import Downstream
 from services.gm.index import Entry, Index
 from services.gm.nodes import Nodes
 from services.gm.reports import Reports
+from services.gm.tally import Problem
 from services.gm.workloads.objects import secret_names
 from services.gm.workloads.settings import PodSettings
 
@@ -29,6 +30,8 @@ class Look:
         self._index = index
         self._downstream = downstream
         self._pods = pods
+        #: what kept objects from being made, when it was last tried
+        self.troubles: dict[Key, tuple[Problem, ...]] = {}
 
     def at(self, stored: Stored, entry: Entry, node: str | None = None) -> Observed:
         """Look at a resource, on all nodes or (for who shall hold what) on one alone."""
@@ -59,7 +62,8 @@ class Look:
         key = entry.resource.key
         wanted = secret_names(entry.resource, observed.references, settings)
         secrets = await self._cluster.secrets(key.namespace, wanted)
-        return replace(observed, pods=Pods(replace(self._cluster.workers(key), secrets=secrets), settings))
+        workers = replace(self._cluster.workers(key), secrets=secrets)
+        return replace(observed, pods=Pods(workers, settings, self.troubles.get(key, ())))
 
     def _existing(self, key: Key) -> Resource[Any] | None:
         entry = self._index.get(key)

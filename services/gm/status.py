@@ -25,6 +25,8 @@ from services.gm.workloads.pods import PodView
 
 #: nodes in one status: it stays far below the size limits of messages and of objects
 MAX_SHOWN_NODES = 100
+#: the phase of a node that a service has left
+LEFT = "Left"
 NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
 
 
@@ -51,9 +53,10 @@ def service_status(
             count_share(share, generation, tally)
     else:
         count_pods(pods, wanted or {}, tally)
-    summaries = sorted((_summary(share) for share in shares), key=lambda s: s.phase == "Running")
-    counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
     gone = list(left)
+    summaries = sorted((_summary(share) for share in shares), key=lambda s: s.phase == "Running")
+    summaries += [_left(report) for report in gone if report.edge and report.status.output]
+    counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
     counting += [report for report in gone if report.edge]
     working = [*(share.report for share in shares if share.report), *gone]
     started = previous.start_time if previous else ""
@@ -104,6 +107,13 @@ def _summary(share: Share) -> NodeSummary:
         # distributions are summed up in the metrics; a thousand of them would not fit
         task_info=msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None,
     )
+
+
+def _left(report: Report) -> NodeSummary:
+    """Say what a node has counted that does not belong to the service any more: its counts go on counting."""
+    info = next(_task_infos([report]), None)
+    counts = msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None
+    return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=counts)
 
 
 def _task_infos(reports: Iterable[Report]) -> Iterator[TaskInfo]:

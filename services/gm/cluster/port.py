@@ -29,6 +29,10 @@ class ConflictError(HalimedeError):
     """The resource is not (any more) what the caller believed it to be. Read it again, then decide."""
 
 
+class NotAcceptedError(HalimedeError):
+    """The cluster does not take an object as it is: only whoever wrote it, or who made the rule, can change that."""
+
+
 class UnknownResourceError(HalimedeError):
     """There is no resource of this key."""
 
@@ -202,7 +206,10 @@ class Cluster(Protocol):
         """Return the metadata of Secrets; None for those that there are not."""
 
     async def ensure(self, body: dict[str, Any]) -> None:
-        """Create an object, or bring it to hold what ``body`` says. Raises ConflictError if it is somebody else's."""
+        """Create an object, or bring it to hold what ``body`` says.
+
+        Raises ConflictError if it is somebody else's, NotAcceptedError if the cluster does not take it.
+        """
 
     async def remove(self, ref: Ref, uid: str) -> None:
         """Delete an object. Nothing happens if it is gone, or is another one by now."""

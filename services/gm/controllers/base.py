@@ -29,7 +29,7 @@ from services.gm.controllers.actions import (
 from services.gm.index import Entry, Roles
 from services.gm.nodes import Node
 from services.gm.status import conclude
-from services.gm.tally import Verdict
+from services.gm.tally import Problem, Verdict
 from services.gm.workloads.diff import differences
 from services.gm.workloads.objects import Built
 from services.gm.workloads.settings import PodSettings
@@ -37,10 +37,14 @@ from services.gm.workloads.settings import PodSettings
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """A service in a cluster that runs its workers as pods: what there is of it, and how pods are made."""
+    """A service in a cluster that runs its workers as pods: what there is of it, and how pods are made.
+
+    ``troubles`` kept objects from being made when that was last tried.
+    """
 
     workers: Workers
     settings: PodSettings
+    troubles: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class JointInferenceController:
             missing = list(_missing(desired, observed))
         else:
             workers = observed.pods.workers
-            missing = [*built.problems, *_nowhere(desired, observed)]
+            missing = [*built.problems, *observed.pods.troubles, *_nowhere(desired, observed)]
             pods, wanted = read_pods(workers.objects, workers.pods), replicas(built, workers.objects)
         return service_status(
             generation=desired.metadata.generation,

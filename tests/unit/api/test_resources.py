@@ -71,10 +71,11 @@ def put(body: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     here: Any = changed
     for step in parents:
         here = here[int(step)] if isinstance(here, list) else here[step]
+    place = int(last) if isinstance(here, list) else last
     if value is None:
-        del here[last]
+        del here[place]
     else:
-        here[last] = value
+        here[place] = value
     return changed
 
 

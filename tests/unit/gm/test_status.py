@@ -126,7 +126,7 @@ def test_samples_are_counted_where_they_were_accepted() -> None:
     assert values["inferenceNumber"] == "107"
     assert values["cloudInferenceNumber"] == "20"
     assert values["lost"] == "1"
-    assert {n.node: n.task_info.inference_number for n in found.nodes if n.task_info} == {"e": 100, "c": 20}
+    assert {n.node: n.task_info.inference_number for n in found.nodes if n.task_info} == {"e": 100, "c": 20, "old": 7}
 
 
 def test_metrics_weigh_ratios_and_merge_distributions() -> None:

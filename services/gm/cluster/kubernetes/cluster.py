@@ -114,10 +114,10 @@ class KubernetesCluster:
         return self._client.failures
 
     def check(self) -> str:
-        """Return what was wrong with the last call."""
+        """Return why something is not up to date, else what was wrong with the last call."""
         if not self._elector.leading:
             return "another global manager may lead"
-        return self._client.trouble
+        return next((informer.trouble for informer in self._all() if informer.trouble), self._client.trouble)
 
     # --- reading ----------------------------------------------------------------------------------------------
 

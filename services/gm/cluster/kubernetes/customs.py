@@ -6,8 +6,10 @@ why it cannot be read, and our finalizer does not keep it from being deleted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
+from weakref import WeakValueDictionary
 
 from halimede.messages import Status
 from halimede.names import Key
@@ -43,6 +45,8 @@ class Customs:
         #: what is left alone
         self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._look_aside)
         self.claims = Claims(announce, self.left.add)
+        #: one write of ours at a time for each object, by uid: the next then knows what the last has made of it
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._by_api = {api: Informer(client, api, partial(custom, api), self.claims.changed) for api in resources()}
 
     @property
@@ -52,24 +56,30 @@ class Customs:
 
     async def write_status(self, stored: Stored, status: Status) -> None:
         """Replace a status. Raises ConflictError if anything about the resource has changed since."""
-        found = self.claims.find(stored.key, stored.uid)
-        if found is None or found.version != stored.resource_version:
-            raise ConflictError(f"{stored.key} was edited while its status was made")
-        await self._write_status(found, status)
+        async with self._alone(stored.uid):
+            found = self.claims.find(stored.key, stored.uid)
+            if found is None or found.version != stored.resource_version:
+                raise ConflictError(f"{stored.key} was edited while its status was made")
+            await self._write_status(found, status)
 
     async def hold(self, key: Key, uid: str) -> None:
         """Add our finalizer, if it is not there. Raises ConflictError if that is too late."""
-        found = self.claims.find(key, uid)
-        if found is None or found.deleting:
-            raise ConflictError(f"{key} was deleted, or is just being deleted")
-        if not found.held:
-            await self._patch(found, finalizer_patch(found, [*found.finalizers, FINALIZER]))
+        async with self._alone(uid):
+            found = self.claims.find(key, uid)
+            if found is None or found.deleting:
+                raise ConflictError(f"{key} was deleted, or is just being deleted")
+            if not found.held:
+                await self._patch(found, finalizer_patch(found, [*found.finalizers, FINALIZER]))
 
     async def finalize(self, key: Key, uid: str) -> None:
         """Take our finalizer off, if it is there and deletion was asked for."""
-        found = self.claims.find(key, uid)
-        if found is not None and found.deleting and found.held:
-            await self._release(found)
+        async with self._alone(uid):
+            found = self.claims.find(key, uid)
+            if found is not None and found.deleting and found.held:
+                await self._release(found)
+
+    def _alone(self, uid: str) -> asyncio.Lock:
+        return self._writing.setdefault(uid, asyncio.Lock())
 
     async def _look_aside(self, at: tuple[Key, str]) -> None:
         found = self.claims.aside(*at)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from halimede.errors import HalimedeError, hide_secrets
-from services.gm.cluster.port import ConflictError
+from services.gm.cluster.port import ConflictError, NotAcceptedError
 
 #: characters of the server's own words that are shown: they name the field
 MAX_MESSAGE = 1000
@@ -45,11 +45,11 @@ class GoneError(ApiError):
     """The version to watch from, or the list to go on with, is too old: list again."""
 
 
-class ForbiddenError(ApiError):
+class ForbiddenError(ApiError, NotAcceptedError):
     """GM's role does not allow this, or the server does not know GM."""
 
 
-class RefusedObjectError(ApiError):
+class RefusedObjectError(ApiError, NotAcceptedError):
     """The object is not acceptable: its message names the field."""
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from halimede.messages import NodeStatus, NodeSummary, Output, TaskInfo
+from halimede.messages import NodeStatus, NodeSummary, Output
 from services.gm.cluster.port import Report, Stored
+from services.gm.status import LEFT
 
 #: of a node that said so; Pending may also mean that it has said nothing
 SAID = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
@@ -32,9 +33,11 @@ def _report(stored: Stored, summary: NodeSummary) -> Report:
         reason=summary.reason,
         message=summary.message,
     )
-    return Report(stored.key, summary.node, told, live=summary.phase in SAID, edge=_has_edge(summary.task_info))
+    return Report(stored.key, summary.node, told, live=summary.phase in SAID, edge=_has_edge(summary))
 
 
-def _has_edge(info: TaskInfo | None) -> bool:
-    """Whether an edge worker has ever run there: only such answer and skip frames of a source."""
-    return info is not None and any((info.inference_number, info.skipped, info.lost))
+def _has_edge(summary: NodeSummary) -> bool:
+    """Whether an edge worker has ever run there: of nodes that were left only such are named."""
+    info = summary.task_info
+    edge = info is not None and any((info.edge_inference_number, info.skipped, info.lost))
+    return edge or summary.phase == LEFT

@@ -150,8 +150,9 @@ def test_an_object_belongs_to_its_controller_a_pod_to_the_service_of_its_labels(
 
 
 def test_reports_are_what_a_status_says_of_nodes_that_have_said_something() -> None:
-    counts = TaskInfo(inference_number=7)
+    counts = TaskInfo(inference_number=7, edge_inference_number=7)
     nodes = [
+        NodeSummary(node="moved", online=False, phase="Left", task_info=TaskInfo(cloud_inference_number=1)),
         NodeSummary(node="running", online=True, phase="Running", task_info=counts),
         NodeSummary(node="failed", online=True, phase="Failed", reason="WorkerFailed", message="it fell"),
         NodeSummary(node="away", online=False, phase="Pending", reason="NodeOffline", task_info=counts),
@@ -162,9 +163,9 @@ def test_reports_are_what_a_status_says_of_nodes_that_have_said_something() -> N
     stored = custom(MODELS, {**model(), "status": status}).stored
     assert stored is not None
     reports = {report.node: report for report in reports_of(stored)}
-    assert reports.keys() == {"running", "failed", "away", "cloud"}
+    assert reports.keys() == {"moved", "running", "failed", "away", "cloud"}
     assert {node for node, report in reports.items() if report.live} == {"running", "failed", "cloud"}
-    assert {node for node, report in reports.items() if report.edge} == {"running", "away"}
+    assert {node for node, report in reports.items() if report.edge} == {"moved", "running", "away"}
     assert reports["away"].status.output.task_info == counts  # type: ignore[union-attr]
     assert (reports["failed"].status.reason, reports["failed"].status.message) == ("WorkerFailed", "it fell")
     assert {(report.status.uid, report.status.observed_generation) for report in reports.values()} == {("u1", 3)}

@@ -78,6 +78,12 @@ def test_no_edit_changes_the_selector() -> None:
     assert selectors(built()) == selectors(built(edited))
 
 
+def test_the_selector_finds_no_pods_of_an_earlier_service_of_the_name() -> None:
+    for body in built().objects:
+        selector = body["spec"]["selector"]
+        assert UID in (selector.get("matchLabels") or selector).values()
+
+
 def test_an_autoscaler_decides_alone_how_many_there_are_and_scales_nothing_but_its_deployment() -> None:
     found = objects(built(service(cloudWorker={"hpa": HPA})))
     scaler = found["HorizontalPodAutoscaler/hpa-helmet-deployment-cloud"]

@@ -1,0 +1,63 @@
+"""What kinds say about themselves beyond their types, for the API server: rules between fields, columns, patterns.
+
+``parse`` and the CRDs both come from the types of this package. What only the API server needs is told here, beside the
+fields, so that a new kind stays one new file. Nothing here is looked at when a resource is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from halimede.names import NAME_PATTERN
+
+#: ``Meta(extra={KEYWORDS: {...}})``: keywords for the field's schema in the CRD alone
+KEYWORDS = "crd"
+#: ``Meta(extra={SHAPE: Type})``: the type of what is kept as plain data
+SHAPE = "shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must hold between fields, in CEL. ``field`` (``.name``) is the one to blame, if it is one."""
+
+    rule: str
+    message: str
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of ``kubectl get``."""
+
+    name: str
+    path: str
+    description: str
+    type: Literal["string", "integer", "date"] = "string"
+
+
+PHASE = Column("Phase", ".status.phase", "How it fares; the last condition says why.")
+AGE = Column("Age", ".metadata.creationTimestamp", "When it was created.", "date")
+
+
+def pattern(text: str, *, optional: bool = False) -> dict[str, Any]:
+    """Return what ``Meta(extra=...)`` needs for a pattern that ``check`` enforces with better words.
+
+    ``optional``: empty text, which stands for absent, matches too.
+    """
+    plain = portable(text)
+    return {KEYWORDS: {"pattern": f"^({plain.removeprefix('^').removesuffix('$')})?$" if optional else plain}}
+
+
+def portable(text: str) -> str:
+    """Return a pattern of ours as RE2 reads it: its ``$`` means the very end, and it has no look-ahead to say so."""
+    return text.replace(r"$(?!\n)", "$")
+
+
+#: the name of another object of the namespace
+ObjectName = Annotated[str, Meta(min_length=1, max_length=253, extra=pattern(NAME_PATTERN))]
+#: the same, where empty means none
+OptionalName = Annotated[str, Meta(max_length=253, extra=pattern(NAME_PATTERN, optional=True))]
+Path = Annotated[str, Meta(max_length=4096)]

@@ -1,0 +1,211 @@
+"""The API server that a test talks to: the double, a real `kube-apiserver`, or a cluster that somebody lends us.
+
+- by default the strict double, one for each test;
+- with ``KUBEBUILDER_ASSETS`` the `etcd` and `kube-apiserver` of that folder, started once for each test process;
+- with ``KUBECONFIG`` and ``HALIMEDE_TEST_CLUSTER=1`` that cluster.
+
+Every test has a namespace of its own. What needs the double's control (faults, logs) skips itself elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.access import Access, DoubleAccess, ServiceAccounts
+from tests.kubernetes.client import Body, Client, RefusedError
+from tests.kubernetes.double import Control, Double
+from tests.kubernetes.garbage import empty
+from tests.kubernetes.kubeconfig import Config, read, write
+from tests.kubernetes.pki import server_context
+from tests.kubernetes.player import Player
+
+ASSETS, CLUSTER = "KUBEBUILDER_ASSETS", "HALIMEDE_TEST_CLUSTER"
+
+
+def kind_of_server() -> str:
+    """`double`, `binaries` or `cluster`."""
+    if os.environ.get(CLUSTER) == "1" and os.environ.get("KUBECONFIG"):
+        return "cluster"
+    return "binaries" if os.environ.get(ASSETS) else "double"
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody with rights of their own."""
+
+    name: str
+    token: str
+    kubeconfig: Path
+
+
+@dataclass(kw_only=True)
+class Api:
+    """An API server, and the test's own place on it."""
+
+    config: Config
+    kubeconfig: Path
+    folder: Path
+    client: Client
+    namespace: str
+    access: Access
+    #: only on the double
+    double: Double | None = None
+    #: whether somebody collects the garbage and empties namespaces
+    managed: bool = True
+    _made: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.config.url
+
+    @property
+    def token(self) -> str:
+        """The administrator's token (a cluster may have none: use ``client``)."""
+        return self.config.token or ""
+
+    @property
+    def control(self) -> Control:
+        """The double's other side; on a real server the test is skipped."""
+        if self.double is None:
+            pytest.skip("needs the double's control: faults cannot be injected into a real API server")
+        return self.double.control
+
+    def unique(self, stem: str) -> str:
+        """Return a name for something that has no namespace; ``created`` sees to its removal."""
+        return f"{stem}-{secrets.token_hex(4)}"
+
+    def player(self, namespace: str = "") -> Player:
+        """Return somebody who plays what this server lacks, in the test's namespace."""
+        deploys = kind_of_server() != "cluster"
+        return Player(self.client, namespace or self.namespace, deploys=deploys, collects=not self.managed)
+
+    async def node(self, name: str, labels: dict[str, str] | None = None) -> Body:
+        """Make a Node object; it goes away with the test."""
+        body = await self.client.create("Node", None, {"metadata": {"name": name, "labels": labels or {}}})
+        self._made.append(("Node", name))
+        return body
+
+    async def new_namespace(self, stem: str = "t") -> str:
+        """Make another namespace; it goes away with the test."""
+        name = self.unique(stem)
+        await self.client.create("Namespace", None, {"metadata": {"name": name}})
+        self._made.append(("Namespace", name))
+        if kind_of_server() == "cluster":  # pods are refused before its controllers have made this
+            async with asyncio.timeout(30.0):
+                while await self.client.find("ServiceAccount", name, "default") is None:
+                    await asyncio.sleep(0.1)
+        return name
+
+    async def install(self, definition: Body) -> None:
+        """Install a CustomResourceDefinition (or bring the installed one to this), and wait until it is served."""
+        name = definition["metadata"]["name"]
+        found = await self.client.find("CustomResourceDefinition", None, name)
+        if found is None:
+            await self.client.create("CustomResourceDefinition", None, definition)
+        elif not _within(definition["spec"], found["spec"]):
+            meta = {**definition["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
+            await self.client.replace("CustomResourceDefinition", None, {**definition, "metadata": meta})
+        spec = definition["spec"]
+        async with asyncio.timeout(30.0):
+            while not await self._served(
+                f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+            ):
+                await asyncio.sleep(0.05)
+
+    async def _served(self, path: str) -> bool:
+        try:
+            await self.client.request("GET", path, limit=1)
+        except RefusedError:
+            return False
+        return True
+
+    async def user(self, stem: str, rules: Iterable[dict[str, Any]]) -> User:
+        """Let somebody in with rules as manifests write them; a key `namespaces` limits one to those."""
+        name, token = await self.access.add(stem, list(rules))
+        path = self.folder / f"{stem}-{secrets.token_hex(3)}.yaml"
+        write(path, Config(url=self.config.url, token=token, ca=self.config.ca))
+        return User(name, token, path)
+
+    async def clean(self) -> None:
+        """Remove what the test made outside its namespace, and its namespaces."""
+        await self.access.clean()
+        for kind, name in reversed(self._made):
+            if kind == "Namespace" and not self.managed:
+                await empty(self.client, name)
+                continue
+            try:
+                await self.client.delete(kind, None, name)
+            except RefusedError as refused:
+                if refused.code not in {404, 409}:
+                    raise
+
+
+def _within(wanted: Any, found: Any) -> bool:
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return all(name in found and _within(value, found[name]) for name, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(wanted) == len(found) and all(map(_within, wanted, found))
+    return bool(wanted == found)
+
+
+@asynccontextmanager
+async def on_double(folder: Path, *, tls: bool = False) -> AsyncIterator[Api]:
+    """A double of one test's own (with ``tls``: for clients such as kubectl that send no token in plain text)."""
+    context, authority = server_context(folder) if tls else (None, None)
+    async with Double(tls=context) as double:
+        config = Config(url=double.url, token=double.admin, ca=authority)
+        client = Client(config.url, config.token, tls_of(config))
+        write(folder / "admin.yaml", config)
+        api = Api(
+            config=config,
+            kubeconfig=folder / "admin.yaml",
+            folder=folder,
+            client=client,
+            namespace="",
+            access=DoubleAccess(double),
+            double=double,
+        )
+        async with client:
+            api.namespace = await api.new_namespace()
+            yield api
+
+
+@asynccontextmanager
+async def on_server(kubeconfig: Path, folder: Path, *, managed: bool) -> AsyncIterator[Api]:
+    """A real server, shared with other tests."""
+    config = read(kubeconfig)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(config.url, config.token, tls_of(config)))
+        api = Api(
+            config=config,
+            kubeconfig=kubeconfig,
+            folder=folder,
+            client=client,
+            namespace="",
+            access=ServiceAccounts(client),
+            managed=managed,
+        )
+        api.namespace = await api.new_namespace()
+        stack.push_async_callback(api.clean)
+        yield api
+
+
+def tls_of(config: Config) -> ssl.SSLContext | None:
+    """Return what a client of this server needs to trust and to show."""
+    if not config.url.startswith("https"):
+        return None
+    context = ssl.create_default_context(cadata=config.ca)
+    if config.certificate and config.key:
+        context.load_cert_chain(config.certificate, config.key)
+    return context

@@ -1,0 +1,40 @@
+"""The API server for tests: see ``apiserver``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.apiserver import ASSETS, Api, kind_of_server, on_double, on_server
+from tests.kubernetes.binaries import Binaries
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, bool] | None]:
+    """The kubeconfig of a real server, and whether its controllers run; None: the double serves."""
+    kind = kind_of_server()
+    if kind == "cluster":
+        yield Path(os.environ["KUBECONFIG"]), True
+    elif kind == "binaries":
+        binaries = Binaries(Path(os.environ[ASSETS]), tmp_path_factory.mktemp("apiserver"))
+        try:
+            yield asyncio.run(binaries.start()), False
+        finally:
+            binaries.stop()
+    else:
+        yield None
+
+
+@pytest.fixture
+async def api(real_server: tuple[Path, bool] | None, tmp_path: Path) -> AsyncIterator[Api]:
+    """An API server, with a namespace of the test's own."""
+    if real_server is None:
+        async with on_double(tmp_path) as found:
+            yield found
+    else:
+        async with on_server(real_server[0], tmp_path, managed=real_server[1]) as found:
+            yield found

@@ -1,0 +1,151 @@
+"""The part of the controller manager that cleans up: dependents of objects that are gone, and emptied namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.kubernetes.double.definitions import Kinds
+from tests.kubernetes.double.kinds import NAMESPACE, Kind
+from tests.kubernetes.double.removal import FOREGROUND, ORPHAN, Remover, Wish
+from tests.kubernetes.double.store import Event, Storage, Store, Version
+
+Named = tuple[Storage, tuple[str, str]]
+
+
+class Garbage:
+    """Looks, a little later, at what changed."""
+
+    def __init__(self, store: Store, kinds: Kinds, remover: Remover) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._remover = remover
+        self._due: dict[Named, None] = {}
+        self._dependents: dict[str, set[Named]] = {}
+        self._wake = asyncio.Event()
+        #: seconds that it lets pass
+        self.delay = 0.05
+        self.enabled = True
+        store.listeners.append(self._noted)
+
+    def _noted(self, storage: Storage, event: Event) -> None:
+        version = event.new or event.old
+        if version is None:
+            return
+        named = (storage, version.name)
+        meta = version.metadata
+        due = []
+        for owner in meta.get("ownerReferences") or ():
+            held = self._dependents.setdefault(owner["uid"], set())
+            if event.new is None:
+                held.discard(named)
+            elif named not in held or event.old is None:
+                held.add(named)
+                due.append(named)
+            if event.new is None or event.old is None:
+                due += self._waiting(version, owner)
+        if event.new is None:
+            due += self._dependents.get(meta["uid"], ())
+            if meta.get("namespace"):
+                due.append((NAMESPACE.storage, ("", meta["namespace"])))
+        elif meta.get("deletionTimestamp"):
+            due.append(named)
+        if due:
+            self._due.update(dict.fromkeys(due))
+            self._wake.set()
+
+    def _waiting(self, version: Version, owner: dict[str, Any]) -> list[Named]:
+        kind = self._kinds.of(owner.get("apiVersion", ""), owner.get("kind", ""))
+        if kind is None:
+            return []
+        return [(kind.storage, (version.metadata.get("namespace", "") if kind.namespaced else "", owner["name"]))]
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(self.delay)
+            self._wake.clear()
+            if not self.enabled:
+                continue
+            due, self._due = self._due, {}
+            for storage, name in due:
+                kind = self._kinds.stored().get(storage)
+                version = self._store.get(storage, name)
+                if kind is not None and version is not None:
+                    self._look(kind, version)
+
+    def _look(self, kind: Kind, version: Version) -> None:
+        meta = version.metadata
+        if meta.get("deletionTimestamp"):
+            if kind is NAMESPACE:
+                self._empty(version)
+                return
+            finalizers = meta.get("finalizers") or []
+            if ORPHAN in finalizers:
+                self._orphan(version)
+                self._release(kind, version, ORPHAN)
+            elif FOREGROUND in finalizers and not self._delete_dependents(version):
+                self._release(kind, version, FOREGROUND)
+            return
+        owners = meta.get("ownerReferences") or []
+        if not owners:
+            return
+        alive = [owner for owner in owners if self._alive(version, owner)]
+        if not alive:
+            self._remover.delete(kind, version.name, Wish(uid=meta["uid"]))
+        elif len(alive) < len(owners):
+            body = version.copy()
+            body["metadata"]["ownerReferences"] = alive
+            self._store.put(kind.storage, body)
+
+    def _alive(self, version: Version, owner: dict[str, Any]) -> bool:
+        return any(
+            (found := self._store.get(*named)) is not None and found.metadata["uid"] == owner["uid"]
+            for named in self._waiting(version, owner)
+        )
+
+    def _release(self, kind: Kind, version: Version, finalizer: str) -> None:
+        body = version.copy()
+        left = [each for each in body["metadata"].get("finalizers", ()) if each != finalizer]
+        body["metadata"].pop("finalizers", None)
+        if left:
+            body["metadata"]["finalizers"] = left
+            self._store.put(kind.storage, body)
+        elif not body["metadata"].get("deletionGracePeriodSeconds"):
+            self._store.remove(kind.storage, version.name, body)
+
+    def _delete_dependents(self, version: Version) -> bool:
+        """Ask for the dependents' deletion, and say whether there are still any."""
+        left = False
+        for storage, name in list(self._dependents.get(version.metadata["uid"], ())):
+            kind, found = self._kinds.stored().get(storage), self._store.get(storage, name)
+            if kind is None or found is None:
+                continue
+            if not found.metadata.get("deletionTimestamp"):
+                self._remover.delete(kind, name, Wish(policy="Foreground"))
+            left = True
+        return left
+
+    def _orphan(self, version: Version) -> None:
+        for storage, name in list(self._dependents.get(version.metadata["uid"], ())):
+            found = self._store.get(storage, name)
+            if found is not None:
+                body = found.copy()
+                owners = [o for o in body["metadata"].get("ownerReferences", ()) if o["uid"] != version.metadata["uid"]]
+                body["metadata"].pop("ownerReferences", None)
+                if owners:
+                    body["metadata"]["ownerReferences"] = owners
+                self._store.put(storage, body)
+        self._dependents.pop(version.metadata["uid"], None)
+
+    def _empty(self, namespace: Version) -> None:
+        name, left = namespace.metadata["name"], False
+        for storage, kind in self._kinds.stored().items():
+            if not kind.namespaced:
+                continue
+            for key in [each for each in self._store.table(storage).objects if each[0] == name]:
+                self._remover.delete(kind, key, Wish(grace=0))
+                left = left or self._store.get(storage, key) is not None
+        if not left:
+            self._store.remove(NAMESPACE.storage, namespace.name)

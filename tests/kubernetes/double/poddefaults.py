@@ -1,0 +1,93 @@
+"""Defaults of pods and pod templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Body = dict[str, Any]
+_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+_MODED = {"secret": "defaultMode", "configMap": "defaultMode", "projected": "defaultMode", "downwardAPI": "defaultMode"}
+
+
+def pod_alone(spec: Body) -> None:
+    """Fill in what only a pod gets, not a template (in place): by defaults, and by admission."""
+    spec.setdefault("enableServiceLinks", True)
+    spec.setdefault("priority", 0)
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    tolerations = spec.setdefault("tolerations", [])
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(
+            each.get("key") in {None, key} and each.get("effect") in {None, "NoExecute"} for each in tolerations
+        ):
+            tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    for container in [*spec.get("containers", []), *spec.get("initContainers", [])]:
+        resources = container.get("resources") or {}
+        if limits := resources.get("limits"):
+            resources["requests"] = {**limits, **resources.get("requests", {})}
+
+
+def pod_spec(spec: Body) -> None:
+    """Fill in the spec of a pod or of a template (in place)."""
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("schedulerName", "default-scheduler")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("securityContext", {})
+    if "serviceAccountName" in spec:
+        spec["serviceAccount"] = spec["serviceAccountName"]
+    for container in [*spec.get("containers", []), *spec.get("initContainers", [])]:
+        _container(container)
+    for volume in spec.get("volumes", []):
+        _volume(volume)
+
+
+def _container(container: Body) -> None:
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    container.setdefault("resources", {})
+    image = container.get("image", "")
+    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    latest = "@" not in image and tag in {"", "latest"}
+    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+    for port in container.get("ports", []):
+        port.setdefault("protocol", "TCP")
+    for env in container.get("env", []):
+        source = env.get("valueFrom") or {}
+        if field := source.get("fieldRef"):
+            field.setdefault("apiVersion", "v1")
+        if resource := source.get("resourceFieldRef"):
+            resource.setdefault("divisor", "0")
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if probe := container.get(name):
+            for key, value in _PROBE.items():
+                probe.setdefault(key, value)
+            _handler(probe)
+    for hook in (container.get("lifecycle") or {}).values():
+        if isinstance(hook, dict):
+            _handler(hook)
+
+
+def _handler(handler: Body) -> None:
+    if get := handler.get("httpGet"):
+        get.setdefault("path", "/")
+        get.setdefault("scheme", "HTTP")
+    if grpc := handler.get("grpc"):
+        grpc.setdefault("service", "")
+
+
+def _volume(volume: Body) -> None:
+    for source, field in _MODED.items():
+        if source in volume:
+            volume[source].setdefault(field, 0o644)
+    if "hostPath" in volume:
+        volume["hostPath"].setdefault("type", "")
+    if len(volume) == 1:
+        volume["emptyDir"] = {}
+    fields = [*(volume.get("downwardAPI") or {}).get("items", [])]
+    for each in (volume.get("projected") or {}).get("sources", []):
+        fields += (each.get("downwardAPI") or {}).get("items", [])
+        if token := each.get("serviceAccountToken"):
+            token.setdefault("expirationSeconds", 3600)
+    for item in fields:
+        if "fieldRef" in item:
+            item["fieldRef"].setdefault("apiVersion", "v1")

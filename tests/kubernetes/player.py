@@ -1,0 +1,163 @@
+"""Plays the parts that no test server has: the kubelets, and (but for a whole cluster) the deployment controller and,
+on a bare `kube-apiserver`, the garbage collector.
+
+It knows the API server only through HTTP, looks at everything anew in each round, and writes only what is not so yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from tests.kubernetes.client import Body, Client, RefusedError
+from tests.kubernetes.garbage import collect
+from tests.kubernetes.podstates import State, running
+
+HASH = "pod-template-hash"
+ROUND = 0.1
+_NODE = "player-node"
+
+
+class Player:
+    """``async with Player(...)`` plays in one namespace until the end of the block."""
+
+    def __init__(self, client: Client, namespace: str, *, deploys: bool = True, collects: bool = False) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._deploys = deploys
+        self._collects = collects
+        self._states: list[tuple[Callable[[Body], bool], State]] = []
+        self._task: asyncio.Task[None] | None = None
+        #: pods wait for a node of this name unless they name one
+        self.node = _NODE
+        #: False: nobody deletes pods for good (the kubelet is away)
+        self.alive = True
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="player")
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def behave(self, state: State, prefix: str = "", **labels: str) -> None:
+        """From now on pods whose names begin so, or that have these labels, are in this state (the last call wins)."""
+        wanted = {key.replace("__", "/"): value for key, value in labels.items()}
+
+        def matches(pod: Body) -> bool:
+            have = pod["metadata"].get("labels", {})
+            return pod["metadata"]["name"].startswith(prefix) and wanted.items() <= have.items()
+
+        self._states.insert(0, (matches, state))
+
+    async def _run(self) -> None:
+        while True:
+            # the server may be away for a while, and others write at the same time
+            with suppress(RefusedError, aiohttp.ClientError, TimeoutError, OSError):
+                await self.step()
+            await asyncio.sleep(ROUND)
+
+    async def step(self) -> None:
+        """Play one round."""
+        deployments = (await self._client.list("Deployment", self._namespace))["items"]
+        pods = (await self._client.list("Pod", self._namespace))["items"]
+        for pod in pods:
+            await self._play(pod)
+        if self._deploys:
+            for deployment in deployments:
+                await self._deploy(deployment, pods)
+        if self._collects:
+            await collect(self._client, self._namespace)
+
+    async def _play(self, pod: Body) -> None:
+        """Be the kubelet of one pod."""
+        meta = pod["metadata"]
+        if not self.alive:
+            return
+        if meta.get("deletionTimestamp"):
+            await self._client.delete("Pod", self._namespace, meta["name"], _exactly(meta, gracePeriodSeconds=0))
+            return
+        state = next((state for matches, state in self._states if matches(pod)), running)
+        status = state(pod)
+        if not _holds(status, pod.get("status", {})):
+            body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status}
+            await self._client.patch("Pod", self._namespace, meta["name"], body, "status")
+
+    async def _deploy(self, deployment: Body, pods: list[Body]) -> None:
+        """Be the deployment controller: as many pods of the newest template as are wanted, and no others."""
+        meta, spec = deployment["metadata"], deployment["spec"]
+        if meta.get("deletionTimestamp"):
+            return
+        mark = hashlib.sha256(msgspec.json.encode(spec["template"], order="sorted")).hexdigest()[:10]
+        own = [pod for pod in pods if _owned(pod, meta["uid"]) and not pod["metadata"].get("deletionTimestamp")]
+        new = [pod for pod in own if pod["metadata"].get("labels", {}).get(HASH) == mark]
+        wanted = spec.get("replicas", 1)
+        for _ in range(wanted - len(new)):
+            await self._client.create("Pod", self._namespace, self._pod(deployment, mark))
+        for pod in [pod for pod in own if pod not in new] + new[wanted:]:
+            name = pod["metadata"]["name"]
+            await self._client.delete("Pod", self._namespace, name, _exactly(pod["metadata"]))
+        await self._report(deployment, new[:wanted])
+
+    async def _report(self, deployment: Body, pods: list[Body]) -> None:
+        meta = deployment["metadata"]
+        ready = sum(_is_ready(pod) for pod in pods)
+        wanted = deployment["spec"].get("replicas", 1)
+        status: Body = {"observedGeneration": meta["generation"], "replicas": len(pods), "updatedReplicas": len(pods)}
+        status |= {"readyReplicas": ready, "availableReplicas": ready, "unavailableReplicas": wanted - ready}
+        old = deployment.get("status", {})
+        if any(old.get(name, 0) != value for name, value in status.items()):
+            body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status}
+            await self._client.patch("Deployment", self._namespace, meta["name"], body, "status")
+
+    def _pod(self, deployment: Body, mark: str) -> Body:
+        meta, template = deployment["metadata"], deployment["spec"]["template"]
+        labels = {**template["metadata"].get("labels", {}), HASH: mark}
+        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
+        spec = template["spec"] if template["spec"].get("nodeName") else {**template["spec"], "nodeName": self.node}
+        name = f"{meta['name'][:200]}-{mark}-{secrets.token_hex(3)[:5]}"
+        annotations = template["metadata"].get("annotations", {})
+        return {
+            "metadata": {
+                "name": name,
+                "labels": labels,
+                "annotations": annotations,
+                "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+            },
+            "spec": spec,
+        }
+
+
+def _exactly(meta: Body, **more: Any) -> Body:
+    return {"preconditions": {"uid": meta["uid"]}, **more}
+
+
+def _owned(pod: Body, uid: str) -> bool:
+    return any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", ()))
+
+
+def _is_ready(pod: Body) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _holds(wanted: Any, found: Any) -> bool:
+    """Whether all that is wanted is so, whatever else there is (times do not count)."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return all(
+            _holds(value, found.get(name)) for name, value in wanted.items() if name not in {"startTime", "startedAt"}
+        )
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(wanted) == len(found) and all(map(_holds, wanted, found))
+    return bool(wanted == found)

@@ -1,0 +1,250 @@
+"""The adapter's resources: read as they are, written as they were seen, one owner for each name."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import pytest
+
+from halimede.messages import Condition, NodeSummary, Status, TaskInfo
+from services.gm.cluster.port import FINALIZER, ConflictError, NodeSeen
+from tests.integration.gm_world import SERVICES
+from tests.kubernetes.adapter import MODELS, PATIENCE, adapter
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.world import definitions
+from tests.simulated import eventually
+
+SEDNA_MODELS = "models.sedna.io/v1alpha1"
+NEPTUNE = "jointinferenceservices.neptune.io/v1alpha1"
+
+
+async def test_a_resource_appears_changes_and_goes_as_users_do_that(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.model()
+        await a.heard(a.key("m"))
+        assert stored.resource.metadata.generation == 1
+        assert "managedFields" not in stored.resource.body["metadata"]
+        edited = await api.client.patch(SEDNA_MODELS, api.namespace, "m", {"spec": {"url": "/models/other.onnx"}})
+        stored = await a.stored("m", version=edited["metadata"]["resourceVersion"])
+        assert stored.resource.spec.url == "/models/other.onnx"
+        assert stored.resource.metadata.generation == 2
+        await api.client.delete(SEDNA_MODELS, api.namespace, "m")
+        await eventually(lambda: a.cluster.get(a.key("m")) is None, PATIENCE)
+        await a.heard(a.key("m"), 2)
+
+
+async def test_what_is_there_when_it_opens_is_there_at_once_and_no_news(api: Api) -> None:
+    async with adapter(api) as a:
+        await a.model("first")
+    async with adapter(api) as a:
+        assert a.cluster.get(a.key("first")) is not None
+        assert a.key("first") in {stored.key for stored in a.cluster.resources(MODELS, api.namespace)}
+        await a.model("second")
+        await a.heard(a.key("second"))
+        assert a.key("first") not in a.happened
+
+
+async def test_a_status_is_replaced_as_a_whole_and_read_back_at_once(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.model()
+        rich = Status(
+            phase="Ready",
+            observed_generation=1,
+            conditions=[Condition(type="Ready", reason="Exists", last_transition_time="2026-01-01T00:00:00.000Z")],
+            active=1,
+            nodes=[NodeSummary(node="n1", online=True, phase="Ready", task_info=TaskInfo(inference_number=4, edge_inference_number=4))],
+        )
+        await a.cluster.write_status(stored, rich)
+        now = a.cluster.get(a.key("m"))
+        assert now is not None
+        assert now.status == rich
+        assert now.resource.metadata.generation == 1
+        poor = Status(phase="Unused", observed_generation=1)
+        await a.cluster.write_status(now, poor)
+        found = await api.client.get(SEDNA_MODELS, api.namespace, "m")
+        assert not found["status"].get("nodes")
+        assert found["status"]["phase"] == "Unused"
+        assert (await a.stored("m")).status == poor
+
+
+async def test_a_status_is_not_written_over_an_edit(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.model()
+        await a.cluster.write_status(stored, Status(phase="Ready"))
+        with pytest.raises(ConflictError):  # seen here
+            await a.cluster.write_status(stored, Status(phase="Unused"))
+        now = await a.stored("m")
+        await api.client.patch(SEDNA_MODELS, api.namespace, "m", {"metadata": {"labels": {"a": "b"}}})
+        with pytest.raises(ConflictError):  # here or by the server, whichever is faster
+            await a.cluster.write_status(now, Status(phase="Unused"))
+        assert (await api.client.get(SEDNA_MODELS, api.namespace, "m"))["status"]["phase"] == "Ready"
+        await eventually(lambda: a.cluster.get(a.key("m")).resource.metadata.labels == {"a": "b"}, PATIENCE)
+        await a.cluster.write_status(await a.stored("m"), Status(phase="Unused"))
+
+
+async def test_the_status_of_what_was_deleted_is_a_conflict(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.model()
+        await api.client.delete(SEDNA_MODELS, api.namespace, "m")
+        with pytest.raises(ConflictError):
+            await a.cluster.write_status(stored, Status(phase="Ready"))
+
+
+async def test_a_held_resource_waits_for_us_and_for_us_alone(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.model()
+        await a.cluster.hold(stored.key, stored.uid)
+        await a.cluster.hold(stored.key, stored.uid)
+        assert (await a.stored("m")).held
+        await a.cluster.finalize(stored.key, stored.uid)
+        assert (await a.stored("m")).held, "nobody has asked for its deletion"
+        body = {"metadata": {"finalizers": [FINALIZER, "example.com/other"]}}
+        await api.client.patch(SEDNA_MODELS, api.namespace, "m", body)
+        await api.client.delete(SEDNA_MODELS, api.namespace, "m")
+        await eventually(lambda: a.cluster.get(stored.key).deleting, PATIENCE)
+        await a.cluster.finalize(stored.key, "another uid")
+        await a.cluster.finalize(stored.key, stored.uid)
+        found = await api.client.get(SEDNA_MODELS, api.namespace, "m")
+        assert found["metadata"]["finalizers"] == ["example.com/other"]
+        await api.client.patch(SEDNA_MODELS, api.namespace, "m", {"metadata": {"finalizers": None}})
+        await eventually(lambda: a.cluster.get(stored.key) is None, PATIENCE)
+        await a.cluster.finalize(stored.key, stored.uid)
+        with pytest.raises(ConflictError):
+            await a.cluster.hold(stored.key, stored.uid)
+
+
+async def test_a_finalized_resource_is_gone_at_once_and_its_name_is_free(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.model()
+        await a.cluster.hold(stored.key, stored.uid)
+        await api.client.delete(SEDNA_MODELS, api.namespace, "m")
+        await eventually(lambda: a.cluster.get(stored.key).deleting, PATIENCE)
+        await a.cluster.finalize(stored.key, stored.uid)
+        assert a.cluster.get(stored.key) is None
+        again = await a.model()
+        assert again.uid != stored.uid
+        assert not again.held
+
+
+async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes_over(api: Api) -> None:
+    async with adapter(api) as a:
+        older = await a.service()
+        key = older.key
+        await asyncio.sleep(1.1)  # ages are told in seconds
+        await a.make(
+            {
+                "apiVersion": "neptune.io/v1alpha1",
+                "kind": "JointInferenceService",
+                "metadata": {"name": "helmet"},
+                "spec": {
+                    "edgeWorker": {
+                        "name": "e", "model": {"name": "small"}, "nodeName": "edge0",
+                        "hardExampleAlgorithm": {"name": "IBT"},
+                        "workerSpec": {"scriptDir": "/code", "scriptBootFile": "edge.py", "frameworkType": "onnx",
+                                       "frameworkVersion": "1.0"},
+                    },
+                    "cloudWorker": {
+                        "name": "c", "model": {"name": "big"}, "nodeName": "cloud0",
+                        "workerSpec": {"scriptDir": "/code", "scriptBootFile": "cloud.py", "frameworkType": "onnx",
+                                       "frameworkVersion": "1.0"},
+                    },
+                },
+            }
+        )  # fmt: skip
+        await eventually(lambda: a.cluster.seconds(key), PATIENCE)
+        (younger,) = a.cluster.seconds(key)
+        assert a.cluster.get(key).uid == older.uid
+        assert younger.resource.kind.api_version == "neptune.io/v1alpha1"
+        await a.cluster.write_status(younger, Status(phase="Failed"))
+        assert (await api.client.get(NEPTUNE, api.namespace, "helmet"))["status"]["phase"] == "Failed"
+        assert a.cluster.get(key).status is None
+        a.happened.clear()
+        await api.client.delete(f"{SERVICES}.sedna.io/v1alpha1", api.namespace, "helmet")
+        await a.heard(key)
+        await eventually(lambda: a.cluster.get(key).uid == younger.uid, PATIENCE)
+        assert a.cluster.seconds(key) == ()
+
+
+def loosened() -> dict:
+    """Our definition of datasets as it might have been before it was tightened."""
+    loose = copy.deepcopy(next(each for each in definitions() if each["spec"]["names"]["plural"] == "datasets"))
+    spec = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec
+    return loose
+
+
+async def test_what_cannot_be_read_is_told_so_and_left_alone_and_can_still_be_deleted(api: Api) -> None:
+    strict = next(each for each in definitions() if each["spec"]["names"]["plural"] == "datasets")
+    path = "datasets.sedna.io/v1alpha1"
+    async with adapter(api) as a:
+        await api.install(loosened())
+        try:
+            bad = {
+                "apiVersion": "sedna.io/v1alpha1",
+                "kind": "Dataset",
+                "metadata": {"name": "d", "namespace": api.namespace, "finalizers": [FINALIZER]},
+                "spec": {"url": 5},
+            }
+            made = await api.client.create(path, api.namespace, bad)
+
+            async def said() -> bool:
+                status = (await api.client.get(path, api.namespace, "d")).get("status") or {}
+                current = (status.get("conditions") or [{}])[-1]
+                return current.get("reason") == "Invalid" and "spec.url" in current["message"]
+
+            await eventually(said, PATIENCE)
+            assert a.cluster.get(a.key("d", "datasets")) is None
+
+            async def told() -> bool:
+                events = (await api.client.list("Event", api.namespace))["items"]
+                return any(e["involvedObject"]["uid"] == made["metadata"]["uid"] for e in events)
+
+            await eventually(told, PATIENCE)
+            mended = {"spec": {"url": "/data/x.csv", "format": "csv", "nodeName": "n"}}
+            await api.client.patch(path, api.namespace, "d", mended)
+            await a.stored("d", "datasets")
+            await api.client.patch(path, api.namespace, "d", {"spec": {"url": 6}})
+            await eventually(lambda: a.cluster.get(a.key("d", "datasets")) is None, PATIENCE)
+            await api.client.delete(path, api.namespace, "d")
+
+            async def gone() -> bool:
+                return await api.client.find(path, api.namespace, "d") is None
+
+            await eventually(gone, PATIENCE)
+        finally:
+            await api.install(strict)
+
+
+async def test_nodes_are_told_of_when_they_come_go_or_get_other_labels(api: Api) -> None:
+    name = api.unique("node")
+    await api.node(name, {"pool": "edge"})
+    async with adapter(api) as a:
+        await a.heard(NodeSeen(name, {"pool": "edge", **_default_labels(a, name)}))
+        a.happened.clear()
+        await api.client.patch("Node", None, name, {"status": {"conditions": []}}, "status")
+        await api.client.patch("Node", None, name, {"metadata": {"annotations": {"x": "y"}}})
+        await api.client.patch("Node", None, name, {"metadata": {"labels": {"pool": "cloud"}}})
+        await eventually(lambda: a.happened, PATIENCE)
+        assert [what.labels["pool"] for what in a.happened if isinstance(what, NodeSeen)] == ["cloud"]
+        await api.client.delete("Node", None, name)
+        await a.heard(NodeSeen(name, None))
+
+
+def _default_labels(a: object, name: str) -> dict[str, str]:
+    """A server may add some."""
+    for what in a.happened:  # type: ignore[attr-defined]
+        if isinstance(what, NodeSeen) and what.name == name:
+            return dict(what.labels or {})
+    return {}
+
+
+async def test_it_knows_what_statuses_said_of_nodes_before_it_was_there(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.service()
+        summary = NodeSummary(node="edge0", online=False, phase="Running", task_info=TaskInfo(inference_number=12, edge_inference_number=12))
+        await a.cluster.write_status(stored, Status(phase="Running", observed_generation=1, nodes=[summary]))
+    async with adapter(api) as a:
+        (report,) = [r for r in (await a.cluster.recall()).reports if r.key == stored.key]
+        assert (report.node, report.live, report.edge) == ("edge0", True, True)
+        assert report.status.output.task_info.inference_number == 12  # type: ignore[union-attr]

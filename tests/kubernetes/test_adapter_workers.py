@@ -1,0 +1,233 @@
+"""What the adapter makes for services: once, as asked for, never somebody else's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from halimede.names import Key
+from services.gm.cluster.kubernetes.errors import RefusedObjectError
+from services.gm.cluster.port import ConflictError, Ref, Stored, WorkersChanged
+from services.gm.workloads.identity import labels, owner, selector
+from tests.integration.gm_world import SERVICES
+from tests.kubernetes.adapter import PATIENCE, Adapter, adapter
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.client import Body
+from tests.simulated import eventually
+
+NAME = "helmet-deployment-edge"
+
+
+def deployment(of: Stored, image: str = "worker:1", **spec: Any) -> Body:
+    """As ``services.gm.workloads`` makes one, in short."""
+    marks = labels(of.resource, "edge")
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": NAME,
+            "namespace": of.key.namespace,
+            "labels": marks,
+            "annotations": {"halimede.io/digest": f"{image}{spec}"},
+            "ownerReferences": [owner(of.resource)],
+        },
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": selector(of.resource, "edge")},
+            "template": {
+                "metadata": {"labels": marks},
+                "spec": {"nodeName": "edge0", "containers": [{"name": "worker", "image": image}]},
+            },
+            **spec,
+        },
+    }
+
+
+def network(of: Stored, port: int = 5000) -> Body:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": "helmet-cloud",
+            "namespace": of.key.namespace,
+            "labels": labels(of.resource, "cloud"),
+            "annotations": {"halimede.io/digest": str(port)},
+            "ownerReferences": [owner(of.resource)],
+        },
+        "spec": {"selector": selector(of.resource, "cloud"), "ports": [{"name": "big-model", "port": port}]},
+    }
+
+
+def autoscaler(of: Stored, most: int = 3) -> Body:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {
+            "name": f"hpa-{NAME}",
+            "namespace": of.key.namespace,
+            "labels": labels(of.resource, "edge"),
+            "annotations": {"halimede.io/digest": str(most)},
+            "ownerReferences": [owner(of.resource)],
+        },
+        "spec": {
+            "scaleTargetRef": target,
+            "minReplicas": 1,
+            "maxReplicas": most,
+            "metrics": [{"type": "Resource", "resource": cpu}],
+        },
+    }
+
+
+async def image_of(a: Adapter) -> str:
+    found = await a.api.client.get("Deployment", a.api.namespace, NAME)
+    return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+async def test_what_is_missing_is_made_and_seen_at_once_and_not_written_again(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        bodies = [deployment(of), network(of), autoscaler(of)]
+        for body in bodies:
+            await a.cluster.ensure(body)
+        objects = a.cluster.workers(of.key).objects
+        assert set(objects) == {Ref.of(body) for body in bodies}
+        assert all("managedFields" not in body["metadata"] for body in objects.values())
+        writes = a.client.writes
+        for _ in range(3):
+            for body in bodies:
+                await a.cluster.ensure(body)
+        assert a.client.writes == writes
+
+
+async def test_what_differs_is_patched_and_somebody_elses_fields_are_left(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        await a.cluster.ensure(deployment(of))
+        by_hand = {"metadata": {"annotations": {"team": "vision"}}}
+        await api.client.patch("Deployment", api.namespace, NAME, by_hand)
+        await eventually(lambda: "team" in str(a.cluster.workers(of.key).objects), PATIENCE)
+        await a.cluster.ensure(deployment(of, "worker:2"))
+        found = await api.client.get("Deployment", api.namespace, NAME)
+        assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "worker:2"
+        assert found["metadata"]["annotations"]["team"] == "vision"
+        await a.cluster.ensure(network(of))
+        await a.cluster.ensure(network(of, 5001))
+        assert (await api.client.get("Service", api.namespace, "helmet-cloud"))["spec"]["ports"][0]["port"] == 5001
+        await a.cluster.ensure(autoscaler(of))
+        await a.cluster.ensure(autoscaler(of, 5))
+        scaler = await api.client.get("HorizontalPodAutoscaler", api.namespace, f"hpa-{NAME}")
+        assert scaler["spec"]["maxReplicas"] == 5
+
+
+async def test_what_is_edited_by_hand_is_brought_back(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        await a.cluster.ensure(deployment(of))
+        a.happened.clear()
+        meddled = copy.deepcopy(deployment(of, "meddled:1")["spec"])
+        await api.client.patch("Deployment", api.namespace, NAME, {"spec": meddled})
+        await a.heard(WorkersChanged(of.key))
+        await a.cluster.ensure(deployment(of))
+        assert await image_of(a) == "worker:1"
+
+
+async def test_what_is_deleted_by_hand_is_told_of_and_made_again(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        await a.cluster.ensure(deployment(of))
+        a.happened.clear()
+        await api.client.delete("Deployment", api.namespace, NAME)
+        await a.heard(WorkersChanged(of.key))
+        await eventually(lambda: not a.cluster.workers(of.key).objects, PATIENCE)
+        await a.cluster.ensure(deployment(of))
+        assert await image_of(a) == "worker:1"
+
+
+async def test_an_object_that_lost_its_labels_is_found_again_and_gets_them_back(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        await a.cluster.ensure(deployment(of))
+        unlabelled = {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}}
+        await api.client.patch("Deployment", api.namespace, NAME, unlabelled)
+        await eventually(lambda: not a.cluster.workers(of.key).objects, PATIENCE)
+        await a.cluster.ensure(deployment(of))
+        found = await api.client.get("Deployment", api.namespace, NAME)
+        assert found["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "halimede"
+        await eventually(lambda: a.cluster.workers(of.key).objects, PATIENCE)
+
+
+async def test_somebody_elses_object_of_that_name_is_left_alone(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        body = deployment(of, "theirs:1")
+        del body["metadata"]["ownerReferences"]
+        await api.client.create("Deployment", api.namespace, body)
+        with pytest.raises(ConflictError, match=f"Deployment {api.namespace}/{NAME} exists"):
+            await a.cluster.ensure(deployment(of))
+        assert await image_of(a) == "theirs:1"
+        await a.service("other")
+        foreign = copy.deepcopy(deployment(await a.stored("other", SERVICES)))
+        with pytest.raises(ConflictError):
+            await a.cluster.ensure(foreign)
+
+
+async def test_what_the_server_does_not_accept_is_refused_with_the_field(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        with pytest.raises(RefusedObjectError, match=r"spec\.template\.metadata\.labels: .*selector"):
+            await a.cluster.ensure(deployment(of, selector={"matchLabels": {"app": "another"}}))
+        assert a.cluster.failures == 1
+
+
+async def test_what_is_removed_goes_if_it_is_the_one_that_was_meant(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        await a.cluster.ensure(deployment(of))
+        ref = Ref.of(deployment(of))
+        uid = a.cluster.workers(of.key).objects[ref]["metadata"]["uid"]
+        await a.cluster.remove(ref, "00000000-0000-0000-0000-000000000000")
+        assert await image_of(a) == "worker:1"
+        await a.cluster.remove(ref, uid)
+        await eventually(lambda: not a.cluster.workers(of.key).objects, PATIENCE)
+        await a.cluster.remove(ref, uid)
+
+
+async def test_pods_are_their_services_by_its_uid(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        body = {
+            "metadata": {"name": "p1", "labels": labels(of.resource, "edge")},
+            "spec": {"nodeName": "edge0", "containers": [{"name": "worker", "image": "x"}]},
+        }
+        await api.client.create("Pod", api.namespace, body)
+        await a.heard(WorkersChanged(of.key))
+        (pod,) = a.cluster.workers(of.key).pods
+        assert pod["spec"] == {"nodeName": "edge0"}
+        status = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
+        await api.client.patch("Pod", api.namespace, "p1", status, "status")
+        await eventually(lambda: a.cluster.workers(of.key).pods[0]["status"].get("phase") == "Running", PATIENCE)
+        assert "podIP" not in a.cluster.workers(of.key).pods[0]["status"]
+        assert a.cluster.workers(Key(SERVICES, api.namespace, "nobody")).pods == ()
+        await api.client.delete("Pod", api.namespace, "p1", {"gracePeriodSeconds": 0})
+        await eventually(lambda: a.cluster.workers(of.key).pods == (), PATIENCE)
+
+
+async def test_secrets_are_seen_without_what_they_hold(api: Api) -> None:
+    async with adapter(api) as a:
+        meta = {"name": "bucket", "annotations": {"s3-endpoint": "https://s3.example.com"}}
+        await api.client.create("Secret", api.namespace, {"metadata": meta, "stringData": {"ACCESS_KEY_ID": "hush"}})
+        found = await a.cluster.secrets(api.namespace, {"bucket", "missing"})
+        assert found["missing"] is None
+        assert found["bucket"]["annotations"]["s3-endpoint"] == "https://s3.example.com"  # type: ignore[index]
+        assert "hush" not in str(found)
+        assert "data" not in found["bucket"]  # type: ignore[operator]
+        await api.client.create("Secret", api.namespace, {"metadata": {"name": "missing"}})
+
+        async def seen() -> bool:
+            return (await a.cluster.secrets(api.namespace, {"missing"}))["missing"] is not None
+
+        await eventually(seen, PATIENCE)

@@ -1,0 +1,152 @@
+"""docs/deploy.md and the README's Kubernetes section, typed in from top to bottom on an API server.
+
+What needs a kubelet, controllers or a Docker daemon is not run: that what it names is there is all that is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import digits
+from tests.kubernetes.apiserver import Api, kind_of_server, on_double, on_server
+from tests.kubernetes.garbage import empty
+from tests.rendering import DEPLOY, ROOT, copy, documents, renderer
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(shutil.which("kubectl") is None or renderer() is None, reason="no kubectl 1.27 or newer here"),
+    # it applies and deletes the definitions of everybody
+    pytest.mark.skipif(kind_of_server() == "cluster", reason="not on a cluster that somebody lends us"),
+]
+#: they need a kubelet or a controller
+ELSEWHERE = ("kubectl -n halimede rollout", "kubectl -n halimede exec", "kubectl -n halimede port-forward", "docker")
+NODES = ("edge0", "cloud0")
+CLEANING = (
+    "kubectl delete --ignore-not-found -f examples/kubernetes/models.yaml",
+    "kubectl delete --ignore-not-found configmap digits-models",
+    "kubectl delete --ignore-not-found secret halimede-edge-worker halimede-cloud-worker",
+    "kubectl delete --ignore-not-found --wait=false -k deploy/overlays/mosquitto",
+)
+
+
+def blocks(document: str, heading: str = "") -> list[str]:
+    text = (ROOT / document).read_text()
+    if heading:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [body for language, body in found if not language]
+
+
+def lines(document: str, heading: str = "") -> list[str]:
+    stripped = [re.split(r"\s+# ", line)[0].strip() for body in blocks(document, heading) for line in body.splitlines()]
+    return [line for line in stripped if line]
+
+
+async def typed(line: str, folder: Path, kubeconfig: Path) -> str:
+    # a clone of this repository, for paths in commands, and room for what they make
+    for name in ("deploy", "examples"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    if kind_of_server() == "double":
+        # it reads JSON alone, where `create` sends protobuf; publishes no schemas, for it checks bodies itself; and
+        # knows no server-side apply
+        line = re.sub(
+            r"kubectl create (configmap [^&]*[^& ])",
+            r"kubectl create \1 --dry-run=client -o yaml | kubectl apply -f -",
+            line,
+        )
+        line = re.sub(r"kubectl apply( --server-side)?", "kubectl apply --validate=false", line)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig), "HOME": str(folder)}
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-o", "pipefail", "-c", line, cwd=folder, env=environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(90):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, f"{line}\n{output.decode()}"
+    return output.decode()
+
+
+@pytest.fixture
+async def cluster(real_server: tuple[Path, bool] | None, tmp_path: Path) -> AsyncIterator[Api]:
+    """An API server with two nodes, from which the test's own things go away, in other namespaces as well."""
+    digits()
+    if real_server is None:
+        # kubectl sends no token in plain text
+        async with on_double(tmp_path, tls=True) as api:
+            yield await with_nodes(api)
+        return
+    async with on_server(real_server[0], tmp_path, managed=real_server[1]) as api:
+        yield await with_nodes(api)
+        for line in CLEANING:
+            await typed(line, tmp_path, api.kubeconfig)
+        await empty(api.client, "halimede")
+
+
+async def with_nodes(api: Api) -> Api:
+    for name in NODES:
+        await api.node(name)
+    return api
+
+
+def runnable(found: list[str]) -> list[str]:
+    return [line for line in found if line.startswith(("kubectl", "halimede certs")) and not line.startswith(ELSEWHERE)]
+
+
+async def test_the_lines_of_the_deployment_guide(cluster: Api, tmp_path: Path) -> None:
+    wanted = runnable(lines("docs/deploy.md"))
+    # removal is last, and by hand comes before it
+    end = [line for line in wanted if line.startswith("kubectl delete")]
+    patch = [line for line in wanted if line.startswith("kubectl patch")]
+    said = {}
+    for line in [each for each in wanted if each not in {*end, *patch}] + patch + end:
+        # a server without controllers never gets rid of a namespace by itself
+        wait = " --wait=false" if " delete -k" in line else ""
+        said[line] = await typed(line + wait, tmp_path, cluster.kubeconfig)
+    assert "digits" in said["kubectl get ji"]
+    assert {line.split()[1] for line in said if line.startswith("kubectl")} >= {
+        "apply", "create", "get", "describe", "label", "patch", "delete",
+    }  # fmt: skip
+    assert {line.split()[2] for line in said if line.startswith("halimede")} == {"init", "secrets"}
+
+
+async def test_the_five_commands_of_the_readme(cluster: Api, tmp_path: Path) -> None:
+    found = lines("README.md", "On Kubernetes")
+    assert len(found) == 5
+    said = ""
+    for line in found:
+        # watching has no end
+        said = await typed(line.replace(" --watch", ""), tmp_path, cluster.kubeconfig)
+    assert "digits" in said
+
+
+def test_what_is_not_run_names_what_is_there() -> None:
+    names = {(body["kind"].lower(), body["metadata"]["name"]) for body in documents(copy("mosquitto").read_text())}
+    names |= {("deploy", name) for kind, name in names if kind == "deployment"}
+    left = [line for line in lines("docs/deploy.md") if line.startswith(ELSEWHERE)]
+    assert len(left) >= 8
+    for line in left:
+        words = shlex.split(line)
+        if words[0] == "docker":
+            files = [word for before, word in pairwise(words) if before == "-f"]
+            assert all((ROOT / file).is_file() for file in files)
+            continue
+        objects = [tuple(word.split("/")) for word in words if re.fullmatch(r"(deploy|deployment|daemonset)/\S+", word)]
+        assert all(each in names for each in objects), line
+
+
+@pytest.mark.parametrize("document", ["docs/deploy.md", "README.md"])
+def test_folders_that_documents_name_are_there(document: str) -> None:
+    for path in re.findall(r"(?<!exec )\bdeploy/[a-z][a-z-]*(?:/[a-z-]+)*(?:\.[a-z]+)?", (ROOT / document).read_text()):
+        assert (DEPLOY.parent / path).exists(), path

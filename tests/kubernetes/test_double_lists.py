@@ -1,0 +1,148 @@
+"""Lists: selectors, chunks, and the forms in which they come."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.client import META, META_LIST, TABLE, RefusedError
+from tests.kubernetes.things import THING, config_map, made, pod
+
+
+async def names(api: Api, kind: str = "ConfigMap", **query: str) -> list[str]:
+    """Return the names in a list, in its order."""
+    found = (await api.client.list(kind, api.namespace, **query))["items"]
+    return [each["metadata"]["name"] for each in found if each["metadata"]["name"] != "kube-root-ca.crt"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("color=red", ["a"]),
+        ("color==red,size", ["a"]),
+        ("color!=red", ["b", "c", "d"]),
+        ("color in (red, green)", ["a", "b"]),
+        ("color notin (red,green)", ["c", "d"]),
+        ("!color", ["d"]),
+        ("color,!size", ["b", "c"]),
+        ("color=", []),
+        ("example.io/x=y", ["d"]),
+    ],
+)
+async def test_labels_select(api: Api, selector: str, expected: list[str]) -> None:
+    labels = {
+        "a": {"color": "red", "size": "1"},
+        "b": {"color": "green"},
+        "c": {"color": "blue"},
+        "d": {"example.io/x": "y"},
+    }
+    for name, each in labels.items():
+        await api.client.create("ConfigMap", api.namespace, config_map(name, labels=each))
+    assert await names(api, labelSelector=selector) == expected
+
+
+@pytest.mark.parametrize("selector", ["a b", "color in red", "a=b=c", "-a=b", "a=b c"])
+async def test_selectors_that_are_none_are_refused(api: Api, selector: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await names(api, labelSelector=selector)
+    assert refused.value.code == 400
+
+
+async def test_fields_select_pods(api: Api) -> None:
+    await api.client.create("Pod", api.namespace, pod("a", nodeName="n1"))
+    await api.client.create("Pod", api.namespace, pod("b", nodeName="n2"))
+    await api.client.create("Pod", api.namespace, pod("c"))
+    assert await names(api, "Pod", fieldSelector="spec.nodeName=n1") == ["a"]
+    assert await names(api, "Pod", fieldSelector="spec.nodeName=") == ["c"]
+    assert await names(api, "Pod", fieldSelector="metadata.name!=a,status.phase=Pending") == ["b", "c"]
+    with pytest.raises(RefusedError) as refused:
+        await names(api, "Pod", fieldSelector="spec.hostname=x")
+    assert refused.value.code == 400
+    for name in ("a", "b"):
+        await api.client.delete("Pod", api.namespace, name, {"gracePeriodSeconds": 0})
+
+
+async def test_a_long_list_comes_in_chunks_of_one_moment(api: Api) -> None:
+    for name in "abcde":
+        await made(api, name)
+    first = await api.client.list(THING, api.namespace, limit=2)
+    assert [each["metadata"]["name"] for each in first["items"]] == ["a", "b"]
+    assert first["metadata"]["remainingItemCount"] == 3
+    await api.client.delete(THING, api.namespace, "c")
+    await api.client.patch(THING, api.namespace, "d", {"spec": {"size": 9}})
+    await made(api, "f")
+    token = first["metadata"]["continue"]
+    rest = await api.client.list(THING, api.namespace, limit=10, **{"continue": token})
+    assert [(each["metadata"]["name"], each["spec"]["size"]) for each in rest["items"]] == [
+        ("c", 1),
+        ("d", 1),
+        ("e", 1),
+    ]
+    assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    assert not rest["metadata"].get("continue")
+
+
+async def test_a_chunk_that_comes_too_late_is_expired(api: Api) -> None:
+    for name in "abc":
+        await made(api, name)
+    first = await api.client.list(THING, api.namespace, limit=1)
+    await made(api, "d")
+    api.control.expire()
+    with pytest.raises(RefusedError) as refused:
+        await api.client.list(THING, api.namespace, limit=1, **{"continue": first["metadata"]["continue"]})
+    assert (refused.value.code, refused.value.reason) == (410, "Expired")
+    token = refused.value.status["metadata"]["continue"]
+    rest = await api.client.list(THING, api.namespace, **{"continue": token})
+    assert [each["metadata"]["name"] for each in rest["items"]] == ["b", "c", "d"]
+
+
+async def test_a_version_of_the_future_is_not_waited_for_for_ever(api: Api) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await api.client.list("ConfigMap", api.namespace, resourceVersion="999999999")
+    assert refused.value.code == 504
+    assert refused.value.status["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+async def test_metadata_can_be_had_alone(api: Api) -> None:
+    await api.client.create("Secret", api.namespace, {"metadata": {"name": "one"}, "stringData": {"password": "x"}})
+    one = await api.client.get("Secret", api.namespace, "one", accept=META)
+    assert (one["kind"], one["apiVersion"], one.keys()) == (
+        "PartialObjectMetadata", "meta.k8s.io/v1", {"kind", "apiVersion", "metadata"},
+    )  # fmt: skip
+    many = await api.client.list("Secret", api.namespace, accept=META_LIST)
+    assert many["kind"] == "PartialObjectMetadataList"
+    assert [each.keys() for each in many["items"]] == [{"kind", "apiVersion", "metadata"}]
+    for accept, path in ((META, ""), (META_LIST, "one")):
+        with pytest.raises(RefusedError) as refused:
+            await api.client.get("Secret", api.namespace, path, accept=accept)
+        assert refused.value.code == 406
+
+
+async def test_unknown_forms_are_not_acceptable_and_the_next_best_is_taken(api: Api) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await api.client.list("ConfigMap", api.namespace, accept="text/html")
+    assert refused.value.code == 406
+    found = await api.client.list("ConfigMap", api.namespace, accept="text/html, application/json")
+    assert found["kind"] == "ConfigMapList"
+
+
+async def test_a_table_shows_the_printer_columns(api: Api) -> None:
+    await made(api)
+    conditions = [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "False"}]
+    status = {"status": {"phase": "Running", "active": 2, "conditions": conditions}}
+    await api.client.patch(THING, api.namespace, "one", status, "status")
+    await made(api, "two")
+    found = await api.client.list(THING, api.namespace, accept=TABLE)
+    columns = [(column["name"], column["type"], column["priority"]) for column in found["columnDefinitions"]]
+    assert columns[:4] == [
+        ("Name", "string", 0),
+        ("Phase", "string", 0),
+        ("Active", "integer", 0),
+        ("Ready", "string", 0),
+    ]
+    assert columns[4:] == [("Last", "string", 1), ("Age", "date", 0)]
+    one, two = (row["cells"] for row in found["rows"])
+    assert one[:5] == ["one", "Running", 2, "True", "Other"]
+    assert one[5].endswith("s")
+    assert two[:5] == ["two", None, None, None, None]
+    assert found["rows"][0]["object"]["kind"] == "PartialObjectMetadata"

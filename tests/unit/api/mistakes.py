@@ -1,0 +1,77 @@
+"""Mistakes in resources: what is written where, and which field is to blame."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.unit.api.samples import SAMPLES
+from tests.unit.api.test_resources import put, sedna_service
+
+MODEL, DATASET = SAMPLES["a model with steps"], SAMPLES["a dataset of Sedna's"]
+SERVICE, PROPOSAL = SAMPLES["a service of Sedna's"], SAMPLES["the proposal's"]
+SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
+POD = "spec.edgeWorker.template.spec"
+
+#: body, path of a field and its wrong value (None: taken away), which a schema alone sees
+MISTAKES: list[tuple[dict[str, Any], str, object]] = [
+    (SERVICE, "metadata.name", "a" * 47),
+    (SERVICE, "metadata.name", "helmet.site"),
+    (PROPOSAL, "metadata.name", "1st"),
+    (SERVICE, "spec", None),
+    (SERVICE, "spec.cloudWorker", None),
+    (SERVICE, "spec.edgeWorker.model.name", "a/b"),
+    (SERVICE, "spec.edgeWorker.hardExampleMining", None),
+    (SERVICE, "spec.edgeWorker.hardExampleMining.parameters.0.value", 0.9),
+    (SERVICE, "spec.edgeWorker.deadlineMs", 0),
+    (SERVICE, "spec.edgeWorker.deadlineMs", "1s"),
+    (SOURCED, "spec.edgeWorker.source.cameras.0", "a/#"),
+    (SOURCED, "spec.edgeWorker.source.cameras", ["c"] * 65),
+    (SERVICE, f"{POD}.nodeName", "../x"),
+    (SERVICE, f"{POD}.nodeSelector", ["a"]),
+    (SERVICE, f"{POD}.containers", []),
+    (SERVICE, f"{POD}.containers.0.env.0.name", "A=B"),
+    (SERVICE, f"{POD}.containers.0.env.0.value", 1),
+    (SERVICE, f"{POD}.volumes.0.hostPath", "/data"),
+    (SERVICE, "spec.edgeWorker.hpa.maxReplicas", None),
+    (SERVICE, "spec.cloudWorker.hpa.minReplicas", 0),
+    (SERVICE, "spec.dataset", "helmets"),
+    (PROPOSAL, "spec.edgeWorker.nodeName", "Edge_0"),
+    (PROPOSAL, "spec.edgeWorker.workerSpec.frameworkVersion", 1.18),
+    (PROPOSAL, "spec.cloudWorker.workerSpec.scriptDir", ""),
+    (MODEL, "spec.url", ""),
+    (MODEL, "spec.sha256", "abc"),
+    (MODEL, "spec.preprocess.1.op", "rotate"),
+    (MODEL, "spec.preprocess.1.width", 8193),
+    (MODEL, "spec.postprocess.task", "segmentation"),
+    (DATASET, "spec.nodeName", "a b"),
+    (DATASET, "spec.format", None),
+]
+
+#: the same with a rule that is broken, and where below the path it is
+BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
+    (sedna_service(), "spec.edgeWorker.source", {}, ""),
+    (sedna_service(), "spec.edgeWorker.source", {"path": "/x", "url": "rtsp://x"}, ""),
+    (sedna_service(), "spec.edgeWorker.source", {"path": "x"}, ".path"),
+    (sedna_service(), "spec.cloudWorker.hpa", {"minReplicas": 3, "maxReplicas": 2}, ".minReplicas"),
+    (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "/code/..", ""),
+    (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "code", ""),
+    (PROPOSAL, "spec.cloudWorker.workerSpec.scriptBootFile", "../x.py", ""),
+    (MODEL, "spec.url", "ftp://x/y", ""),
+    (MODEL, "spec.preprocess", [{"op": "scale", "std": [0]}], "[0].std"),
+]
+
+#: rules that stand for a union's tags: ``parse`` reads one type or another and has words of its own
+BROKEN_STEPS: list[tuple[dict[str, Any], str]] = [
+    ({"op": "resize", "width": 1}, ""),
+    ({"op": "layout"}, ""),
+    ({"op": "cast"}, ""),
+    ({"op": "grayscale", "width": 1}, ".width"),
+    ({"op": "cast", "dtype": "float32", "order": "hwc"}, ".order"),
+    ({"op": "resize", "width": 1, "height": 1, "std": [1]}, ".std"),
+]
+
+
+def written(path: str) -> str:
+    """Return a path as Kubernetes writes it."""
+    return re.sub(r"\.(\d+)", r"[\1]", path)

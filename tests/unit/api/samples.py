@@ -1,0 +1,176 @@
+"""Resources as people have them today: the joint inference proposal's own, and the forms that Sedna's users write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ruamel.yaml import YAML
+
+#: the proposal's sample, value for value
+PROPOSAL = """
+apiVersion: neptune.io/v1alpha1
+kind: JointInferenceService
+metadata:
+  name: helmet-detection-demo
+  namespace: default
+spec:
+  edgeWorker:
+    name: "edgeworker"
+    model:
+      name: "small-model"
+    nodeName: "edge0"
+    hardExampleAlgorithm:
+      name: "IBT"
+    workerSpec:
+      scriptDir: "/code"
+      scriptBootFile: "edge_inference.py"
+      frameworkType: "tensorflow"
+      frameworkVersion: "1.18"
+      parameters:
+        - key: "nms_threshold"
+          value: "0.6"
+  cloudWorker:
+    name: "work"
+    model:
+      name: "big-model"
+    nodeName: "solar-corona-cloud"
+    workerSpec:
+      scriptDir: "/code"
+      scriptBootFile: "cloud_inference.py"
+      frameworkType: "tensorflow"
+      frameworkVersion: "1.18"
+      parameters:
+        - key: "nms_threshold"
+          value: "0.6"
+"""
+
+SEDNA_SERVICE = """
+apiVersion: sedna.io/v1alpha1
+kind: JointInferenceService
+metadata:
+  name: helmet-detection
+  namespace: default
+spec:
+  edgeWorker:
+    model:
+      name: helmet-small
+    hardExampleMining:
+      name: IBT
+      parameters:
+        - {key: threshold_img, value: "0.9"}
+        - {key: threshold_box, value: "0.9"}
+    template:
+      metadata:
+        creationTimestamp: null
+        labels: {team: site-safety}
+      spec:
+        nodeName: edge-01
+        hostNetwork: true
+        dnsPolicy: ClusterFirstWithHostNet
+        tolerations:
+          - {key: node-role.kubernetes.io/edge, operator: Exists, effect: NoSchedule}
+        containers:
+          - name: little
+            image: registry.example/joint-inference-little:v0.3.0
+            imagePullPolicy: IfNotPresent
+            ports: [{containerPort: 9000, protocol: TCP}]
+            env:
+              - {name: input_shape, value: "416,736"}
+              - {name: video_url, value: "rtsp://localhost/video"}
+              - {name: all_examples_inference_output, value: /data/output}
+              - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+            livenessProbe: {tcpSocket: {port: 9000}}
+            resources:
+              requests: {memory: 64M, cpu: 100m}
+              limits: {memory: 2Gi, cpu: 2}
+            volumeMounts:
+              - {name: outputdir, mountPath: /data/, subPath: out}
+        volumes:
+          - name: outputdir
+            hostPath: {path: /joint_inference/output, type: Directory}
+          - name: scratch
+            emptyDir: {sizeLimit: 64Mi}
+    hpa: &hpa
+      minReplicas: 1
+      maxReplicas: 4
+      metrics:
+        - {type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}
+      behavior: {scaleDown: {stabilizationWindowSeconds: 60}}
+  cloudWorker:
+    model:
+      name: helmet-big
+    template:
+      spec:
+        nodeName: cloud-01
+        containers:
+          - name: big
+            image: registry.example/joint-inference-big:v0.3.0
+            env: [{name: input_shape, value: "544,544"}]
+            resources: {requests: {memory: 2Gi}}
+    hpa: *hpa
+  dataset:
+    name: helmets
+"""
+
+SEDNA_MODEL = """
+apiVersion: sedna.io/v1alpha1
+kind: Model
+metadata: {name: helmet-small, namespace: default}
+spec:
+  url: s3://models/helmet/little.pb
+  format: pb
+  credentialName: s3-reader
+  device_soc_versions: [Ascend310, Ascend310P]
+"""
+
+SEDNA_DATASET = """
+apiVersion: sedna.io/v1alpha1
+kind: Dataset
+metadata: {name: helmets, namespace: default}
+spec:
+  url: /data/helmet/train.txt
+  format: txt
+  nodeName: edge-01
+"""
+
+LAPTOP_MODEL = """
+apiVersion: sedna.io/v1alpha1
+kind: Model
+metadata: {name: digits-small}
+spec:
+  url: /models/small.onnx
+  format: onnx
+  labels: ["0", "1"]
+  preprocess:
+    - {op: grayscale}
+    - {op: resize, width: 8, height: 8}
+    - {op: scale, factor: 0.0041, mean: [0.5], std: [1]}
+    - {op: layout, order: flat}
+    - {op: cast, dtype: float32}
+  postprocess: {task: classification, output: probabilities}
+"""
+
+#: in use by a server: what `kubectl get -o yaml` prints goes back in
+AS_STORED = {
+    "uid": "0b8e3bd5-64b8-4f6e-8b1a-0e4a1d3b7c11",
+    "resourceVersion": "4711",
+    "generation": 3,
+    "creationTimestamp": "2026-03-01T10:00:00Z",
+    "managedFields": [{"manager": "kubectl", "operation": "Apply", "fieldsV1": {}}],
+}
+
+
+def read(text: str) -> dict[str, Any]:
+    """Return a sample as plain data; an anchor's parts are separate, as they are after JSON."""
+    body: dict[str, Any] = json.loads(json.dumps(YAML(typ="safe").load(text)))
+    return body
+
+
+SAMPLES = {
+    "the proposal's": read(PROPOSAL),
+    "a service of Sedna's": read(SEDNA_SERVICE),
+    "a model of Sedna's": read(SEDNA_MODEL),
+    "a dataset of Sedna's": read(SEDNA_DATASET),
+    "a model with steps": read(LAPTOP_MODEL),
+}

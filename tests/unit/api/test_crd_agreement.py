@@ -1,0 +1,84 @@
+"""Whatever ``parse`` accepts, the schema accepts. Known differences, each for a reason:
+
+- ``null`` for a field that may be absent: YAML's empty value. Here it is taken for absent; the API server refuses it.
+- Names of services longer than 46 characters, or with dots: only Kubernetes names Services and labels after them.
+- Everything in ``metadata`` but the name, and ``status``: Kubernetes knows the first itself, ``parse`` reads neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede import api
+from halimede.api.model import SCHEMES
+from halimede.errors import InvalidFieldError
+from tests.anything import attempt, spoiled, valid
+from tests.unit.api.crds import problems, schema_of, with_defaults
+from tests.unit.api.samples import SAMPLES
+
+KINDS = [pytest.param(kind, id=f"{kind.api_version} {kind.kind}") for kind in api.kinds()]
+
+
+def without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_null(item) for name, item in value.items() if item is not None}
+    return [without_null(item) for item in value] if isinstance(value, list) else value
+
+
+def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """Return a spec of the right types in which texts are what rules between fields ask for, mostly."""
+    if "url" in spec:
+        spec["url"] = data.draw(st.sampled_from(SCHEMES)) + spec["url"]
+    for worker in (value for name, value in spec.items() if name.endswith("Worker")):
+        if "workerSpec" in worker:
+            worker["workerSpec"]["scriptDir"] = "/" + worker["workerSpec"]["scriptDir"]
+        if worker.get("source") and data.draw(st.booleans()):
+            worker["source"] = data.draw(
+                st.sampled_from([{"cameras": ["cam0"]}, {"path": "/frames"}, {"url": "rtsp://cam"}])
+            )
+        if worker.get("hpa"):
+            least = worker["hpa"].setdefault("minReplicas", 1)  # it stays plain data: nobody fills it in here
+            worker["hpa"]["maxReplicas"] = max(least, worker["hpa"]["maxReplicas"])
+    return spec
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.data())
+def test_a_spec_that_is_read_is_stored(kind: api.Kind, data: st.DataObject) -> None:
+    spec = mended(msgspec.to_builtins(data.draw(valid(kind.spec))), data)
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "a"}, "spec": spec}
+    resource, _ = attempt(api.parse, body, refusal=InvalidFieldError)
+    if resource is None:
+        return
+    stored = without_null(body)
+    assert problems(stored) == {}
+    filled = with_defaults(stored, schema_of(kind.api_version, kind.kind))
+    assert msgspec.to_builtins(api.parse(filled).spec) == msgspec.to_builtins(api.parse(stored).spec)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_most_generated_specs_are_read(kind: api.Kind) -> None:
+    """Or else the test above shows nothing."""
+    read: list[bool] = []
+
+    @given(st.data())
+    def count(data: st.DataObject) -> None:
+        spec = mended(msgspec.to_builtins(data.draw(valid(kind.spec))), data)
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "a"}, "spec": spec}
+        read.append(attempt(api.parse, body, refusal=InvalidFieldError)[0] is not None)
+
+    count()
+    assert sum(read) >= len(read) / 4
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@given(st.data())
+def test_a_spoiled_spec_that_is_still_read_is_stored(name: str, data: st.DataObject) -> None:
+    body = {**SAMPLES[name], "spec": data.draw(spoiled(SAMPLES[name]["spec"]))}
+    if attempt(api.parse, body, refusal=InvalidFieldError)[0] is not None:
+        assert problems(without_null(body)) == {}

@@ -1,0 +1,76 @@
+"""The files: written as the code says, checked, and read alike by every reader of YAML."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from ruamel.yaml import YAML
+
+from halimede.api.crd.__main__ import HEADER, main
+from tests.unit.api.crds import DEFINITIONS, FOLDER
+
+
+def test_the_files_in_the_repository_are_what_the_code_says() -> None:
+    assert main(["--check", str(FOLDER)]) == 0
+
+
+def test_what_is_written_is_found_right(tmp_path: Path) -> None:
+    assert main(["--write", str(tmp_path / "crds")]) == 0
+    assert sorted(path.name for path in (tmp_path / "crds").iterdir()) == sorted(DEFINITIONS)
+    assert main(["--check", str(tmp_path / "crds")]) == 0
+
+
+@pytest.mark.parametrize("file", DEFINITIONS)
+def test_readers_of_yaml_1_1_and_1_2_read_what_was_meant(file: str, tmp_path: Path) -> None:
+    main(["--write", str(tmp_path)])
+    text = (tmp_path / file).read_text()
+    assert yaml.safe_load(text) == YAML(typ="safe").load(text) == DEFINITIONS[file]
+    assert "&id" not in text, "kubectl prints it back as it is: no anchors"
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_an_edited_a_missing_and_a_left_over_file_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--write", str(tmp_path)])
+    edited, missing = sorted(DEFINITIONS)[:2]
+    (tmp_path / edited).write_text((tmp_path / edited).read_text().replace("maxItems", "maxitems"))
+    (tmp_path / missing).unlink()
+    (tmp_path / "left.yaml").write_text(HEADER)
+    (tmp_path / "kustomization.yaml").write_text("resources: []\n")
+    assert main(["--check", str(tmp_path)]) == 1
+    shown = capsys.readouterr().err
+    assert [name for name in (edited, missing, "left.yaml", "kustomization.yaml") if name in shown] == [
+        edited,
+        missing,
+        "left.yaml",
+    ]
+    assert main(["--write", str(tmp_path)]) == 0
+    assert main(["--check", str(tmp_path)]) == 0
+    assert not (tmp_path / "left.yaml").exists()
+    assert (tmp_path / "kustomization.yaml").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["--write", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(f"Error: {tmp_path / 'file'}")
+
+
+def test_without_its_package_it_says_what_to_install(tmp_path: Path) -> None:
+    hide = "import sys; sys.modules['ruamel.yaml'] = None\nfrom halimede.api.crd.__main__ import main\n"
+    run = subprocess.run(
+        [sys.executable, "-c", hide + f"sys.exit(main(['--write', {str(tmp_path)!r}]))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (
+        2,
+        "Error: writing YAML needs ruamel.yaml: run `pip install halimede[cli]`\n",
+    )

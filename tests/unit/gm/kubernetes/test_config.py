@@ -1,0 +1,89 @@
+"""How GM finds the API server, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from halimede.errors import InvalidFieldError
+from services.gm.cluster.kubernetes import config
+from services.gm.cluster.kubernetes.config import load_configuration, own_namespace
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def kubeconfig(path: Path, server: str = "https://k.example.com:6443") -> Path:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "t0ken"}}],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(body))
+    return path
+
+
+async def test_a_named_kubeconfig_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    found = await load_configuration(str(kubeconfig(tmp_path / "k")))
+    assert found.host == "https://k.example.com:6443"
+
+
+async def test_the_variable_comes_before_the_usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kubeconfig(tmp_path / ".kube" / "config", "https://usual:1")
+    assert (await load_configuration()).host == "https://usual:1"
+    missing = tmp_path / "missing"
+    monkeypatch.setenv("KUBECONFIG", f"{missing}:{kubeconfig(tmp_path / 'k', 'https://said:1')}")
+    assert (await load_configuration()).host == "https://said:1"
+
+
+async def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    loader = "kubernetes.aio.config.incluster_config."
+    for name, text in (("TOKEN", "t0ken"), ("CERT", "-----BEGIN CERTIFICATE-----")):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(f"{loader}SERVICE_{name}_FILENAME", str(tmp_path / name))
+    found = await load_configuration()
+    assert found.host == "https://10.0.0.1:443"
+    assert found.api_key == {"BearerToken": "bearer t0ken"}
+    (tmp_path / "TOKEN").unlink()
+    with pytest.raises(InvalidFieldError, match=r"KUBERNETES_SERVICE_HOST.*without a usable service account"):
+        await load_configuration()
+
+
+@pytest.mark.parametrize("text", ["", "[", "a: b", '{"contexts": 5}', "\x00"])
+async def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "k"
+    path.write_text(text)
+    with pytest.raises(InvalidFieldError, match=r"^--kubeconfig: .*write a kubeconfig") as caught:
+        await load_configuration(str(path))
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_file_that_is_not_there_is_named_with_where_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidFieldError, match=r"^--kubeconfig: '/no/where' is not accepted: there is no such file"):
+        await load_configuration("/no/where")
+    with pytest.raises(InvalidFieldError, match=r"^KUBECONFIG: '~/.kube/config'"):
+        await load_configuration()
+    monkeypatch.setenv("KUBECONFIG", "/no/where")
+    with pytest.raises(InvalidFieldError, match=r"^KUBECONFIG: '/no/where'"):
+        await load_configuration()
+
+
+def test_the_namespace_is_what_was_said_else_the_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "NAMESPACE_FILE", tmp_path / "namespace")
+    assert own_namespace("said") == "said"
+    assert own_namespace() == "default"
+    (tmp_path / "namespace").write_text("halimede\n")
+    assert own_namespace() == "halimede"
