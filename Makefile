@@ -10,12 +10,12 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo test faults check contract model models clean soak
+.PHONY: help setup up demo test test-kubernetes faults check contract model models clean soak
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
-	  while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
+	  while IFS=$$'\t' read -r name text; do printf '  make %-15s %s\n' "$$name" "$$text"; done
 	@printf '\nEach does its own set-up (.venv, pinned packages, Mosquitto).\n'
 
 setup: ## Set up this machine: .venv with the pinned packages, and Mosquitto
@@ -32,6 +32,11 @@ test: setup $(MODELS) ## Run all tests, with real Mosquitto and Chromium (ARGS="
 	@echo '==> pytest'
 	@$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
 
+test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double or on a real API server (KUBEBUILDER_ASSETS=folder)
+	@echo '==> pytest tests/kubernetes'
+	@$(BIN)/python -m pytest -n $(if $(KUBEBUILDER_ASSETS),2,4) --dist loadfile tests/kubernetes \
+	  $(wildcard tests/faults/test_fault_1[234]* tests/attacks/test_attack_20*) $(ARGS)
+
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
 	@echo '==> faults and attacks, $(REPEAT) times'
 	@$(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 6 --dist worksteal tests/faults tests/attacks $(ARGS)
@@ -42,7 +47,7 @@ model: setup ## Let anything happen to a simulated system, in any order, for lon
 soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000" for a short one)
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-check: setup ## Check style, types, layers and the generated contract
+check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> ruff check'
 	@$(BIN)/ruff check --quiet .
 	@echo '==> ruff format --check'
@@ -54,11 +59,14 @@ check: setup ## Check style, types, layers and the generated contract
 	@$(BIN)/lint-imports --no-cache > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 	@echo '==> topics.md is what the code says'
 	@$(BIN)/python -m halimede.contract --check
+	@echo '==> deploy/crds is what the code says'
+	@$(BIN)/python -m halimede.api.crd --check
 	@echo 'All checks passed.'
 
-contract: setup ## Write topics.md anew from halimede/topics.py
+contract: setup ## Write topics.md and deploy/crds anew from the code
 	@$(BIN)/python -m halimede.contract --write
-	@echo 'topics.md is written.'
+	@$(BIN)/python -m halimede.api.crd --write
+	@echo 'topics.md and deploy/crds are written.'
 
 models: setup $(MODELS) ## Train the models of the digits example
 

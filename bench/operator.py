@@ -42,7 +42,7 @@ WRITTEN = Path(__file__).parent.parent / "build" / "operator.json"
 KIND = {"models": "models.sedna.io/v1alpha1", SERVICES: f"{SERVICES}.sedna.io/v1alpha1"}
 NAMESPACE = "default"
 #: services created a second while their way to the node is timed; seconds of quiet, and until all is quiet
-RATE, QUIET, SETTLE = 20.0, 30.0, 10.0
+RATE, QUIET, SETTLE = 10.0, 30.0, 10.0
 P99_MS, RSS_MB = 200.0, 150.0
 
 

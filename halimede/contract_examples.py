@@ -122,7 +122,14 @@ EXAMPLES: dict[str, Any] = {
         store="9c02b7714e5fa3d8",
     ),
     t.WORKER_INFO.id: m.WorkerInfo(
-        name=EDGE, namespace="default", owner_name="digits", status="running", task_info=COUNTS
+        name=EDGE,
+        namespace="default",
+        owner_name="digits",
+        owner_uid=UID,
+        role="edge",
+        status="running",
+        period_s=10,
+        task_info=COUNTS,
     ),
     t.CAMERA_FRAME.id: PNG,
     t.REQUEST.id: FRAME,

@@ -33,6 +33,8 @@ class Role(StrEnum):
     CAMERA = "camera"
     OPERATOR = "operator"
     CONSUMER = "consumer"
+    #: a broker of a place that passes on what others there say: it has their rights, and no topic of its own
+    BRIDGE = "bridge"
 
 
 class Encoding(StrEnum):

@@ -195,8 +195,9 @@ STATUS = Topic(
     qos=1,
     retain=True,
     publishers=(Role.GM,),
-    subscribers=(Role.OPERATOR, Role.CONSUMER),
-    doc="GM's view of a resource. Cleared (empty, retained) once it is deleted.",
+    subscribers=(Role.GM, Role.OPERATOR, Role.CONSUMER),
+    doc="GM's view of a resource. Cleared (empty, retained) once it is deleted. A GM that starts looks for what an "
+    "earlier one has left.",
 )
 GM_PRESENCE = Topic(
     "gm-presence",

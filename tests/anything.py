@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from halimede.api.schema import KEYWORDS, pattern
 from halimede.names import LABEL_PATTERN, NAME_PATTERN
 
 T = TypeVar("T")
@@ -32,6 +33,9 @@ names = st.from_regex(r"\A[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?\Z")
 PATTERNS = {
     NAME_PATTERN: names,
     LABEL_PATTERN: names,
+    pattern(NAME_PATTERN)[KEYWORDS]["pattern"]: names,
+    pattern(NAME_PATTERN, optional=True)[KEYWORDS]["pattern"]: st.just("") | names,
+    r"^[^=\x00]+$": st.text(st.characters(exclude_characters="=\0", codec="utf-8"), min_size=1, max_size=20),
     "^([0-9a-f]{64})?$": st.just("") | st.binary(min_size=32, max_size=32).map(bytes.hex),
     "^[0-9a-f]{32}$": st.binary(min_size=16, max_size=16).map(bytes.hex),
     r"^-?[0-9]{1,3}$(?!\n)": st.integers(-999, 999).map(str),
@@ -45,6 +49,11 @@ def valid(kind: type) -> st.SearchStrategy[Any]:
 
 def _of(info: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: PLR0912 (one line a type)
     match info:
+        case inspect.Metadata(extra={"shape": shape}):
+            made = valid(shape).map(msgspec.to_builtins)
+            return made | st.none() if isinstance(info.type, inspect.UnionType) else made
+        case inspect.Metadata(extra={"crd": {"pattern": text}}):
+            return PATTERNS[text]
         case inspect.Metadata():
             return _of(info.type)
         case inspect.NoneType():

@@ -9,38 +9,18 @@ leaves all clients able to connect: trust both (``rotate_authority``), sign ever
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from halimede.access import authority as a
 from halimede.access import files
-from halimede.access.mosquitto import acl_file
-from halimede.access.report import Report
+from halimede.access.report import Entry, Found, Report
+from halimede.access.rules import write_rules
 from halimede.access.site import Site
 from halimede.errors import HalimedeError, InvalidFieldError
 
 DAYS, MOST_DAYS = 365, 3650
 CA, BROKER = "ca", "broker"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One certificate of a site. ``folder`` is below the site's; ``username`` is ``ca`` and ``broker`` for these."""
-
-    username: str
-    folder: Path
-    hosts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is there for an entry: ``problem`` says why it does not serve, empty if it does."""
-
-    entry: Entry
-    path: Path
-    expires: datetime | None
-    problem: str = ""
 
 
 def make_certificates(
@@ -132,19 +112,20 @@ def _spread(site: Site, folder: Path, bundle: list[a.Certificate]) -> None:
     trusted = a.write_bundle(bundle)
     for entry in _entries(site):
         files.write(files.make_folders(folder, entry.folder) / "ca.crt", trusted)
-    files.write(folder / BROKER / "acl", acl_file(site), files.SECRET)
+    write_rules(site, folder)
 
 
 def _entries(site: Site) -> Iterator[Entry]:
     yield Entry(BROKER, Path(BROKER), tuple(site.broker))
+    for bridge in site.bridges:
+        yield Entry(f"{BROKER}.{bridge.name}", Path("bridges", bridge.name, BROKER), tuple(bridge.broker))
     for principal in site.principals():
         yield Entry(principal.username, Path(principal.folder))
 
 
 def _sign(authority: a.Pair, entry: Entry, folder: Path, days: int) -> None:
     path = files.make_folders(folder, entry.folder)
-    server = entry.username == BROKER
-    leaf = a.new_server(authority, entry.hosts, days) if server else a.new_client(authority, entry.username, days)
+    leaf = a.new_server(authority, entry.hosts, days) if entry.hosts else a.new_client(authority, entry.username, days)
     # a reader in between finds a pair that does not fit, says so and tries again
     files.write(path / "tls.key", a.write_key(leaf.key), files.SECRET)
     files.write(path / "tls.crt", a.write_bundle([leaf.certificate]))

@@ -7,9 +7,13 @@ source; it has not been run against an EMQX.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 
-from halimede.access.grants import Action, grants
+from halimede.access.files import text
+from halimede.access.grants import Action
+from halimede.access.routes import rights
 from halimede.access.site import Site
 
 HEAD = """\
@@ -46,14 +50,30 @@ def acl_conf(site: Site) -> str:
     prefix = "".join(f"{level}/" for level in site.levels)
     rules = [HEAD]
     for principal in site.principals():
-        rights = grants(principal)
+        granted = rights(site, principal)
         for action in Action:
-            filters = [prefix + right.filter for right in rights if right.action is action]
+            filters = [prefix + right.filter for right in granted if right.action is action]
             if filters:
                 rules.append(_rule(principal.username, action, filters))
     return "\n".join([*rules, TAIL])
 
 
+def users_file(site: Site, folder: Path) -> str:
+    """Return the users with their passwords' hashes, as EMQX's ``bootstrap_file`` of type ``hash`` has them.
+
+    For ``password_hash_algorithm {name = sha256, salt_position = suffix}``. The passwords are 256 random bits: nobody
+    finds them by trying, so one round is enough.
+    """
+    lines = ["user_id,password_hash,salt,is_superuser"]
+    for principal in site.principals():
+        password = text(folder / principal.folder / "password") or ""
+        # the same at every call, so that a Secret made again is the same
+        salt = hashlib.sha256(f"{principal.username} {password}".encode()).hexdigest()[:32]
+        found = hashlib.sha256(f"{password}{salt}".encode()).hexdigest()
+        lines.append(f"{principal.username},{found},{salt},false")
+    return "\n".join(lines) + "\n"
+
+
 def _rule(username: str, action: Action, filters: list[str]) -> str:
-    topics = ",\n  ".join(json.dumps(text) for text in filters)
+    topics = ",\n  ".join(json.dumps(each) for each in filters)
     return f'{{allow, {{username, "{username}"}}, {action.value}, [\n  {topics}\n]}}.'

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from halimede.access.site import FOLDERS, NODE_ROLES, Principal, Site, word_of
+from halimede.access.site import FOLDERS, NODE_ROLES, POOLS, Principal, Site, word_of
 from halimede.errors import HalimedeError
 from halimede.topic import Role
 
@@ -16,6 +16,8 @@ SECRET, PUBLIC, OWN_FOLDER = 0o600, 0o644, 0o700
 #: all that a user's folder may hold of ours
 LOGIN_FILES = ("username", "password")
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
+#: what a place's own broker has
+PLACE_FILES = (*TLS_FILES, "passwords", "acl", "mosquitto.conf")
 
 
 @contextlib.contextmanager
@@ -94,9 +96,11 @@ def forget_others(site: Site, folder: Path) -> tuple[str, ...]:
     removed = []
     for principal in gone:
         path = folder / principal.folder
-        if forget(path, LOGIN_FILES + TLS_FILES):
+        place = path.parent / "broker" if principal.role is Role.BRIDGE else path
+        theirs = principal.role is Role.BRIDGE and forget(place, PLACE_FILES)
+        if forget(path, LOGIN_FILES + TLS_FILES) or theirs:
             removed.append(principal.username)
-        for emptied in (path, path.parent):
+        for emptied in (place, path, path.parent):
             with contextlib.suppress(OSError):  # something else lies there: not ours to remove
                 emptied.rmdir()
     return tuple(removed)
@@ -107,6 +111,8 @@ def _there(folder: Path) -> Iterator[Principal]:
     for node in _children(folder / "nodes"):
         words = {path.name for path in _children(node)}
         yield from (Principal(role, node.name) for role in NODE_ROLES if word_of(role) in words)
+    pools = {path.name for path in _children(folder / "pools")}
+    yield from (Principal(role) for role in POOLS if word_of(role) in pools)
     for role, name in FOLDERS.items():
         yield from (Principal(role, path.name) for path in _children(folder / name))
     if (folder / "gm").is_dir():

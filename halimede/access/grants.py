@@ -35,7 +35,7 @@ class Grant:
 
 def grants(principal: Principal, contract: Sequence[Topic[Any]] = CONTRACT) -> tuple[Grant, ...]:
     """Return the rights of a principal, in the contract's order."""
-    own = OWN_NAME.get(principal.role)
+    own = OWN_NAME.get(principal.role) if principal.name else None  # pools: any node
     found = []
     for topic in contract:
         names = {own: principal.name} if own and own in topic.fields else {}

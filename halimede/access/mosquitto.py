@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from halimede.access.grants import Action, Grant, grants
-from halimede.access.site import Site
+from halimede.access.grants import Action, Grant
+from halimede.access.routes import rights
+from halimede.access.site import Principal, Site
 
-PORT = 8883
+PORT, PLAIN_PORT = 8883, 1883
 #: the largest body (16 MiB), with room for topic and properties
 MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024
 #: messages for one client: unacknowledged, and waiting beyond that
@@ -30,7 +31,7 @@ ACL_HEAD = """\
 # What is not granted here is denied.
 """
 CONF_HEAD = """\
-# Mosquitto of a halimede site: TLS, certificates for everyone, access rules. Made by `halimede certs`: do not edit.
+# Mosquitto of a halimede site: nobody without credentials, access rules. Made by `halimede certs`: do not edit.
 #   mosquitto -c {conf}
 # It has to be able to read this folder: `chown -R mosquitto: {folder}` where it runs as the user mosquitto.
 # After a change of acl or tls.crt: `kill -HUP <its pid>` (or `systemctl reload mosquitto`). After a change of ca.crt:
@@ -43,28 +44,34 @@ def listener_lines(folder: Path, *, tls: bool) -> tuple[str, ...]:
 
     With ``tls``: certificates, and nobody without one; else passwords.
     """
-    return _lines(folder / "broker", tls=tls)
+    return broker_lines(folder / "broker", tls=tls)
 
 
 def configuration(site: Site, folder: Path) -> str:
-    """Return a whole configuration file, for certificates, of a broker that serves other machines."""
+    """Return a whole configuration file of a broker that serves other machines."""
     broker = Path(site.install) if site.install else folder / "broker"
-    lines = [f"listener {PORT}", *_lines(broker, tls=True), *LIMITS, "log_dest stdout"]
+    lines = [f"listener {port(site)}", *broker_lines(broker, tls=not site.passwords), *LIMITS, "log_dest stdout"]
     lines += [f"log_type {kind}" for kind in ("error", "warning", "notice", "information")]
     return CONF_HEAD.format(conf=broker / "mosquitto.conf", folder=broker) + "\n".join(lines) + "\n"
 
 
-def acl_file(site: Site) -> str:
-    """Return the access rules."""
+def port(site: Site) -> int:
+    """Return where a site's broker listens."""
+    return PLAIN_PORT if site.passwords else PORT
+
+
+def acl_file(site: Site, users: Iterable[Principal] | None = None) -> str:
+    """Return the access rules, for some users of the site or for all."""
     prefix = "".join(f"{level}/" for level in site.levels)
     sections = [ACL_HEAD]
-    for principal in site.principals():
-        rights = "\n".join(_rules(grants(principal), prefix))
-        sections.append(f"user {principal.username}\n{rights}\n")
+    for principal in site.principals() if users is None else users:
+        rules = "\n".join(_rules(rights(site, principal), prefix))
+        sections.append(f"user {principal.username}\n{rules}\n")
     return "\n".join(sections)
 
 
-def _lines(broker: Path, *, tls: bool) -> tuple[str, ...]:
+def broker_lines(broker: Path, *, tls: bool) -> tuple[str, ...]:
+    """Return the lines after ``listener`` for files that lie in ``broker``."""
     lines = ("allow_anonymous false", f"acl_file {broker / 'acl'}")
     if not tls:
         return (*lines, f"password_file {broker / 'passwords'}")
@@ -79,9 +86,9 @@ def _lines(broker: Path, *, tls: bool) -> tuple[str, ...]:
     )
 
 
-def _rules(rights: Iterable[Grant], prefix: str) -> list[str]:
+def _rules(granted: Iterable[Grant], prefix: str) -> list[str]:
     actions: dict[str, set[Action]] = {}
-    for right in rights:
+    for right in granted:
         actions.setdefault(right.filter, set()).add(right.action)
     return [f"topic {_word(found)} {prefix}{filter_}" for filter_, found in actions.items()]
 

@@ -15,8 +15,9 @@ import secrets
 from pathlib import Path
 
 from halimede.access import files
-from halimede.access.mosquitto import acl_file
-from halimede.access.report import Report
+from halimede.access.report import Entry, Found, Report
+from halimede.access.routes import behind
+from halimede.access.rules import make_place, write_rules
 from halimede.access.site import Site
 
 PASSWORD_BYTES, SALT_BYTES, HASH_BYTES = 32, 12, 64
@@ -39,7 +40,7 @@ def _make(site: Site, folder: Path, *, rotate: bool) -> Report:
     broker = folder / "broker"
     files.make_folder(broker)
     known = _known(files.text(broker / "passwords") or "")
-    lines: list[str] = []
+    lines: dict[str, str] = {}
     made: list[str] = []
     kept: list[str] = []
     removed = files.forget_others(site, folder)
@@ -52,10 +53,28 @@ def _make(site: Site, folder: Path, *, rotate: bool) -> Report:
         files.write(own / "username", principal.username + "\n", files.SECRET)
         files.write(own / "password", password + "\n", files.SECRET)
         line = known.get(principal.username, "")
-        lines.append(f"{principal.username}:{line if _fits(password, line) else hashed(password)}\n")
-    files.write(broker / "passwords", "".join(lines), files.SECRET)
-    files.write(broker / "acl", acl_file(site), files.SECRET)
+        name = principal.username
+        lines[name] = f"{name}:{line if _fits(password, line) else hashed(password)}\n"
+    files.write(broker / "passwords", "".join(lines.values()), files.SECRET)
+    for bridge in site.bridges:
+        there = "".join(lines[user.username] for user in behind(site, bridge))
+        files.write(make_place(folder, bridge) / "passwords", there, files.SECRET)
+        files.forget(make_place(folder, bridge), files.TLS_FILES)
+    write_rules(site, folder)
     return Report(tuple(made), tuple(kept), removed)
+
+
+def look(site: Site, folder: Path) -> list[Found]:
+    """Return every user of the site, and whether it has a password that the broker knows."""
+    known = _known(files.text(folder / "broker" / "passwords") or "")
+    found = []
+    for principal in site.principals():
+        path = folder / principal.folder / "password"
+        password = files.text(path)
+        fits = password and _fits(password, known.get(principal.username, ""))
+        problem = "" if fits else "not the broker's" if password else "missing"
+        found.append(Found(Entry(principal.username, Path(principal.folder)), path, None, problem))
+    return found
 
 
 def hashed(password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS) -> str:

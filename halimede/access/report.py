@@ -1,9 +1,31 @@
-"""What making or renewing a site's credentials did."""
+"""What making or renewing a site's credentials did, and what looking at them finds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One user of a site, or one certificate. ``folder`` is below the site's; ``username`` is ``ca``, ``broker`` and
+    ``broker.<bridge>`` for these.
+    """
+
+    username: str
+    folder: Path
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there for an entry: ``problem`` says why it does not serve, empty if it does."""
+
+    entry: Entry
+    path: Path
+    expires: datetime | None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,21 @@ MOST = 10_000
 Names = Annotated[list[str], Meta(max_length=MOST)]
 NODE_ROLES = (Role.LC, Role.EDGE, Role.CLOUD)
 #: folders of a site that are not those of a node
-FOLDERS = {Role.CAMERA: "cameras", Role.OPERATOR: "operators", Role.CONSUMER: "consumers"}
+FOLDERS = {
+    Role.CAMERA: "cameras",
+    Role.OPERATOR: "operators",
+    Role.CONSUMER: "consumers",
+    Role.BRIDGE: "bridges",
+}
+#: users that stand for all workers of a role: pods of one Deployment share one Secret, wherever they run
+POOLS = (Role.EDGE, Role.CLOUD)
 
 _host = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """One user of the broker. ``name`` is the node's, the camera's, or the person's; empty for GM."""
+    """One user of the broker. ``name`` is the node's, the camera's, or the person's; empty for GM and for pools."""
 
     role: Role
     name: str = ""
@@ -48,9 +55,35 @@ class Principal:
         """Where its credentials are, below the site's folder."""
         if self.role is Role.GM:
             return PurePosixPath("gm")
+        if self.role in POOLS and not self.name:
+            return PurePosixPath("pools", word_of(self.role))
         if self.role in NODE_ROLES:
             return PurePosixPath("nodes", self.name, word_of(self.role))
-        return PurePosixPath(FOLDERS[self.role], self.name)
+        path = PurePosixPath(FOLDERS[self.role], self.name)
+        # beside it: what the place's own broker has
+        return path / "link" if self.role is Role.BRIDGE else path
+
+
+class Bridge(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A place with a broker of its own, which passes on what concerns it (``halimede.access.bridge``).
+
+    Attributes:
+        nodes, cameras, consumers: who connects there. They are named in the site as well.
+        broker: host names and addresses by which these reach that broker.
+        namespaces: whose samples it passes on; all, if none is named.
+        install: the absolute path of the folder ``bridges/<name>`` on that broker's machine, if that is another one.
+
+    """
+
+    name: Annotated[str, Meta(max_length=253)]
+    nodes: Annotated[list[str], Meta(min_length=1, max_length=MOST)]
+    cameras: Names = []
+    consumers: Names = []
+    broker: Annotated[list[str], Meta(min_length=1, max_length=64)] = field(
+        default_factory=lambda: ["localhost", "127.0.0.1"]
+    )
+    namespaces: Annotated[list[str], Meta(max_length=64)] = []
+    install: Annotated[str, Meta(max_length=1024)] = ""
 
 
 class Site(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +91,9 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         broker: host names and addresses by which clients reach it.
+        pools: whether there are users for workers of any node (``edge-worker``, ``cloud-worker``), as pods need them.
+        passwords: whether users show passwords in place of certificates.
+        bridges: brokers of places that are to go on without the way to this one.
         prefix: levels before every topic, where systems share a broker; as in ``mqtt://host/prefix``.
         install: the absolute path of the folder ``broker`` on the broker's machine, if that is another one.
 
@@ -70,6 +106,9 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
     cameras: Names = []
     operators: Names = field(default_factory=lambda: ["admin"])
     consumers: Names = []
+    pools: bool = False
+    passwords: bool = False
+    bridges: Annotated[list[Bridge], Meta(max_length=1000)] = []
     prefix: Annotated[str, Meta(max_length=1024)] = ""
     install: Annotated[str, Meta(max_length=1024)] = ""
 
@@ -83,10 +122,13 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
         yield Principal(Role.GM)
         for node in self.nodes:
             yield from (Principal(role, node) for role in NODE_ROLES)
+        if self.pools:
+            yield from (Principal(role) for role in POOLS)
         for role, names in (
             (Role.CAMERA, self.cameras),
             (Role.OPERATOR, self.operators),
             (Role.CONSUMER, self.consumers),
+            (Role.BRIDGE, [bridge.name for bridge in self.bridges]),
         ):
             yield from (Principal(role, name) for name in names)
 
@@ -102,14 +144,41 @@ def read_site(value: object) -> Site:
     for list_, check in (("nodes", check_name), ("cameras", check_label), ("operators", check_name)):
         _check(list_, getattr(site, list_), check)
     _check("consumers", site.consumers, check_name)
-    for index, host in enumerate(site.broker):
-        if not _is_host(host):
-            raise InvalidFieldError(f"site.broker[{index}]", host, "write a host name or an address, without a port")
+    _check_hosts("site.broker", site.broker)
+    _check_bridges(site)
     for level in site.levels:
         check_name("site.prefix", level)
-    if site.install and (not site.install.startswith("/") or any(not c.isprintable() for c in site.install)):
-        raise InvalidFieldError("site.install", site.install, "write an absolute path on the broker's machine")
+    _check_path("site.install", site.install)
     return site
+
+
+def _check_hosts(field: str, hosts: list[str]) -> None:
+    for index, host in enumerate(hosts):
+        if not _is_host(host):
+            raise InvalidFieldError(f"{field}[{index}]", host, "write a host name or an address, without a port")
+
+
+def _check_path(field: str, path: str) -> None:
+    if path and (not path.startswith("/") or any(not c.isprintable() for c in path)):
+        raise InvalidFieldError(field, path, "write an absolute path on the broker's machine")
+
+
+def _check_bridges(site: Site) -> None:
+    _check("bridges", [bridge.name for bridge in site.bridges], check_label)
+    taken: dict[str, str] = {}
+    for index, bridge in enumerate(site.bridges):
+        field = f"site.bridges[{index}]"
+        _check_hosts(f"{field}.broker", bridge.broker)
+        _check_path(f"{field}.install", bridge.install)
+        for namespace in bridge.namespaces:
+            check_label(f"{field}.namespaces", namespace)
+        for list_ in ("nodes", "cameras", "consumers"):
+            for name in getattr(bridge, list_):
+                if name not in getattr(site, list_):
+                    raise InvalidFieldError(f"{field}.{list_}", name, f"name it in site.{list_} as well")
+        for node in bridge.nodes:
+            if taken.setdefault(node, bridge.name) != bridge.name:
+                raise InvalidFieldError(f"{field}.nodes", node, f"it is behind the bridge {taken[node]} already")
 
 
 def _is_host(text: str) -> bool:

@@ -81,6 +81,10 @@ def init(
             show_default=False,
         ),
     ] = "",
+    pools: Annotated[
+        bool, typer.Option("--pools", help="Users for worker pods, which may be on any node (Kubernetes).")
+    ] = False,
+    passwords: Annotated[bool, typer.Option("--passwords", help="Passwords in place of certificates.")] = False,
     days: Days = 365,
 ) -> None:
     """Make a site: authority, certificates for the broker and all its users, access rules.
@@ -92,13 +96,15 @@ def init(
     Examples:
       halimede certs init --node edge0 --node cloud0 --camera cam0 --broker broker.example.com site/
       halimede certs init --node edge0 --broker 10.0.0.7 --install /etc/mosquitto/halimede site/
+      halimede certs init --node edge0 --node cloud0 --pools --passwords site/
       halimede certs init site/
     """  # fmt: skip
 
     async def command() -> None:
         from halimede.cli import sites as room
 
-        room.init(folder, _given(node, camera, operator, consumer, broker), prefix=prefix, install=install, days=days)
+        options: dict[str, str | bool] = {"prefix": prefix, "install": install, "pools": pools, "passwords": passwords}
+        room.init(folder, _given(node, camera, operator, consumer, broker), options, days=days)
 
     run(command)
 
@@ -229,6 +235,35 @@ def acl(
         from halimede.cli import sites as room
 
         room.acl(folder, target.value, prefix)
+
+    run(command)
+
+
+@certs.command()
+def secrets(
+    folder: Folder,
+    namespace: Annotated[str, typer.Option(metavar="NAME", help="Where GM, LCs and the broker are.")] = "halimede",
+    workers_in: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A namespace with services; repeatable. Default: default.", show_default=False
+        ),
+    ] = None,
+    target: Annotated[Target, typer.Option("--for", help="The broker.")] = Target.MOSQUITTO,
+) -> None:
+    """Print the credentials of a site as Kubernetes Secrets: whoever sees them can be anyone on the broker.
+
+    \b
+    Examples:
+      halimede certs secrets site/ | kubectl apply --server-side -f -
+      halimede certs secrets --workers-in default --workers-in vision site/ | kubectl apply --server-side -f -
+      halimede certs secrets --for emqx site/ | kubectl apply --server-side -f -
+    """
+
+    async def command() -> None:
+        from halimede.cli import sites as room
+
+        room.secrets(folder, namespace, workers_in or ["default"], target.value)
 
     run(command)
 

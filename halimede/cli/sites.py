@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from halimede.access import certs, files
+from halimede.access import bridge, certs, files, manifests, passwords
 from halimede.access.emqx import acl_conf
 from halimede.access.mosquitto import acl_file, configuration
 from halimede.access.report import Report
@@ -33,9 +33,9 @@ SOON = 30
 SHOWN = 12
 
 
-def init(folder: Path, given: Names, *, prefix: str, install: str, days: int) -> None:
+def init(folder: Path, given: Names, others: dict[str, str | bool], *, days: int) -> None:
     """Make a site, or bring its files in line with its ``site.yaml``."""
-    options = {**given, **{key: value for key, value in (("prefix", prefix), ("install", install)) if value}}
+    options = {**given, **{key: value for key, value in others.items() if value}}
     with _usable(folder):
         there = _read(folder, missing=not (folder / "nodes").is_dir())
         site = there if there and not options else read_site(options)
@@ -76,13 +76,18 @@ def remove(folder: Path, given: Names) -> None:
 def rotate(folder: Path, only: list[str], *, days: int) -> None:
     """Make new certificates."""
     with _usable(folder):
-        _make(_site(folder), folder, days=days, rotate=True, only=only)
+        site = _site(folder)
+        if only and site.passwords:
+            raise InvalidFieldError("--only", only[0], "passwords are made anew for all: leave it out")
+        _make(site, folder, days=days, rotate=True, only=only)
 
 
 def rotate_authority(folder: Path, *, finish: bool) -> None:
     """Begin to trust a new authority, or stop trusting the old one."""
     with _usable(folder):
         site = _site(folder)
+        if site.passwords:
+            raise InvalidFieldError("--finish" if finish else "--ca", str(folder), "a site with passwords has none")
         if not finish and (folder / "ca.key").exists() and (folder / "ca.crt").read_text().count("BEGIN CERT") > 1:
             raise InvalidFieldError(
                 "--ca", str(folder), "a new authority is on its way already: go on with `halimede certs rotate`, then "
@@ -105,7 +110,7 @@ def show(folder: Path, form: Format) -> int:
     now = datetime.now(UTC)
     with _usable(folder):
         site = _site(folder)
-        found = certs.look(site, folder)
+        found = passwords.look(site, folder) if site.passwords else certs.look(site, folder)
     roles = {principal.username: principal.role.value for principal in site.principals()}
     rows = []
     for each in found:
@@ -132,12 +137,25 @@ def acl(folder: Path, target: str, prefix: str) -> None:
     sys.stdout.write(acl_conf(site) if target == "emqx" else acl_file(site))
 
 
+def secrets(folder: Path, namespace: str, workers_in: list[str], target: str) -> None:
+    """Print Secrets, one YAML document each."""
+    with _usable(folder):
+        site = _site(folder)
+        found = manifests.secrets_of(site, folder, namespace=namespace, workers_in=workers_in, emqx=target == "emqx")
+        made = [to_yaml(secret) for secret in found]
+    sys.stdout.write("---\n".join(made))
+
+
 def _make(
     site: Site, folder: Path, *, days: int = certs.DAYS, rotate: bool = False, only: list[str] | None = None
 ) -> None:
     """Make what is missing; the list of who there is comes last, so that a command that fails changed nothing in it."""
     folder = folder.absolute()
-    report = certs.make_certificates(site, folder, days=days, rotate=rotate, only=only or ())
+    if site.passwords:
+        report = passwords.make_passwords(site, folder, rotate=rotate)
+    else:
+        report = certs.make_certificates(site, folder, days=days, rotate=rotate, only=only or ())
+    _write_places(site, folder)
     files.write(folder / "broker" / "mosquitto.conf", configuration(site, folder))
     files.write(files.make_folders(folder, Path("emqx")) / "acl.conf", acl_conf(site))
     changed = files.write(folder / "site.yaml", HEAD + to_yaml(_plain(site)), lasting=True)
@@ -148,10 +166,20 @@ def _make(
     _say(lines, _steps(site, folder, report, changed=changed))
 
 
+def _write_places(site: Site, folder: Path) -> None:
+    for found in site.bridges:
+        place = folder / "bridges" / found.name
+        own = place / "link"
+        login = (str(files.text(own / "username")), str(files.text(own / "password"))) if site.passwords else None
+        where = Path(found.install) if found.install else place
+        text = bridge.configuration(site, found, where, login=login)
+        files.write(place / "broker" / "mosquitto.conf", text, files.SECRET)
+
+
 def _steps(site: Site, folder: Path, report: Report, *, changed: bool) -> list[str]:
     if not report.changed and not changed:
         return []
-    broker = f"mqtts://{site.broker[0]}:8883"
+    broker = f"mqtt{'' if site.passwords else 's'}://{bridge.address(site)}"
     steps = []
     if certs.CA in report.made:
         paths = (
@@ -159,7 +187,7 @@ def _steps(site: Site, folder: Path, report: Report, *, changed: bool) -> list[s
         )
         steps.append(f"copy {folder}/broker to {site.install or 'the broker'}, then: mosquitto -c mosquitto.conf (its "
                      f"first lines say more{paths}; for EMQX: emqx/acl.conf)")  # fmt: skip
-    elif certs.BROKER in report.made or changed:
+    elif certs.BROKER in report.made or changed or site.passwords:
         steps.append(f"copy {folder}/broker to the broker and send it SIGHUP (systemctl reload mosquitto)")
     fresh = set(report.made)
     shown = [p for p in site.principals() if p.username in fresh]
@@ -212,9 +240,8 @@ def _some(given: Names) -> Names:
 def _plain(site: Site) -> dict[str, Any]:
     """Return a site with every field, as a user finds it most easily."""
     found = {name: getattr(site, name) for name in site.__struct_fields__}
-    return {
-        key: value for key, value in msgspec.to_builtins(found).items() if value or key not in {"prefix", "install"}
-    }
+    optional = {"prefix", "install", "pools", "passwords", "bridges"}
+    return {key: value for key, value in msgspec.to_builtins(found).items() if value or key not in optional}
 
 
 def _site(folder: Path) -> Site:

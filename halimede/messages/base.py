@@ -13,6 +13,8 @@ Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
 Label = Annotated[str, Meta(pattern=LABEL_PATTERN, max_length=MAX_LABEL)]
 Short = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
+#: a time as RFC 3339 writes it; empty: none. The API server takes no empty one: there it is left out
+Time = Annotated[str, Meta(max_length=256, extra={"crd": {"format": "date-time"}})]
 #: as far as 64-bit integers go: SQLite's, and those of most readers
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 #: any number but NaN and the infinities, which pass through msgpack

@@ -40,39 +40,44 @@ class Histogram(Message, kw_only=True):
 class TaskInfo(Message, kw_only=True, omit_defaults=False):
     """What a worker, a node or a service has done since its start. The first five fields are the seed's."""
 
-    inference_number: Count = 0
-    hard_example_number: Count = 0
-    upload_cloud_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    start_time: Short = ""
-    current_time: Short = ""
-    update_time: Short = ""
-    edge_inference_number: Count = 0
-    cloud_inference_number: Count = 0
-    #: hard samples that the edge had to answer itself: no cloud worker, no answer in time, circuit open
-    degraded: Count = 0
-    #: frames that a source passed over because a newer one was there
-    skipped: Count = 0
-    #: frames accepted by a worker that died before it could answer
-    lost: Count = 0
-    #: frames refused before they were accepted: malformed, oversized, of the wrong shape
-    rejected: Count = 0
-    #: answers of the cloud that came after their deadline and were not used
-    late: Count = 0
-    #: answers of the cloud to nothing that was asked, or of a worker that was not asked: forged, replayed, or meant for
-    #: a predecessor. They were not used
-    unasked: Count = 0
-    #: mining errors; the sample then counts as hard
-    mining_errors: Count = 0
-    #: a cloud worker's own work: samples answered and model calls made for them
-    served: Count = 0
-    batches: Count = 0
-    edge_latency: Histogram | None = None
-    offload_latency: Histogram | None = None
-    #: frames inside a worker now
-    queued: Count = 0
-    #: a cloud worker's parts of one answer: waiting for the model, and the model's call
-    queue_latency: Histogram | None = None
-    compute_latency: Histogram | None = None
+    inference_number: Annotated[Count, Meta(description="Samples answered.")] = 0
+    hard_example_number: Annotated[Count, Meta(description="Samples that the mining found hard.")] = 0
+    upload_cloud_ratio: Annotated[float, Meta(ge=0, le=1, description="Share of samples that went to the cloud.")] = 0.0
+    start_time: Annotated[Short, Meta(description="When the first worker started.")] = ""
+    current_time: Annotated[Short, Meta(description="When this was counted.")] = ""
+    update_time: Annotated[Short, Meta(description="The same under its other name.")] = ""
+    edge_inference_number: Annotated[Count, Meta(description="Samples that the edge answered.")] = 0
+    cloud_inference_number: Annotated[Count, Meta(description="Samples that the cloud answered.")] = 0
+    degraded: Annotated[
+        Count,
+        Meta(description="Hard samples that the edge had to answer: no cloud worker, no answer in time, circuit open."),
+    ] = 0
+    skipped: Annotated[Count, Meta(description="Frames that a source passed over because a newer one was there.")] = 0
+    lost: Annotated[Count, Meta(description="Frames accepted by a worker that died before it could answer.")] = 0
+    rejected: Annotated[
+        Count, Meta(description="Frames refused before they were accepted: malformed, oversized, of the wrong shape.")
+    ] = 0
+    late: Annotated[
+        Count, Meta(description="Answers of the cloud that came after their deadline and were not used.")
+    ] = 0
+    unasked: Annotated[
+        Count,
+        Meta(
+            description="Answers of the cloud that nobody had asked for, or of a worker that was not asked; not used."
+        ),
+    ] = 0
+    mining_errors: Annotated[Count, Meta(description="Errors of the mining; the sample then counts as hard.")] = 0
+    served: Annotated[Count, Meta(description="Samples that a cloud worker has answered.")] = 0
+    batches: Annotated[Count, Meta(description="Calls of the model that a cloud worker made for them.")] = 0
+    edge_latency: Annotated[Histogram | None, Meta(description="Milliseconds until the edge's answer.")] = None
+    offload_latency: Annotated[Histogram | None, Meta(description="Milliseconds until the cloud's answer.")] = None
+    queued: Annotated[Count, Meta(description="Frames inside a worker now.")] = 0
+    queue_latency: Annotated[
+        Histogram | None, Meta(description="Milliseconds that samples waited for a cloud worker's model.")
+    ] = None
+    compute_latency: Annotated[
+        Histogram | None, Meta(description="Milliseconds that the calls of a cloud worker's model took.")
+    ] = None
 
 
 class WorkerInfo(Message, kw_only=True):
@@ -90,6 +95,11 @@ class WorkerInfo(Message, kw_only=True):
     owner_info: TaskInfo | None = None
     #: where its health and metrics are, such as http://127.0.0.1:40123
     http: Short = ""
+    #: what it does, and for which uid of its owner: what tells workers apart whose names the LC did not choose
+    role: Literal["edge", "cloud", ""] = ""
+    owner_uid: Annotated[str, Meta(max_length=64)] = ""
+    #: seconds within which it reports again, even if nothing changes; 0: it does not say
+    period_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
 
 
 class ModelOutput(Message, kw_only=True):

@@ -6,52 +6,61 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Label, Message, Name, ResourceBody, Short, Text, Uid
+from halimede.messages.base import Count, Label, Message, Name, ResourceBody, Short, Text, Time, Uid
 from halimede.messages.control import TaskInfo
 
 
 class Condition(Message, kw_only=True, omit_defaults=False):
     """One statement on a resource, in the form of the seeds and of Kubernetes. The current one is last."""
 
-    type: Short
-    status: Literal["True", "False", "Unknown"] = "True"
-    observed_generation: Count = 0
-    last_heartbeat_time: Short = ""
-    last_transition_time: Short = ""
-    reason: Short = ""
-    message: Text = ""
+    type: Annotated[Short, Meta(description="What is stated, such as Running or NameConflict.")]
+    status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")] = "True"
+    observed_generation: Annotated[Count, Meta(description="The generation of the spec that it is about.")] = 0
+    last_heartbeat_time: Annotated[Time, Meta(description="When it was last looked at.")] = ""
+    last_transition_time: Annotated[Time, Meta(description="When its status last changed.")] = ""
+    reason: Annotated[Short, Meta(description="Why, in one word.")] = ""
+    message: Annotated[Text, Meta(description="Why, in words, with names and what to do.")] = ""
 
 
 class Metric(Message, kw_only=True):
     """A count or ratio as Sedna's status shows it: text."""
 
-    key: Short
-    value: Short
+    key: Annotated[Short, Meta(description="What is counted, such as inferenceNumber or uploadCloudRatio.")]
+    value: Annotated[Short, Meta(description="The number as text.")]
 
 
 class NodeSummary(Message, kw_only=True):
     """One node's share of a service, in the status document."""
 
-    node: Name
-    online: bool
-    phase: Short = ""
-    reason: Short = ""
-    message: Text = ""
-    workers: Count = 0
-    task_info: TaskInfo | None = None
+    node: Annotated[Name, Meta(description="The node's name.")]
+    online: Annotated[bool, Meta(description="Whether its LC is connected.")]
+    phase: Annotated[Short, Meta(description="How the service fares there.")] = ""
+    reason: Annotated[Short, Meta(description="Why, in one word.")] = ""
+    message: Annotated[Text, Meta(description="Why, in words.")] = ""
+    workers: Annotated[Count, Meta(description="Workers of the service there.")] = 0
+    task_info: Annotated[TaskInfo | None, Meta(description="What its workers have done.")] = None
 
 
 class Status(Message, kw_only=True, omit_defaults=False):
     """What GM knows of a resource. ``metrics`` hold the seed's counts as text."""
 
-    phase: Short = "Pending"
-    observed_generation: Count = 0
-    conditions: Annotated[list[Condition], Meta(max_length=16)] = []
-    start_time: Short = ""
-    active: Count = 0
-    failed: Count = 0
-    metrics: Annotated[list[Metric], Meta(max_length=64)] = []
-    nodes: Annotated[list[NodeSummary], Meta(max_length=10_000)] = []
+    phase: Annotated[Short, Meta(description="How it fares: Pending, Running, Degraded, Failed, ...")] = "Pending"
+    observed_generation: Annotated[Count, Meta(description="The generation of the spec that this is about.")] = 0
+    conditions: Annotated[
+        list[Condition], Meta(max_length=16, description="Statements on it; the present one is last and alone True.")
+    ] = []
+    start_time: Annotated[Time, Meta(description="When it first ran.")] = ""
+    active: Annotated[Count, Meta(description="Workers that run; of a Model or Dataset: nodes that have it.")] = 0
+    failed: Annotated[Count, Meta(description="Workers that have failed.")] = 0
+    metrics: Annotated[list[Metric], Meta(max_length=64, description="Counts and latencies, as text.")] = []
+    nodes: Annotated[
+        list[NodeSummary],
+        Meta(
+            max_length=10_000,
+            extra={"crd": {"maxItems": 100}},
+            description="Each node's share: of 100 nodes at most, those with trouble first.",
+        ),
+    ] = []
 
 
 class StatusDocument(Message, kw_only=True):

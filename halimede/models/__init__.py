@@ -7,6 +7,7 @@ differs, an empty or endless body, a folder. It never shows a secret of a URL.
 from halimede.models.cache import Cache, Fetched
 from halimede.models.errors import FetchError, Reason, redact
 from halimede.models.fetcher import fetch
-from halimede.models.sources import Limits, local_path
+from halimede.models.sources import local_path
+from halimede.models.stream import Limits
 
 __all__ = ["Cache", "FetchError", "Fetched", "Limits", "Reason", "fetch", "local_path", "redact"]

@@ -24,6 +24,9 @@ class Reason(StrEnum):
     TOO_LARGE = "TooLarge"
     DIGEST_MISMATCH = "DigestMismatch"
     CACHE_FAILED = "CacheFailed"
+    NOT_WRITABLE = "NotWritable"
+    ACCESS_DENIED = "AccessDenied"
+    NOT_INSTALLED = "NotInstalled"
 
 
 class FetchError(HalimedeError):

@@ -13,7 +13,8 @@ import structlog
 from halimede.errors import InvalidFieldError
 from halimede.models.cache import Cache, Fetched, UrlRecord
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.sources import Limits, Stream, open_source
+from halimede.models.sources import open_source
+from halimede.models.stream import Limits, Stream
 
 log = structlog.get_logger()
 

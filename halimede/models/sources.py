@@ -1,4 +1,4 @@
-"""Where models come from: a file of the node, or an HTTP server. Each source is a stream of blocks with a mark.
+"""Where models come from: a file of the node, an HTTP server, or S3. Each source is a stream of blocks with a mark.
 
 The mark (size and modification time, or the ETag) tells later whether the origin still has the same content. Errors of
 libraries are never passed on: their texts hold whole URLs.
@@ -10,37 +10,19 @@ import contextlib
 import os
 import stat
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from halimede.models.cache import BLOCK, in_thread
 from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.s3 import open_s3
+from halimede.models.stream import Limits, Stream
 
 #: HTTP statuses that may be better later: time-out, too early, too many requests
 PASSING = frozenset({408, 425, 429})
 NOT_MODIFIED = 304
 MAX_REDIRECTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of one download: seconds to connect, without a byte, and in all; bytes."""
-
-    connect_s: float = 10.0
-    inactivity_s: float = 30.0
-    total_s: float = 3600.0
-    max_bytes: int = 8 * 1024**3
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """An open source. ``blocks`` is None when the origin says that nothing has changed since ``known``."""
-
-    mark: str
-    size: int | None
-    blocks: AsyncIterator[bytes] | None
 
 
 def local_path(url: str) -> Path | None:
@@ -73,9 +55,10 @@ async def open_source(url: str, known: str, limits: Limits) -> AsyncIterator[Str
             yield stream
         return
     if scheme == "s3":
-        text = f"{redact(url)}: s3 comes with a later version; use http(s):// or a file of the node until then"
-        raise FetchError(Reason.UNSUPPORTED_SCHEME, text)
-    text = f"{redact(url)}: use an absolute path, file://, http:// or https://"
+        async with open_s3(url, known, limits) as stream:
+            yield stream
+        return
+    text = f"{redact(url)}: use an absolute path, file://, http://, https:// or s3://"
     raise FetchError(Reason.UNSUPPORTED_SCHEME if scheme else Reason.INVALID_URL, text)
 
 

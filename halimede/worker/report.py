@@ -38,7 +38,13 @@ class Reporter:
         names = {"node": settings.node, "ns": settings.namespace, "worker": settings.worker}
         self._address = topics.WORKER_INFO.at(**names)
         self._info = WorkerInfo(
-            name=settings.worker, namespace=settings.namespace, owner_name=settings.service, status="starting"
+            name=settings.worker,
+            namespace=settings.namespace,
+            owner_name=settings.service,
+            owner_uid=settings.uid,
+            role=settings.role,
+            status="starting",
+            period_s=HEARTBEAT * settings.period_s,
         )
         self._said: WorkerInfo | None = None
         self._soon = asyncio.Event()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import structlog
 
 from halimede.names import Key
-from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError
+from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError, NotOursError
 from services.gm.controllers import CONTROLLERS, plan
 from services.gm.controllers.actions import (
     Action,
@@ -43,6 +43,8 @@ log = structlog.get_logger()
 STATUS_SPACING = 1.0
 #: seconds until a missing Secret is looked for again: they are not watched
 SECRET_PATIENCE = 5.0
+#: seconds until what was changed meanwhile is looked at again, unless the change itself comes to be known sooner
+CONFLICT_PATIENCE = 0.2
 #: seconds until an object that the cluster did not take is tried again
 TROUBLE_PATIENCE = 10.0
 
@@ -124,14 +126,14 @@ class Reconciler:
                     await self._do(action)
         except ConflictError as error:
             log.info("looking again", key=str(key), reason=str(error))
-            self.queue.add(key)
+            self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
         self._take_troubles(key, troubles)
 
     async def _ensure(self, action: Ensure) -> Iterable[Problem]:
         """Make an object; return what is in the way: a condition, since trying at once again would not help."""
         try:
             await self._cluster.ensure(action.body)
-        except ConflictError as error:
+        except NotOursError as error:
             return [Problem("NotOurs", str(error))]
         except NotAcceptedError as error:
             return [Problem("NotAccepted", str(error))]

@@ -26,6 +26,10 @@ EPILOG = """\
 A service's worker comes to this node by nodeName, or by a nodeSelector that the node's labels match.
 
   python -m services.lc --node edge0 --label node-role.kubernetes.io/edge=
+
+On Kubernetes, where GM makes pods and kubelet runs them:
+
+  python -m services.lc --node edge0 --pods
 """
 
 
@@ -64,7 +68,20 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         help="where its health and metrics are, port 0: any free one, off: nowhere "
         "(default: $HALIMEDE_HTTP, else %(default)s)",
     )
-    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label; may be repeated")
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a label; may be repeated (on Kubernetes GM reads those of the Node object)",
+    )
+    parser.add_argument(
+        "--pods",
+        action="store_true",
+        default=environ_flag("HALIMEDE_PODS"),
+        help="its workers are pods on Kubernetes: prepare models, hear and report; start and stop nothing "
+        "(default: $HALIMEDE_PODS, 1 or 0)",
+    )
     given = parser.parse_args(arguments)
     labels: dict[str, str] = {}
     for label in given.label:
@@ -80,7 +97,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
     credentials, broker = None, given.broker
     if given.credentials:
         credentials = NodeCredentials(Credentials.at(given.credentials, "--credentials").folder)
-        credentials.check(secure=settings.secure)
+        credentials.check(secure=settings.secure, workers=not given.pods)
         settings = replace(settings, credentials=credentials.own)
         broker = settings.url  # what the LC shows the broker is none of its workers' business
     config = Config(
@@ -90,9 +107,18 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         labels=labels,
         credentials=credentials,
         http=given.http,
+        pods=given.pods,
     )
     parse_bind(given.http, "--http")
     return config, settings
+
+
+def environ_flag(name: str) -> bool:
+    """Read an environment variable that is 1 or 0. Raises InvalidFieldError."""
+    text = os.environ.get(name, "").lower()
+    if text not in {"", "0", "1", "false", "true"}:
+        raise InvalidFieldError(name, text, "write 1 or 0")
+    return text in {"1", "true"}
 
 
 async def serve(config: Config, settings: MqttSettings) -> None:

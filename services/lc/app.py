@@ -1,7 +1,8 @@
 """The local controller put together: one task group, one loop that plans and acts, and the rooms around it.
 
 It starts what its store holds before it has heard from anybody, and goes on when GM or the broker leaves. Stopped
-cleanly it stops its workers; killed it leaves them running, and adopts them when it starts again.
+cleanly it stops its workers; killed it leaves them running, and adopts them when it starts again. Where workers are
+pods it starts and stops none.
 """
 
 from __future__ import annotations
@@ -30,22 +31,29 @@ from services.lc.figures import Figures
 from services.lc.folders import Folders
 from services.lc.items import Items
 from services.lc.linux import LinuxLauncher
-from services.lc.logs import Logs
-from services.lc.plan import Node, plan
+from services.lc.logs import Logs, PodLogs
+from services.lc.plan import Part, plan
+from services.lc.podnode import PodNode
+from services.lc.pods import Pods
 from services.lc.prepare import Fetch, Preparer
 from services.lc.process import Launcher
+from services.lc.processes import Node
 from services.lc.report import Reporter
 from services.lc.store import Store
 from services.lc.supervisor import Supervisor
 from services.lc.sync import Channel
 from services.lc.template import Host
+from services.lc.workers import Workers
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One node: its name and labels, halimede's home folder, and the broker as its workers are to reach it."""
+    """One node: its name and labels, halimede's home folder, and the broker as its workers are to reach it.
+
+    ``pods``: its workers are pods that others make and run, and that this controller only listens to.
+    """
 
     node: str
     home: Path
@@ -53,6 +61,7 @@ class Config:
     labels: Mapping[str, str] = field(default_factory=dict)
     credentials: NodeCredentials | None = None
     http: str = "off"
+    pods: bool = False
 
     @property
     def folders(self) -> Folders:
@@ -73,7 +82,7 @@ class LocalController:
         self._fetch = fetch_
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Run until ``stopping`` is set, then stop all workers.
+        """Run until ``stopping`` is set, then stop all workers that it has started.
 
         Raises HalimedeError if another LC runs on this node's folder, or if its store cannot be used. Cancelled, it
         leaves the workers running.
@@ -89,7 +98,7 @@ class LocalController:
             figures = rooms.figures
             registered = registry("lc", figures.collect)
             shown = HttpServer(self.config.http, health=figures.health(), registry=registered)
-            rooms.supervisor.adopt()
+            rooms.workers.adopt()
             self.bus.announce = rooms.channel.announce
             async with shown, self.bus:
                 rooms.channel.http = shown.url
@@ -102,7 +111,7 @@ class LocalController:
                 for task in work:
                     task.cancel()
                 rooms.preparer.want({})
-                await rooms.supervisor.stop_all()
+                await rooms.workers.stop_all()
 
 
 class _Rooms:
@@ -119,25 +128,35 @@ class _Rooms:
         fetch_: Fetch,
     ) -> None:
         folders = config.folders
-        host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
         self.bus = bus
         self.store = store
-        self.node = Node(
-            config.node, config.labels, folders, config.broker, host, config.credentials, beside(config.http)
-        )
+        self.node = config.node
         self.items = Items()
         self.wake = asyncio.Event()
         self.preparer = Preparer(Cache(folders.models), tasks, lambda _: self.wake.set(), fetch_)
-        self.supervisor = Supervisor(launcher, store, tasks, self._worker_changed, self.preparer.missing)
-        self.reporter = Reporter(folders, bus, store, self.supervisor)
+        self.part: Part
+        self.workers: Workers
+        self.logs: Logs
+        if config.pods:
+            self.part = PodNode(config.node, config.labels)
+            self.workers = Pods(config.node, bus, store, self._worker_changed)
+            self.logs = PodLogs(folders, bus)
+        else:
+            host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
+            http = beside(config.http)
+            self.part = Node(config.node, config.labels, folders, config.broker, host, config.credentials, http)
+            self.workers = Supervisor(
+                folders, launcher, store, tasks, changed=self._worker_changed, missing=self.preparer.missing
+            )
+            self.logs = Logs(folders, bus)
+        self.reporter = Reporter(config.node, bus, store, self.workers)
         self.channel = Channel(
             config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
         )
-        self.logs = Logs(folders, bus)
         self.figures = Figures(
             bus,
             store,
-            supervisor=self.supervisor,
+            workers=self.workers,
             preparer=self.preparer,
             reporter=self.reporter,
             channel=self.channel,
@@ -147,12 +166,13 @@ class _Rooms:
         """Subscribe; return what is to be run from now on."""
         await self.channel.start()
         await self.logs.start()
-        await self.bus.subscribe(topics.WORKER_INFO.filter(node=self.node.name), self.reporter.on_worker_info)
+        await self.bus.subscribe(topics.WORKER_INFO.filter(node=self.node), self.reporter.on_worker_info)
         return {
             "reconcile": self._reconcile(),
             "sync": self.channel.run(),
             "reports": self.reporter.run(),
             "logs": self.logs.run(),
+            **self.workers.tasks(),
         }
 
     def _worker_changed(self, service: Key) -> None:
@@ -163,13 +183,10 @@ class _Rooms:
         while True:
             self.wake.clear()
             items = self.items.read(self.store.held)
-            running = self.supervisor.running
-            decided = plan(items, self.preparer.preparations, running, self.node, complete=self.store.complete)
+            running = self.workers.running
+            decided = plan(items, self.preparer.preparations, running, self.part, complete=self.store.complete)
             self.preparer.want(decided.prepare)
-            for worker in decided.stop:
-                self.supervisor.stop(worker)
-            for start in decided.start:
-                self.supervisor.start(start)
+            self.workers.carry_out(decided)
             self.reporter.update(decided.standings)
             self.channel.lack(lacking=decided.lacking)
             await self.wake.wait()

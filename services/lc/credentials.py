@@ -35,9 +35,13 @@ class NodeCredentials:
         """Return the folder for workers of a role."""
         return self.folder / word_of(USERS[role])
 
-    def check(self, *, secure: bool) -> None:
-        """Raise InvalidFieldError when it cannot serve; ``secure``: the broker's address is for TLS."""
-        words = [word_of(user) for user in (User.LC, *USERS.values())]
+    def check(self, *, secure: bool, workers: bool = True) -> None:
+        """Raise InvalidFieldError when it cannot serve; ``secure``: the broker's address is for TLS.
+
+        Not ``workers``: the LC's own are enough, since pods bring theirs.
+        """
+        roles = tuple(USERS) if workers else ()
+        words = [word_of(user) for user in (User.LC, *(USERS[role] for role in roles))]
         try:
             there = self.folder.is_dir()
             missing = [word for word in words if not (self.folder / word).is_dir()]
@@ -49,8 +53,9 @@ class NodeCredentials:
         if missing:
             one = any((self.folder / name).exists() for name in (*TLS_FILES, "password"))
             what = "it is the folder of one user" if one else f"it has no folder {missing[0]}"
-            fix = f"{what}: give the node's, with the folders {', '.join(words)}, such as site/nodes/edge0"
+            folders = f"folder{'s' if workers else ''} {', '.join(words)}"
+            fix = f"{what}: give the node's, with the {folders}, such as site/nodes/edge0"
             raise InvalidFieldError(OPTION, str(self.folder), fix)
         self.own.check(secure=secure)
-        for role in USERS:
+        for role in roles:
             Credentials(self.worker(role), OPTION).check(secure=secure)

@@ -15,8 +15,8 @@ from halimede.observe.metrics import buses, counter, gauge, times
 from services.lc.prepare import Preparer
 from services.lc.report import Reporter
 from services.lc.store import Store
-from services.lc.supervisor import Supervisor
 from services.lc.sync import Channel
+from services.lc.workers import Workers
 
 
 class Figures:
@@ -27,7 +27,7 @@ class Figures:
         bus: Bus,
         store: Store,
         *,
-        supervisor: Supervisor,
+        workers: Workers,
         preparer: Preparer,
         reporter: Reporter,
         channel: Channel,
@@ -35,7 +35,7 @@ class Figures:
         self.work: Collection[asyncio.Task[None]] = ()
         self._bus = bus
         self._store = store
-        self._supervisor = supervisor
+        self._workers = workers
         self._preparer = preparer
         self._reporter = reporter
         self._channel = channel
@@ -52,7 +52,7 @@ class Figures:
     def collect(self) -> Iterator[Metric]:
         """Return all figures."""
         yield from buses([self._bus])
-        yield from _of_workers(self._supervisor)
+        yield from _of_workers(self._workers)
         yield from _of_models(self._preparer)
         yield from _of_reports(self._reporter, self._channel)
         yield from _of_store(self._store)
@@ -62,14 +62,14 @@ class Figures:
         return f"ended: {', '.join(ended)}" if ended else ""
 
 
-def _of_workers(supervisor: Supervisor) -> Iterator[Metric]:
-    counted = Counter((report.role, report.phase) for report in supervisor.reports())
+def _of_workers(workers: Workers) -> Iterator[Metric]:
+    counted = Counter((report.role, report.phase) for report in workers.reports())
     samples = [({"role": role, "phase": phase}, n) for (role, phase), n in sorted(counted.items())]
     yield gauge("lc_workers", "Workers of this node by role and phase.", samples)
     yield counter(
         "lc_worker_restarts",
         "Worker processes started again after they ended unasked.",
-        supervisor.restarts,
+        workers.restarts,
     )
 
 

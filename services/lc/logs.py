@@ -60,21 +60,40 @@ class Logs:
         request, wanted = delivery.body, topics.LOGS_REPLY.at(client=delivery.names["client"])
         if delivery.packet.response_topic != wanted.text:
             raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {wanted}")
+        try:
+            await self._bus.reply(delivery, topics.LOGS_REPLY, self._answer(request))
+        except BusError as error:
+            log.info("log not sent", error=str(error))
+
+    def _answer(self, request: LogsRequest) -> LogsReply:
         room = (self._bus.max_packet - 4096) // WORST_GROWTH
         try:
             path = self._folders.log(Worker(request.namespace, request.worker))
-            reply = read_part(path, request.offset, min(request.limit, MAX_PART, room))
+            return read_part(path, request.offset, min(request.limit, MAX_PART, room))
         except InvalidFieldError as error:
-            reply = LogsReply(error=str(error))
+            return LogsReply(error=str(error))
         except FileNotFoundError:
             text = f"no worker {request.namespace}/{request.worker} has run on node {self._folders.node}"
-            reply = LogsReply(error=text)
+            return LogsReply(error=text)
         except OSError as error:
-            reply = LogsReply(error=f"the log cannot be read: {error.strerror}")
+            return LogsReply(error=f"the log cannot be read: {error.strerror}")
+
+
+class PodLogs(Logs):
+    """Says where the logs of pods are: kubelet keeps them, and only the API server hands them out."""
+
+    async def run(self) -> None:
+        """Nothing is kept here."""
+
+    def _answer(self, request: LogsRequest) -> LogsReply:
+        node, namespace = self._folders.node, request.namespace
         try:
-            await self._bus.reply(delivery, topics.LOGS_REPLY, reply)
-        except BusError as error:
-            log.info("log not sent", error=str(error))
+            self._folders.log(Worker(namespace, request.worker))
+        except InvalidFieldError as error:
+            return LogsReply(error=str(error))
+        how = f"kubectl logs --namespace {namespace} {request.worker}"
+        listed = f"kubectl get pods --namespace {namespace} --field-selector spec.nodeName={node}"
+        return LogsReply(error=f"node {node} runs its workers as pods: use `{how}`; `{listed}` names them")
 
 
 def read_part(path: Path, offset: int, limit: int) -> LogsReply:

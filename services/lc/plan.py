@@ -9,40 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import structlog
 
-from halimede.api import Resource, dataset, jointinference, matches, model, placements
-from halimede.api.placement import Placement, worker_name
-from halimede.errors import InvalidFieldError
+from halimede.api import Resource, dataset, jointinference, model
+from halimede.api.placement import Placement
 from halimede.messages import ModelOutput
 from halimede.models import redact
-from halimede.names import Key, check_name
-from services.lc.credentials import NodeCredentials
-from services.lc.environment import WORKER_HTTP, environment
-from services.lc.folders import Folders, Worker
+from halimede.names import Key
+from services.lc.folders import Worker
 from services.lc.items import Item
 from services.lc.process import Role, Start
 from services.lc.store import Held
-from services.lc.template import Host, RefusalError, grace, to_process
 
 log = structlog.get_logger()
 
 Phase = Literal["Pending", "Running", "Failed", "Ready"]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The node: its name and labels, its files, where its workers find the broker and what they show it."""
-
-    name: str
-    labels: Mapping[str, str]
-    folders: Folders
-    broker: str
-    host: Host
-    credentials: NodeCredentials | None = None
-    http: str = WORKER_HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +84,7 @@ class Standing:
     workers: Mapping[Worker, Role] = field(default_factory=dict)
     lacks: Mapping[Worker, Lack] = field(default_factory=dict)
     models: tuple[ModelOutput, ...] = ()
-    #: set for resources without workers
+    #: set where workers have no say: for resources without any, and for a service that cannot have one here
     settled: Lack | None = None
 
 
@@ -117,21 +100,35 @@ class Plan:
     @property
     def lacking(self) -> bool:
         """Whether something held here names what has not arrived."""
-        return any(lack.reason == ABSENT for standing in self.standings.values() for lack in standing.lacks.values())
+        return any(
+            lack is not None and lack.reason == ABSENT
+            for standing in self.standings.values()
+            for lack in (standing.settled, *standing.lacks.values())
+        )
+
+
+class Part(Protocol):
+    """What a plan asks where it depends on who runs the workers of this node."""
+
+    def leaves(self, resource: Resource[Any]) -> str:
+        """Return why a Model or Dataset is not this controller's to bring, empty if it is."""
+
+    def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, Mapping[Worker, Start]]:
+        """Return how a joint inference service stands on this node, and its workers that are to run."""
 
 
 def plan(
     items: Mapping[Key, Item],
     preparations: Mapping[Key, Preparation],
     running: Mapping[Worker, Running],
-    node: Node,
+    part: Part,
     *,
     complete: bool = True,
 ) -> Plan:
     """Decide. Not ``complete``: what is held may not be all (the store was lost), so nothing unknown is stopped."""
-    prepare = {key: want for key, item in items.items() if (want := _want(item))}
+    prepare = {key: want for key, item in items.items() if (want := _want(item)) and not _left(item, part)}
     ready = {key: p for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready"}
-    view = _View(items, preparations, ready, node)
+    models = Models(items, preparations, ready)
     standings: dict[Key, Standing] = {}
     starts: dict[Worker, Start] = {}
     kept: set[Worker] = set()
@@ -139,14 +136,14 @@ def plan(
         uid = item.held.uid
         try:
             if item.resource is None or item.resource.kind.plural != jointinference.PLURAL:
-                standings[key] = _without_workers(item, preparations.get(key))
+                standings[key] = _without_workers(item, preparations.get(key), _left(item, part))
                 continue
-            standings[key], started = view.service(item.held, item.resource)
+            standings[key], started = part.service(item.held, item.resource, models)
         except Exception as error:  # noqa: BLE001  # one resource that nobody foresaw must not end the node's work
-            standings[key] = Standing(key, uid, item.held.generation, settled=_broke(key, error))
+            standings[key] = Standing(key, uid, item.held.generation, settled=broke(key, error))
             kept |= {worker for worker, runs in running.items() if (runs.service, runs.uid) == (key, uid)}
             continue
-        starts |= started
+        starts.update(started)
         kept |= {worker for worker in standings[key].lacks if worker in running and running[worker].uid == uid}
     stop = [
         worker
@@ -165,7 +162,11 @@ def _want(item: Item) -> Want | None:
     return Want(held.key, held.uid, held.generation, resource.spec.url, getattr(resource.spec, "sha256", ""))
 
 
-def _without_workers(item: Item, preparation: Preparation | None) -> Standing:
+def _left(item: Item, part: Part) -> str:
+    return part.leaves(item.resource) if item.resource else ""
+
+
+def _without_workers(item: Item, preparation: Preparation | None, left: str) -> Standing:
     held, resource = item.held, item.resource
     models: tuple[ModelOutput, ...] = ()
     if resource is None:
@@ -174,7 +175,7 @@ def _without_workers(item: Item, preparation: Preparation | None) -> Standing:
         settled = Lack("Failed", "UnsupportedKind", f"this node cannot run a {resource.kind.kind}: update its LC")
     else:
         known = preparation if preparation and preparation.want == want else Preparation(want)
-        settled = Lack(known.phase, known.reason, known.message)
+        settled = Lack("Ready", "LeftToPods", left) if left else Lack(known.phase, known.reason, known.message)
         if resource.kind.plural == model.PLURAL:
             models = (_output(resource),)
     return Standing(held.key, held.uid, held.generation, models=models, settled=settled)
@@ -185,42 +186,28 @@ def _output(resource: Resource[model.ModelSpec]) -> ModelOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """What the plan of one service looks at."""
+class Models:
+    """The Models of this node as the services that name them see them."""
 
     items: Mapping[Key, Item]
     preparations: Mapping[Key, Preparation]
     ready: Mapping[Key, Preparation]
-    node: Node
 
-    def service(self, held: Held, resource: Resource[Any]) -> tuple[Standing, dict[Worker, Start]]:
-        """Return how a joint inference service stands on this node, and its workers that can run."""
-        starts: dict[Worker, Start] = {}
-        lacks: dict[Worker, Lack] = {}
-        workers: dict[Worker, Role] = {}
-        models: list[ModelOutput] = []
-        for placement in placements(resource.spec):
-            if not matches(placement.pod, self.node.name, self.node.labels):
-                continue
-            worker = Worker(held.key.namespace, worker_name(held.key.name, placement.role, self.node.name))
-            workers[worker] = placement.role
-            used = self.items.get(_model_key(placement, held.key))
-            if used and used.resource:
-                models.append(_output(used.resource))
-            outcome = self._place(resource, placement, worker)
-            if isinstance(outcome, Lack):
-                lacks[worker] = outcome
-            else:
-                starts[worker] = outcome
-        nowhere = Lack("Pending", "NoPlacement", f"none of its workers asks for node {self.node.name}")
-        settled = None if workers else nowhere
-        return Standing(held.key, held.uid, held.generation, workers, lacks, tuple(models), settled), starts
+    def held(self, placement: Placement, service: Key) -> Item | None:
+        """Return the Model that a worker of a service needs as it has arrived, None if it has not."""
+        return self.items.get(_model_key(placement, service))
 
-    def _place(self, resource: Resource[Any], placement: Placement, worker: Worker) -> Start | Lack:
-        key = _model_key(placement, resource.key)
+    def output(self, placement: Placement, service: Key) -> tuple[ModelOutput, ...]:
+        """Return what a report shows of that Model: nothing before it is here and can be read."""
+        used = self.held(placement, service)
+        return (_output(used.resource),) if used and used.resource else ()
+
+    def find(self, placement: Placement, service: Key, node: str) -> tuple[Resource[Any], Path] | Lack:
+        """Return that Model with its file, or why there is none yet."""
+        key = _model_key(placement, service)
         used, prepared = self.items.get(key), self.ready.get(key)
         if used is None:
-            return Lack("Pending", ABSENT, f"Model {key.name} has not arrived on node {self.node.name}")
+            return Lack("Pending", ABSENT, f"Model {key.name} has not arrived on node {node}")
         if used.resource is None:
             return Lack("Failed", "ModelNotReady", f"Model {key.name}: {used.error}")
         if prepared is None or prepared.path is None:
@@ -228,40 +215,10 @@ class _View:
             phase: Phase = "Failed" if known and known.phase == "Failed" else "Pending"
             progress = known.message if known and known.message else "on its way to this node"
             return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
-        return self._start(resource, placement, worker, used.resource, prepared.path)
-
-    def _start(
-        self, resource: Resource[Any], placement: Placement, worker: Worker, used: Resource[Any], path: Path
-    ) -> Start | Lack:
-        node = self.node
-        try:
-            check_name("worker name", worker.name)
-            folder = node.folders.worker(worker)
-            template = placement.worker.template
-            told = environment(
-                resource,
-                placement,
-                used,
-                path,
-                worker=worker,
-                node=node.name,
-                broker=node.broker,
-                folder=folder,
-                grace_s=grace(template),
-                credentials=node.credentials.worker(placement.role) if node.credentials else None,
-                http=node.http,
-            )
-            spec = to_process(template, placement.role, told, folder, node.host)
-        except RefusalError as error:
-            return Lack("Failed", error.reason, str(error))
-        except InvalidFieldError as error:
-            return Lack("Failed", "NameTooLong", str(error))
-        except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
-            return _broke(resource.key, error)
-        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, path)
+        return used.resource, prepared.path
 
 
-def _broke(key: Key, error: Exception) -> Lack:
+def broke(key: Key, error: Exception) -> Lack:
     """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
     log.error("planning a resource broke", key=str(key), exc_info=error)
     return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")

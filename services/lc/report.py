@@ -2,8 +2,8 @@
 
 A report is composed when it is sent, so that changes in between cost nothing: counts leave at most once a second, a
 new phase or reason at once, and the last state always. The removal is the acknowledgement of a delete: it is owed, on
-disk, until the broker has taken it, and it is paid only after the resource's workers are gone. What they have left on
-the node goes with it.
+disk, until the broker has taken it, and it is paid only after the resource's workers are gone, where this node runs
+them. What they have left on the node goes with it.
 """
 
 from __future__ import annotations
@@ -11,25 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-import msgspec
 import structlog
 
-from halimede import histogram, topics
+from halimede import topics
 from halimede.bus.port import Bus, Delivery
 from halimede.bus.stamp import Stamp
 from halimede.errors import BusError, RefusedError, TooLargeError
-from halimede.messages import NodeStatus, Output, TaskInfo, WorkerInfo, WorkerReport
+from halimede.messages import NodeStatus, WorkerInfo
 from halimede.names import Key
 from halimede.topic import Address
-from services.lc.entry import WorkerPhase
-from services.lc.folders import Folders, Worker
-from services.lc.leftovers import put_aside
-from services.lc.plan import Lack, Standing
-from services.lc.process import Role
+from services.lc.folders import Worker
+from services.lc.plan import Standing
 from services.lc.store import Store
-from services.lc.supervisor import Supervisor
+from services.lc.workers import Workers
 
 log = structlog.get_logger()
 
@@ -39,20 +35,16 @@ INTERVAL_S = 1.0
 URGENT_S = 0.1
 #: seconds until the next attempt when the broker did not take one
 RETRY_S = 1.0
-WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
-STARTING = Lack("Pending", "Starting", "")
-COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is int]
 
 
 class Reporter:
     """The node's reports. ``standings`` are what the last plan said; workers' own words come in on the bus."""
 
-    def __init__(self, folders: Folders, bus: Bus, store: Store, supervisor: Supervisor) -> None:
-        self._folders = folders
-        self._node = folders.node
+    def __init__(self, node: str, bus: Bus, store: Store, workers: Workers) -> None:
+        self._node = node
         self._bus = bus
         self._store = store
-        self._supervisor = supervisor
+        self._workers = workers
         self._standings: Mapping[Key, Standing] = {}
         self._dirty: set[Key] = set()
         self._sent: dict[Key, NodeStatus] = {}
@@ -98,7 +90,7 @@ class Reporter:
         info, names = delivery.body, delivery.names
         worker = Worker(names["ns"], names["worker"])
         agrees = (info.namespace, info.name) == (worker.namespace, worker.name)
-        service = self._supervisor.heard(worker, info) if agrees else None
+        service = self._workers.heard(worker, info) if agrees else None
         if service is None:
             log.warning("worker info ignored", worker=str(worker), owner=info.owner_name)
         else:
@@ -141,14 +133,7 @@ class Reporter:
 
     def _compose(self, key: Key) -> NodeStatus | None:
         standing = self._standings.get(key)
-        if standing is None:
-            return None
-        entries = {e.worker: e for e in self._supervisor.entries(key) if e.uid == standing.uid}
-        return compose(
-            standing,
-            {worker: self._supervisor.report(entry) for worker, entry in entries.items()},
-            {worker: entry.task_info for worker, entry in entries.items() if entry.task_info},
-        )
+        return self._workers.status(standing) if standing else None
 
     async def _send(self, key: Key, status: NodeStatus) -> None:
         self._dirty.discard(key)
@@ -171,7 +156,7 @@ class Reporter:
         except RefusedError as error:
             log.warning("report not cleared", key=str(key), error=str(error))
         if self._gone(key):  # still: the broker took its time
-            put_aside(self._folders, key)
+            self._workers.clear_away(key)
         self._store.farewell_done(key)
         self._sent.pop(key, None)
 
@@ -180,76 +165,7 @@ class Reporter:
         return Stamp(self.epoch, self._number).properties
 
     def _gone(self, key: Key) -> bool:
-        return key not in self._store.held and not self._supervisor.entries(key)
+        return key not in self._store.held and not self._workers.busy(key)
 
     def _address(self, key: Key) -> Address[NodeStatus]:
         return topics.NODE_STATUS.at(node=self._node, ns=key.namespace, plural=key.plural, name=key.name)
-
-
-def compose(
-    standing: Standing, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
-) -> NodeStatus:
-    """Return the report on a resource from what the plan says of it and how its workers stand. Pure."""
-    workers: list[WorkerReport] = []
-    views: list[Lack] = [standing.settled] if standing.settled else []
-    for worker, role in standing.workers.items():
-        lack = standing.lacks.get(worker)
-        report = reports.get(worker)
-        view = lack or (Lack(report.phase, report.reason, report.message) if report else STARTING)
-        views.append(view)
-        workers.append(report or _absent(worker, role, view))
-    worst = min(views, key=lambda view: WORST_FIRST.index(view.phase))
-    return NodeStatus(
-        phase=worst.phase,
-        status=worst.phase.lower(),
-        output=_output(standing, counts),
-        uid=standing.uid,
-        observed_generation=standing.generation,
-        reason=worst.reason[:256],
-        message=worst.message[:4096],
-        workers=workers,
-    )
-
-
-def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
-    """Add up what several workers have counted. The upload ratio is weighted with the samples that it is of."""
-    total = {name: sum(getattr(info, name) for info in infos) for name in COUNTS}
-    samples = total["inference_number"]
-    uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in infos)
-    return TaskInfo(
-        **total,
-        upload_cloud_ratio=min(1.0, uploaded / samples) if samples else 0.0,
-        start_time=min((info.start_time for info in infos if info.start_time), default=""),
-        current_time=max(info.current_time for info in infos),
-        update_time=max(info.update_time for info in infos),
-        edge_latency=histogram.merge(info.edge_latency for info in infos),
-        offload_latency=histogram.merge(info.offload_latency for info in infos),
-        queue_latency=histogram.merge(info.queue_latency for info in infos),
-        compute_latency=histogram.merge(info.compute_latency for info in infos),
-    )
-
-
-def _output(standing: Standing, counts: Mapping[Worker, TaskInfo]) -> Output | None:
-    """Show models and counts. A sample counts where it came in: beside an edge worker, a cloud one adds its work alone.
-
-    An edge worker that has said nothing yet (it has just been started, or adopted) leaves the counts out: they are
-    not known, which is not the same as zero.
-    """
-    models = list(standing.models)
-    roles = standing.workers
-    counting = [worker for worker, role in roles.items() if role == "edge"] or list(roles)
-    known = [counts[worker] for worker in counting if worker in counts]
-    if not known or len(known) < len(counting):
-        return Output(models=models) if models else None
-    work = [counts[worker] for worker in roles if worker in counts]
-    total = add_up(known)
-    total.served, total.batches = sum(i.served for i in work), sum(i.batches for i in work)
-    total.queue_latency = histogram.merge(i.queue_latency for i in work)
-    total.compute_latency = histogram.merge(i.compute_latency for i in work)
-    return Output(models=models, task_info=total)
-
-
-def _absent(worker: Worker, role: Role, view: Lack) -> WorkerReport:
-    """Report a worker that no process stands for."""
-    phase: WorkerPhase = "Failed" if view.phase == "Failed" else "Pending"
-    return WorkerReport(name=worker.name, role=role, phase=phase, reason=view.reason[:256], message=view.message[:4096])

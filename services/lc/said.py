@@ -12,6 +12,7 @@ import sqlite3
 from halimede.bus.stamp import Stamp
 from halimede.names import Key
 
+COLUMNS = {"said": "key, epoch, number"}
 SCHEMA = "CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, epoch INTEGER, number INTEGER) WITHOUT ROWID;"
 #: resources that are remembered; beyond this those go that GM has spoken of least recently
 MAX_SAID = 10_000

@@ -22,9 +22,10 @@ from halimede.bus.stamp import MAX_INTEGER, Stamp
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.names import Key
-from services.lc import said
+from services.lc import schema
 from services.lc.decide import Identity
 from services.lc.folders import WORKERS, Worker
+from services.lc.podrows import PodRows
 from services.lc.said import Said
 
 log = structlog.get_logger()
@@ -36,23 +37,6 @@ MAX_TOMBSTONES = 10_000
 EPOCHS_AT_ONCE = 100
 #: fits SQLite's signed integers
 IDENTITY_BITS = 62
-#: what the file has to hold: other columns are another program's, or damage
-COLUMNS = {
-    "resources": "key, uid, generation, body",
-    "tombstones": "number, uid, generation",
-    "farewells": "key",
-    "processes": "worker, record",
-    "numbers": "name, value",
-    "said": "key, epoch, number",
-}
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS resources (key TEXT PRIMARY KEY, uid TEXT, generation INTEGER, body BLOB) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS tombstones
-    (number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT UNIQUE, generation INTEGER);
-CREATE TABLE IF NOT EXISTS farewells (key TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS processes (worker TEXT PRIMARY KEY, record BLOB) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +83,7 @@ class Store:
         #: where a damaged file was put now, and why
         self.put_aside = ""
         self.said = Said()
+        self.pods = PodRows()
         self._complete = False
         self._held: dict[Key, Held] = {}
         self._farewells: set[Key] = set()
@@ -111,7 +96,9 @@ class Store:
         except sqlite3.OperationalError as error:  # not damaged: no space, no permission, in use
             raise HalimedeError(f"the store {self.path} cannot be used: {error}") from error
         except (sqlite3.DatabaseError, msgspec.DecodeError, InvalidFieldError, ValueError, TypeError) as error:
-            self._quarantine(str(error))
+            aside = schema.quarantine(self.path)
+            self.put_aside = f"the store was damaged ({error}) and put aside as {aside}"
+            log.critical("store put aside, starting with an empty one", path=str(aside), reason=str(error))
             self._open()
         return self
 
@@ -259,8 +246,7 @@ class Store:
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version > VERSION:
                 raise HalimedeError(f"{self.path} was written by a newer halimede: install that one")
-            self._db.executescript(SCHEMA + said.SCHEMA)
-            self._check_columns()
+            schema.make(self._db)
             if version == 0:
                 first = not self.put_aside and not (self.path.parent / WORKERS).exists()
                 numbers = [("identity", secrets.randbits(IDENTITY_BITS)), ("complete", int(first))]
@@ -273,28 +259,11 @@ class Store:
             held = [Held(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows]
             self._held = {h.key: h for h in held}
             self.said.load(self._db)
+            self.pods.open(self._db)
             self._farewells = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
         except BaseException:
             self._db.close()
             raise
-
-    def _check_columns(self) -> None:
-        for table, columns in COLUMNS.items():
-            try:
-                self._db.execute(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - constants
-            except sqlite3.OperationalError as error:
-                raise sqlite3.DatabaseError(f"not a node's store: {error}") from error
-
-    def _quarantine(self, reason: str) -> None:
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.corrupt-{number}")).exists():
-            number += 1
-        for suffix in ("", "-wal", "-shm"):
-            part = self.path.with_name(self.path.name + suffix)
-            if part.exists():
-                part.replace(aside.with_name(aside.name + suffix))
-        self.put_aside = f"the store was damaged ({reason}) and put aside as {aside}"
-        log.critical("store put aside, starting with an empty one", path=str(aside), reason=reason)
 
     def _bury(self, gone: Identity) -> None:
         """Write a tombstone under a new number; of two generations the higher one stays."""

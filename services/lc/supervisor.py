@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 
 import structlog
 
-from halimede.messages import WorkerInfo, WorkerReport
+from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.entry import FIRST_DELAY, SILENT_S, STABLE_S, Entry, stand
-from services.lc.folders import Worker
-from services.lc.plan import Running
+from services.lc.folders import Folders, Worker
+from services.lc.leftovers import put_aside
+from services.lc.plan import Plan, Running, Standing
 from services.lc.process import Launcher, Process, Start, StartError
+from services.lc.status import compose
 from services.lc.store import Store
 
 log = structlog.get_logger()
@@ -40,12 +42,15 @@ class Supervisor:
 
     def __init__(
         self,
+        folders: Folders,
         launcher: Launcher,
         store: Store,
         tasks: asyncio.TaskGroup,
+        *,
         changed: Callable[[Key], None],
         missing: Callable[[Path], None],
     ) -> None:
+        self._folders = folders
         self._launcher = launcher
         self._store = store
         self._tasks = tasks
@@ -76,9 +81,34 @@ class Supervisor:
             for e in self._entries.values()
         }
 
-    def entries(self, service: Key) -> list[Entry]:
-        """Return the workers of a service."""
-        return [entry for entry in self._entries.values() if entry.service == service]
+    def tasks(self) -> dict[str, Coroutine[None, None, None]]:
+        """Nothing: each worker has its own task."""
+        return {}
+
+    def busy(self, service: Key) -> bool:
+        """Whether a worker of a service is looked after."""
+        return any(entry.service == service for entry in self._entries.values())
+
+    def clear_away(self, service: Key) -> None:
+        """Put the folders of a service's workers aside."""
+        put_aside(self._folders, service)
+
+    def status(self, standing: Standing) -> NodeStatus:
+        """Return the report on a resource."""
+        known = (standing.key, standing.uid)
+        entries = {e.worker: e for e in self._entries.values() if (e.service, e.uid) == known}
+        return compose(
+            standing,
+            {worker: self.report(entry) for worker, entry in entries.items()},
+            {worker: entry.task_info for worker, entry in entries.items() if entry.task_info},
+        )
+
+    def carry_out(self, plan: Plan) -> None:
+        """Stop and start what a plan says."""
+        for worker in plan.stop:
+            self.stop(worker)
+        for start in plan.start:
+            self.start(start)
 
     def start(self, start: Start) -> None:
         """Run a worker from now on; one that was adopted with the same spec just goes on."""

@@ -20,10 +20,10 @@ from typing import Any
 
 from halimede.api.base import convert
 from halimede.api.podtemplate import Container, EnvVar, PodTemplate, Volume
+from halimede.api.quantity import quantity
+from halimede.api.workers import OWN_IMAGE, Told
 from halimede.errors import HalimedeError, InvalidFieldError
-from services.lc.environment import Told
 from services.lc.process import NeededPath, ProcessSpec, Role
-from services.lc.quantity import quantity
 
 #: a pod without terminationGracePeriodSeconds: as workers take it from a missing GRACE_S
 DEFAULT_GRACE_S = 10.0
@@ -37,7 +37,6 @@ CONTAINER_HARMLESS = frozenset({
     "args", "command", "env", "image", "imagePullPolicy", "livenessProbe", "name", "ports", "readinessProbe",
     "resources", "startupProbe", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts", "workingDir",
 })  # fmt: skip
-OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
 PYTHONS = frozenset({"python", "python3"})
 #: beyond these no kernel takes a limit, and no library a number of threads
 MAX_MEMORY, MAX_CPUS = 2**63 - 1, 4096

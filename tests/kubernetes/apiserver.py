@@ -137,6 +137,10 @@ class Api:
         write(path, Config(url=self.config.url, token=token, ca=self.config.ca))
         return User(name, token, path)
 
+    def as_somebody(self, token: str | None) -> Client:
+        """Return a client for somebody else's token, or for nobody's."""
+        return Client(self.url, token, trust_of(self.config))
+
     async def clean(self) -> None:
         """Remove what the test made outside its namespace, and its namespaces."""
         await self.access.clean()
@@ -201,11 +205,14 @@ async def on_server(kubeconfig: Path, folder: Path, *, managed: bool) -> AsyncIt
         yield api
 
 
+def trust_of(config: Config) -> ssl.SSLContext | None:
+    """Return what a client of this server needs to trust it."""
+    return ssl.create_default_context(cadata=config.ca) if config.url.startswith("https") else None
+
+
 def tls_of(config: Config) -> ssl.SSLContext | None:
-    """Return what a client of this server needs to trust and to show."""
-    if not config.url.startswith("https"):
-        return None
-    context = ssl.create_default_context(cadata=config.ca)
-    if config.certificate and config.key:
+    """Return what the administrator's client trusts and shows."""
+    context = trust_of(config)
+    if context is not None and config.certificate and config.key:
         context.load_cert_chain(config.certificate, config.key)
     return context

@@ -53,7 +53,14 @@ async def test_a_status_is_replaced_as_a_whole_and_read_back_at_once(api: Api) -
             observed_generation=1,
             conditions=[Condition(type="Ready", reason="Exists", last_transition_time="2026-01-01T00:00:00.000Z")],
             active=1,
-            nodes=[NodeSummary(node="n1", online=True, phase="Ready", task_info=TaskInfo(inference_number=4, edge_inference_number=4))],
+            nodes=[
+                NodeSummary(
+                    node="n1",
+                    online=True,
+                    phase="Ready",
+                    task_info=TaskInfo(inference_number=4, edge_inference_number=4),
+                )
+            ],
         )
         await a.cluster.write_status(stored, rich)
         now = a.cluster.get(a.key("m"))
@@ -242,7 +249,12 @@ def _default_labels(a: object, name: str) -> dict[str, str]:
 async def test_it_knows_what_statuses_said_of_nodes_before_it_was_there(api: Api) -> None:
     async with adapter(api) as a:
         stored = await a.service()
-        summary = NodeSummary(node="edge0", online=False, phase="Running", task_info=TaskInfo(inference_number=12, edge_inference_number=12))
+        summary = NodeSummary(
+            node="edge0",
+            online=False,
+            phase="Running",
+            task_info=TaskInfo(inference_number=12, edge_inference_number=12),
+        )
         await a.cluster.write_status(stored, Status(phase="Running", observed_generation=1, nodes=[summary]))
     async with adapter(api) as a:
         (report,) = [r for r in (await a.cluster.recall()).reports if r.key == stored.key]

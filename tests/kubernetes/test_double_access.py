@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.apiserver import Api, tls_of
+from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Client, RefusedError
 from tests.kubernetes.things import DEFINITION, GROUP, THING, made, thing
 
@@ -18,7 +18,7 @@ async def somebody(api: Api, *rules: dict[str, Any]) -> AsyncIterator[Client]:
     """A client with no more than these rules."""
     await api.install(DEFINITION)
     user = await api.user("bob", rules)
-    async with Client(api.url, user.token, tls_of(api.config)) as client:
+    async with api.as_somebody(user.token) as client:
         yield client
 
 
@@ -28,14 +28,14 @@ def rule(*verbs: str, resources: tuple[str, ...] = ("things",), **more: Any) -> 
 
 
 async def test_a_token_that_is_none_is_not_let_in(api: Api) -> None:
-    async with Client(api.url, "wrong", tls_of(api.config)) as client:
+    async with api.as_somebody("wrong") as client:
         with pytest.raises(RefusedError) as refused:
             await client.list("ConfigMap", api.namespace)
     assert (refused.value.code, refused.value.reason) == (401, "Unauthorized")
 
 
 async def test_nobody_may_do_nothing(api: Api) -> None:
-    async with Client(api.url, None, tls_of(api.config)) as client:
+    async with api.as_somebody(None) as client:
         with pytest.raises(RefusedError) as refused:
             await client.list("ConfigMap", api.namespace)
     assert refused.value.code in {401, 403}

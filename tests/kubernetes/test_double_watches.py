@@ -68,6 +68,8 @@ async def test_an_object_comes_and_goes_with_its_labels(api: Api) -> None:
         await api.client.delete("ConfigMap", api.namespace, "one")
         seen = [await changes.next() for _ in range(5)]
     assert [event[0] for event in seen if event] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
+    versions = [int(event[1]["metadata"]["resourceVersion"]) for event in seen if event]
+    assert versions == sorted(set(versions))
     assert seen[2] is not None
     assert seen[2][1]["metadata"]["labels"] == {"color": "green"}
 

@@ -130,8 +130,12 @@ class World:
     async def user(self) -> User:
         """GM's user."""
         if self._user is None:
-            self._user = await self.api.user("gm", gm_rules(self.namespace))
+            self._user = await self.new_user("gm")
         return self._user
+
+    async def new_user(self, stem: str) -> User:
+        """Another user with GM's rights."""
+        return await self.api.user(stem, gm_rules(self.namespace))
 
     @asynccontextmanager
     async def gm(

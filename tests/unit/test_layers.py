@@ -39,6 +39,8 @@ def test_the_layers_hold(copy: Path) -> None:
         ("services/lc/app.py", "import services.gm.app"),
         ("services/gm/app.py", "import services.worker"),
         ("services/lc/app.py", "import numpy"),
+        ("services/gm/app.py", "import kubernetes"),
+        ("services/gm/cluster/local.py", "from kubernetes.aio import client"),
         ("halimede/mining/registry.py", "import onnxruntime"),
         ("halimede/cli/client.py", "import paho.mqtt.client"),
         ("halimede/codec.py", "import services.gm"),

@@ -29,6 +29,10 @@ class ConflictError(HalimedeError):
     """The resource is not (any more) what the caller believed it to be. Read it again, then decide."""
 
 
+class NotOursError(ConflictError):
+    """There is an object of that name, and it belongs to somebody else: it is left alone until they act."""
+
+
 class NotAcceptedError(HalimedeError):
     """The cluster does not take an object as it is: only whoever wrote it, or who made the rule, can change that."""
 
@@ -208,7 +212,8 @@ class Cluster(Protocol):
     async def ensure(self, body: dict[str, Any]) -> None:
         """Create an object, or bring it to hold what ``body`` says.
 
-        Raises ConflictError if it is somebody else's, NotAcceptedError if the cluster does not take it.
+        Raises NotOursError if it is somebody else's, NotAcceptedError if the cluster does not take it, ConflictError
+        if it was changed meanwhile.
         """
 
     async def remove(self, ref: Ref, uid: str) -> None:

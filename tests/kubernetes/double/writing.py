@@ -103,7 +103,7 @@ class Writer:
         else:
             self._settle(kind, old, body)
         self._check(kind, body, old, status_only=bool(subresource))
-        if False:
+        if _same(body, old.body):
             return old
         _managed(kind, body, options, subresource)
         return self._keep(kind, body, options)

@@ -84,3 +84,30 @@ def test_the_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert ended.value.code == 0
     assert "--label node-role.kubernetes.io/edge=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("value", "pods"), [("", False), ("0", False), ("1", True), ("true", True)])
+def test_pods_may_come_by_environment(value: str, pods: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALIMEDE_PODS", value)
+    assert parse(["--node", "edge0"])[0].pods is pods
+    assert parse(["--node", "edge0", "--pods"])[0].pods
+
+
+def test_an_environment_that_says_neither_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HALIMEDE_PODS", "maybe")
+    assert main(["--node", "edge0"]) == 2
+    assert "HALIMEDE_PODS" in capsys.readouterr().err
+
+
+def test_with_pods_the_controller_has_credentials_of_its_own_alone(tmp_path: Path) -> None:
+    (tmp_path / "lc").mkdir()
+    (tmp_path / "lc" / "username").write_text("lc.edge0")
+    (tmp_path / "lc" / "password").write_text("x")
+    arguments = ["--node", "edge0", "--credentials", str(tmp_path)]
+    with pytest.raises(InvalidFieldError, match="edge-worker"):
+        parse(arguments)
+    _, settings = parse([*arguments, "--pods"])
+    assert settings.credentials
+    assert settings.credentials.folder == tmp_path / "lc"

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from halimede.api import neptune, parse
 from halimede.messages import ModelOutput
 from halimede.names import Key
-from services.lc import items, template
+from services.lc import items, processes, template
 from services.lc import plan as planning
 from services.lc.credentials import NodeCredentials
 from services.lc.folders import Folders, Worker
 from services.lc.items import Items
-from services.lc.plan import Node, Plan, Preparation, Running, plan
+from services.lc.plan import Plan, Preparation, Running, plan
+from services.lc.processes import Node
 from services.lc.store import Held
 from services.lc.template import Host
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
@@ -305,7 +306,7 @@ def broken(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("where", ["to_process", "placements", "redact"])
 def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = decide(model(), service()).start[0].spec.digest
-    monkeypatch.setattr(planning, where, broken)
+    monkeypatch.setattr(planning if where == "redact" else processes, where, broken)
     decided = decide(model(), service(), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
     lacks = [lack for s in decided.standings.values() for lack in (s.settled, *s.lacks.values()) if lack]
@@ -319,7 +320,7 @@ def test_a_mistake_of_ours_with_one_worker_leaves_the_other_of_its_service_alone
     def broken_at_the_edge(body: Any, role: str, *rest: Any) -> Any:
         return broken() if role == "edge" else template.to_process(body, role, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planning, "to_process", broken_at_the_edge)
+    monkeypatch.setattr(processes, "to_process", broken_at_the_edge)
     decided = decide(model(), model("big"), service(cloud_node="edge0"))
     assert [start.worker for start in decided.start] == [CLOUD]
     assert decided.standings[HELMET].lacks[EDGE].reason == "Internal"

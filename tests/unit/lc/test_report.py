@@ -12,7 +12,8 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
 from services.lc.folders import Folders, Worker
 from services.lc.plan import Lack, Standing
-from services.lc.report import Reporter, add_up, compose
+from services.lc.report import Reporter
+from services.lc.status import add_up, compose
 from services.lc.store import Store
 from services.lc.supervisor import Supervisor
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, FakeLauncher, model, service, world
@@ -200,8 +201,9 @@ async def test_a_stop_that_comes_with_news_is_not_lost(
     """On Python 3.11 asyncio.wait_for would swallow it, and the controller would ignore SIGTERM from then on."""
     with Store(tmp_path / "store.db") as store:
         async with asyncio.TaskGroup() as tasks:
-            supervisor = Supervisor(FakeLauncher(), store, tasks, lambda _: None, lambda _: None)
-            reporter = Reporter(Folders(tmp_path, "edge0"), MemoryBus("lc.edge0", MemoryBroker()), store, supervisor)
+            folders = Folders(tmp_path, "edge0")
+            supervisor = Supervisor(folders, FakeLauncher(), store, tasks, changed=print, missing=print)
+            reporter = Reporter("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, supervisor)
             # counts wait for their turn
             monkeypatch.setattr(reporter, "_round", lambda: asyncio.sleep(0, 60.0))
             task = tasks.create_task(reporter.run())

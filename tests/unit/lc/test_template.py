@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.lc.environment import Told
+from halimede.api.workers import Told
 from services.lc.process import NeededPath, ProcessSpec
 from services.lc.template import Host, RefusalError, expand, to_process
 

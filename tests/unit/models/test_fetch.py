@@ -237,7 +237,6 @@ async def test_local_files_that_are_no_model(
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("s3://bucket/model", Reason.UNSUPPORTED_SCHEME),
         ("ftp://host/model", Reason.UNSUPPORTED_SCHEME),
         ("models/small.onnx", Reason.INVALID_URL),
         ("file://other-host/model", Reason.INVALID_URL),
@@ -250,10 +249,6 @@ async def test_local_files_that_are_no_model(
 async def test_urls_that_nothing_is_fetched_from(url: str, reason: Reason, cache: Cache) -> None:
     error = await failure(url, cache)
     assert (error.reason, error.temporary) == (reason, False)
-
-
-async def test_s3_says_when_it_comes(cache: Cache) -> None:
-    assert "later version" in str(await failure("s3://bucket/model", cache))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from kubernetes.aio.client.exceptions import ApiException, OpenApiException
 
 from halimede import __version__
 from services.gm.cluster.kubernetes.errors import ApiError, UnavailableError, error_of
-from services.gm.cluster.kubernetes.names import MANAGER, Api, Object
+from services.gm.cluster.kubernetes.names import MANAGER, OPENED, Api, Object
 
 #: seconds for one call, what it waits because the server asked it to included
 CALL_TIMEOUT = 10.0
@@ -86,7 +86,8 @@ class KubernetesClient:
     async def watch(
         self, api: Api, version: str, *, selector: str = "", seconds: float
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Yield (type, object) of what happens after ``version``, bookmarks included, for about ``seconds``.
+        """Yield (type, object) of what happens after ``version``, bookmarks included, for about ``seconds``; first of
+        all OPENED, for nothing may happen for long.
 
         It ends when the server ends it. Raises GoneError when the version is too old, UnavailableError when the
         connection breaks or is silent for longer than it should.
@@ -111,6 +112,7 @@ class KubernetesClient:
                     async with asyncio.timeout(self._timeout_s):
                         raise self._told(error_of(what, response.status, await response.read(), response.headers))
             self.trouble = ""
+            yield OPENED, {}
             while True:
                 with self._translated(what):
                     async with asyncio.timeout_at(ends):

@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from services.gm.cluster.kubernetes.errors import ApiError, GoneError, UnavailableError
-from services.gm.cluster.kubernetes.names import Api, Object
+from services.gm.cluster.kubernetes.names import OPENED, Api, Object
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -167,6 +167,9 @@ class Informer(Generic[T]):
             self._progress |= asyncio.get_running_loop().time() - began >= WORTHWHILE
 
     def _take(self, kind: str, body: Object) -> None:
+        if kind == OPENED:
+            self._well()
+            return
         if kind in {"ADDED", "MODIFIED"}:
             item = self._item(body)
             if not self._gone.get(item.uid):

@@ -15,7 +15,7 @@ from services.gm.cluster.kubernetes.errors import AlreadyExistsError, NotFoundEr
 from services.gm.cluster.kubernetes.informer import Informer, Item
 from services.gm.cluster.kubernetes.names import MADE, MANAGED, PODS, Object
 from services.gm.cluster.kubernetes.objects import service_of, trimmed, trimmed_pod
-from services.gm.cluster.port import ConflictError, Ref, Workers
+from services.gm.cluster.port import ConflictError, NotOursError, Ref, Workers
 from services.gm.workloads.diff import patch_for
 from services.gm.workloads.identity import owned_by
 
@@ -46,7 +46,7 @@ class Made:
         return Workers(dict(self._objects.get(uid, {})), tuple(self._pods.get(uid, {}).values()))
 
     async def ensure(self, body: Object) -> None:
-        """Create an object or bring it to hold what ``body`` says. Raises ConflictError if it is somebody else's."""
+        """Create an object or bring it to hold what ``body`` says. Raises NotOursError if it is somebody else's."""
         ref = Ref.of(body)
         informer = self._by_kind[ref.kind]
         if (item := informer.get(ref.namespace, ref.name)) is not None:
@@ -75,7 +75,7 @@ class Made:
         ref, metadata = Ref.of(body), existing["metadata"]
         service = service_of(body)
         if service is None or not owned_by(existing, service[1]):
-            raise ConflictError(f"{ref} exists and was not made for this service: delete or rename one of the two")
+            raise NotOursError(f"{ref} exists and was not made for this service: delete or rename one of the two")
         if metadata.get("deletionTimestamp"):
             return  # it is made anew once it is gone
         patch = patch_for(existing, body)

@@ -20,6 +20,10 @@ MANAGER = "halimede-gm"
 MANAGED = f"{MANAGED_BY}={MADE_BY}"
 
 
+#: what a watch says first, beside the API's own ADDED, MODIFIED, DELETED and BOOKMARK
+OPENED = "OPENED"
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     """One kind of object in the API."""

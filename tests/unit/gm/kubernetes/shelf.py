@@ -15,11 +15,12 @@ from services.gm.cluster.kubernetes.errors import (
     StaleError,
     UnavailableError,
 )
-from services.gm.cluster.kubernetes.names import Api, Object
+from services.gm.cluster.kubernetes.names import OPENED, Api, Object
 
 
 def merge(old: Object, patch: Object) -> Object:
     new = dict(old)
+    patch = copy.deepcopy(patch)
     for field, value in patch.items():
         if value is None:
             new.pop(field, None)
@@ -74,7 +75,7 @@ class Shelf:
         await self._call("create", timeout_s)
         if (namespace, body["metadata"]["name"]) in self.objects:
             raise AlreadyExistsError("create", 409, "there is one")
-        body = merge(body, {"metadata": {"uid": str(uuid.uuid4()), "namespace": namespace}})
+        body = merge(copy.deepcopy(body), {"metadata": {"uid": str(uuid.uuid4()), "namespace": namespace}})
         return self._keep("ADDED", body)
 
     async def patch(
@@ -102,6 +103,7 @@ class Shelf:
     ) -> AsyncIterator[tuple[str, Object]]:
         await self._call(f"watch {version}", None)
         at, ends = int(version), asyncio.get_running_loop().time() + seconds
+        yield OPENED, {}
         if self.ends:
             return
         while True:

@@ -79,6 +79,17 @@ async def test_a_watch_that_ends_quietly_goes_on_where_it_was() -> None:
 
 
 @simulated
+async def test_a_watch_that_works_again_is_no_trouble_even_if_nothing_happens() -> None:
+    shelf = Shelf()
+    async with informer(shelf) as made:
+        await made.synced.wait()
+        shelf.errors = [UnavailableError("watch", 500, "broken")] * 4
+        await eventually(lambda: made.trouble, timeout_s=80.0)
+        await eventually(lambda: not made.trouble, timeout_s=20.0)
+        assert made.lists == 1
+
+
+@simulated
 async def test_watches_that_end_at_once_are_not_begun_again_at_once() -> None:
     shelf = Shelf()
     shelf.ends = True

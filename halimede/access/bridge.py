@@ -1,0 +1,114 @@
+"""The broker of a place (a factory, a shop) that goes on when the way to the site's broker is cut.
+
+A Mosquitto with a listener for all who are there, and two connections to the site's broker. One lasts: what it could
+not pass on it keeps, on disk too, and passes on later (statuses, results). The other is for what is of no use later
+(samples for the cloud, their answers): it keeps nothing, or the way would be full of old samples when it opens.
+
+Both speak MQTT 5, so that response topic, correlation data, user properties and expiry are passed on as they are, and
+retained messages and their clearing too (tests/integration/test_bridge.py, Mosquitto 2.0.11). That version asks the
+site's broker for no session that outlives the connection: what GM says meanwhile it says again by itself. Workers are
+told that their sample was taken although the way is cut: they learn it by their deadlines and by loads that go stale.
+The topics are the same on both sides, as a response topic has to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from halimede.access.mosquitto import CONF_HEAD, LIMITS, broker_lines, port
+from halimede.access.routes import Route, routes
+from halimede.access.site import Bridge, Principal, Site
+from halimede.topic import Role
+
+#: messages, and bytes of them, that are kept while the way is cut: more than any client of one broker needs
+KEPT_MESSAGES, KEPT_BYTES = 200_000, 512 * 1024 * 1024
+#: seconds: keepalive; first and longest wait before it connects again; how often what is kept goes to disk
+KEEPALIVE_S, AGAIN_S, AGAIN_MOST_S, SAVED_S = 15, 1, 30, 10
+
+
+def address(site: Site) -> str:
+    """Return where a bridge finds the site's broker."""
+    return f"{site.broker[0]}:{port(site)}"
+
+
+def configuration(
+    site: Site, bridge: Bridge, place: Path, *, login: tuple[str, str] | None = None, data: Path | None = None
+) -> str:
+    """Return a whole configuration file.
+
+    ``place`` is the folder ``bridges/<name>`` on the machine of the place's broker, ``login`` what the bridge shows
+    where the site has passwords, ``data`` the folder for what is kept.
+    """
+    limits = [line for line in LIMITS if not line.startswith(("persistence", "max_queued_messages"))]
+    lines = [
+        f"listener {port(site)}",
+        *broker_lines(place / "broker", tls=login is None),
+        *limits,
+        f"max_queued_messages {KEPT_MESSAGES}",
+        f"max_queued_bytes {KEPT_BYTES}",
+        "persistence true",
+        f"persistence_location {data or place / 'data'}/",
+        f"autosave_interval {SAVED_S}",
+        "log_dest stdout",
+        *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
+        *connections(site, bridge, place, address(site), login=login),
+    ]
+    head = CONF_HEAD.format(conf=place / "broker" / "mosquitto.conf", folder=place)
+    return head + "\n".join(lines) + "\n"
+
+
+def connections(
+    site: Site, bridge: Bridge, place: Path, to: str, *, login: tuple[str, str] | None = None
+) -> tuple[str, ...]:
+    """Return the lines of both connections to the broker at ``to`` (host:port)."""
+    prefix = "".join(f"{level}/" for level in site.levels)
+    user = Principal(Role.BRIDGE, bridge.name).username
+    shown = _shown(user, place, login)
+    found = routes(bridge)
+    lasting = _connection(user, to, shown, [r for r in found if not r.live], prefix, lasts=True)
+    live = _connection(f"{user}-live", to, shown, [r for r in found if r.live], prefix, lasts=False)
+    return (*lasting, *live)
+
+
+def _connection(
+    name: str, to: str, shown: Iterable[str], found: Iterable[Route], prefix: str, *, lasts: bool
+) -> list[str]:
+    clean = "false" if lasts else "true"
+    return [
+        "",
+        f"connection {name}",
+        f"address {to}",
+        *shown,
+        "bridge_protocol_version mqttv50",
+        f"remote_clientid {name}",
+        f"local_clientid local.{name}",
+        f"cleansession {clean}",
+        f"local_cleansession {clean}",
+        "start_type automatic",
+        f"restart_timeout {AGAIN_S} {AGAIN_MOST_S}",
+        f"keepalive_interval {KEEPALIVE_S}",
+        "bridge_outgoing_retain true",
+        # on $SYS/broker/connection/<name>/state of the place's broker: 1 while it is connected
+        "notifications true",
+        "notifications_local_only true",
+        *(f"topic {prefix}{route.filter} {_way(route)} {route.qos}" for route in found),
+    ]
+
+
+def _shown(user: str, place: Path, login: tuple[str, str] | None) -> list[str]:
+    if login is not None:
+        return [f"remote_username {login[0]}", f"remote_password {login[1]}"]
+    return [
+        f"remote_username {user}",
+        f"bridge_cafile {place / 'link' / 'ca.crt'}",
+        f"bridge_certfile {place / 'link' / 'tls.crt'}",
+        f"bridge_keyfile {place / 'link' / 'tls.key'}",
+        "bridge_tls_version tlsv1.2",
+    ]
+
+
+def _way(route: Route) -> str:
+    if route.up and route.down:
+        return "both"
+    return "out" if route.up else "in"

@@ -1,0 +1,115 @@
+"""A site's credentials as Kubernetes takes them: Secrets, made from its folder, for `kubectl apply`.
+
+One for GM, one with those of all nodes' LCs, one for the broker, one for each role of workers in every namespace where
+services are, and one for the broker of each place behind a bridge. All nodes' LCs share a Secret since a DaemonSet
+cannot mount another one on each node; an LC sees its own part alone, but a kubelet may read the whole of it. Where that
+is too much, nodes keep their credentials themselves (``deploy/components/host-credentials``).
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from halimede.access import files
+from halimede.access.emqx import users_file
+from halimede.access.site import POOLS, Principal, Site, word_of
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.names import check_label
+from halimede.topic import Role
+
+#: the most that the API server takes
+MOST_BYTES = 1024 * 1024
+GM, LC, BROKER, PLACE = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
+LOGIN = {True: files.LOGIN_FILES, False: files.TLS_FILES}
+WORKERS = {role: f"halimede-{word_of(role)}" for role in POOLS}
+
+Manifest = dict[str, Any]
+
+
+def secrets_of(
+    site: Site, folder: Path, *, namespace: str, workers_in: Sequence[str], emqx: bool = False
+) -> Iterator[Manifest]:
+    """Yield the Secrets of a site, with the rules for Mosquitto or for EMQX.
+
+    Raises InvalidFieldError, HalimedeError for what is not there, OSError.
+    """
+    check_label("--namespace", namespace)
+    if workers_in and not site.pools:
+        raise InvalidFieldError(
+            "site.pools", site.pools, "pods need users of any node: write `pools: true` into site.yaml, then `halimede "
+            "certs init` with this folder"
+        )  # fmt: skip
+    yield _secret(GM, namespace, _of(site, folder / Principal(Role.GM).folder))
+    yield _secret(LC, namespace, _nodes(site, folder))
+    yield _secret(BROKER, namespace, _broker(site, folder, emqx=emqx))
+    for bridge in site.bridges:
+        yield _secret(f"{PLACE}-{bridge.name}", namespace, _place(site, folder / "bridges" / bridge.name))
+    for each in dict.fromkeys(workers_in):
+        check_label("--workers-in", each)
+        for role, name in WORKERS.items():
+            yield _secret(name, each, _of(site, folder / Principal(role).folder))
+
+
+def _nodes(site: Site, folder: Path) -> dict[str, bytes]:
+    """Name each file after its node; the authority's certificate is there once."""
+    found = {}
+    for node in site.nodes:
+        for name, data in _of(site, folder / Principal(Role.LC, node).folder).items():
+            found["ca.crt" if name == "ca.crt" else f"{node}.{name}"] = data
+    return found
+
+
+def _broker(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
+    found = {} if site.passwords else {name: _read(folder / "broker" / name) for name in files.TLS_FILES}
+    if emqx:
+        found["acl.conf"] = _read(folder / "emqx" / "acl.conf")
+        found["cookie"] = _cookie(files.make_folders(folder, Path("emqx")) / "cookie")
+        return {**found, "users.csv": users_file(site, folder).encode()} if site.passwords else found
+    names = ("acl", "passwords") if site.passwords else ("acl",)
+    return {**found, **{name: _read(folder / "broker" / name) for name in names}}
+
+
+def _place(site: Site, folder: Path) -> dict[str, bytes]:
+    names = ("mosquitto.conf", "acl", *(("passwords",) if site.passwords else files.TLS_FILES))
+    # a password stands in mosquitto.conf
+    own = {} if site.passwords else _of(site, folder / "link")
+    link = {f"link.{name}": data for name, data in own.items()}
+    return {**link, **{f"broker.{name}": _read(folder / "broker" / name) for name in names}}
+
+
+def _cookie(path: Path) -> bytes:
+    """Return what EMQX's nodes know one another by; it stays the same."""
+    if not path.exists():
+        files.write(path, secrets.token_urlsafe(32), files.SECRET)
+    return path.read_bytes()
+
+
+def _of(site: Site, folder: Path) -> dict[str, bytes]:
+    return {name: _read(folder / name) for name in LOGIN[site.passwords]}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise HalimedeError(f"{path} is not there: `halimede certs init` with this folder makes it") from None
+
+
+def _secret(name: str, namespace: str, data: dict[str, bytes]) -> Manifest:
+    size = sum(map(len, data.values()))
+    if size > MOST_BYTES:
+        raise HalimedeError(
+            f"Secret {name} would have {size} bytes, and Kubernetes takes {MOST_BYTES}: let nodes keep their "
+            "credentials themselves (deploy/components/host-credentials)"
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "halimede"}},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }

@@ -1,0 +1,127 @@
+"""What the init container of a worker does: bring a model to where its worker looks for it, or see that it is there.
+
+Temporary failures are tried again for a while; after that the caller ends, and whoever started it tries again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from halimede.errors import InvalidFieldError
+from halimede.models.cache import Cache, Fetched, in_thread
+from halimede.models.delivery import deliver
+from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.fetcher import fetch
+from halimede.models.sources import local_path, open_file
+from halimede.models.stream import Limits
+
+log = structlog.get_logger()
+
+#: seconds between two attempts: at first, and at most
+FIRST_DELAY, LONGEST_DELAY = 1.0, 15.0
+#: seconds between two lines on a download's progress
+PROGRESS_S = 10.0
+#: a cache for one download, beside what it brings
+OWN_CACHE = ".halimede-models"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model: where from, its digest (or empty), and seconds until temporary failures are not tried again."""
+
+    url: str
+    sha256: str = ""
+    patience_s: float = 120.0
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.sha256 and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise InvalidFieldError("--sha256", self.sha256, "write 64 lower-case hexadecimal digits")
+
+
+async def bring(wanted: Wanted, cache: Path, out: Path, say: Callable[[str], None]) -> None:
+    """Bring a model through the node's cache to ``out``. ``say`` gets lines on the way. Raises FetchError.
+
+    A cache that cannot be used is done without: the worker is worth more than the next download.
+    """
+    own = out.parent / OWN_CACHE
+    using = cache
+
+    async def attempt() -> None:
+        nonlocal using
+        try:
+            fetched = await _fetch(wanted, Cache(using), say)
+        except FetchError as error:
+            if error.reason is not Reason.CACHE_FAILED or using == own:
+                raise
+            log.warning("downloading without the node's cache", reason=str(error))
+            using = own
+            fetched = await _fetch(wanted, Cache(using), say)
+        await in_thread(deliver, fetched.path, out)
+
+    try:
+        await _patiently(wanted, attempt)
+    finally:
+        await in_thread(shutil.rmtree, own, True)  # noqa: FBT003  # it may not be there
+    say(f"{redact(wanted.url)} is at {out}")
+
+
+async def check(wanted: Wanted) -> Path:
+    """Return the local path of a model that is there and has the digest. Raises FetchError and InvalidFieldError."""
+    path = local_path(wanted.url)
+    if path is None:
+        raise InvalidFieldError("--url", redact(wanted.url), "only a file of the node can be checked: /path or file://")
+
+    async def attempt() -> None:
+        async with open_file(path, "") as stream:
+            sha256, size = hashlib.sha256(), 0
+            if stream.blocks is not None:
+                async for block in stream.blocks:
+                    size += len(block)
+                    if not wanted.sha256:
+                        break  # that it can be read is all there is to know
+                    sha256.update(block)
+        if not size:
+            raise FetchError(Reason.EMPTY_FILE, f"{path} is empty: a model file was expected")
+        if wanted.sha256 and sha256.hexdigest() != wanted.sha256:
+            text = f"{path} has sha256 {sha256.hexdigest()}, not {wanted.sha256}: correct one of the two"
+            raise FetchError(Reason.DIGEST_MISMATCH, text)
+
+    await _patiently(wanted, attempt)
+    return path
+
+
+async def _patiently(wanted: Wanted, attempt: Callable[[], Awaitable[None]]) -> None:
+    loop = asyncio.get_running_loop()
+    deadline, delay = loop.time() + wanted.patience_s, FIRST_DELAY
+    while True:
+        try:
+            return await attempt()
+        except FetchError as error:
+            if not error.temporary or loop.time() + delay > deadline:
+                raise
+            log.warning("trying again", seconds=delay, reason=error.reason.value, message=str(error))
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, LONGEST_DELAY)
+
+
+async def _fetch(wanted: Wanted, cache: Cache, say: Callable[[str], None]) -> Fetched:
+    loop = asyncio.get_running_loop()
+    told = loop.time()
+
+    def progress(done: int, total: int | None) -> None:
+        nonlocal told
+        if loop.time() - told >= PROGRESS_S:
+            told = loop.time()
+            whole = f" of {total / 1e6:.0f}" if total else ""
+            say(f"{done / 1e6:.0f}{whole} MB are here")
+
+    return await fetch(wanted.url, wanted.sha256, cache, progress, limits=wanted.limits)

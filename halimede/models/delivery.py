@@ -1,0 +1,49 @@
+"""A cached model becomes a file at a given place: complete at once or not there, readable for all, writable for nobody.
+
+It shares blocks with the cache where the file system can (a reflink), but never the file itself: a hard link would have
+the cache's mode, and whoever may write to it would write to what every other worker of the node is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from halimede.models.errors import FetchError, Reason
+
+#: Linux: make a file share another's blocks
+FICLONE = 0x40049409
+READABLE, PASSABLE = 0o444, 0o755
+
+
+def deliver(source: Path, target: Path) -> None:
+    """Copy a file of the cache to its place. Raises FetchError."""
+    new = target.with_name(f".{target.name}.new")
+    try:
+        _make_folder(target.parent)
+        new.unlink(missing_ok=True)  # what one that was killed has left
+        with source.open("rb") as origin, new.open("xb") as copy:
+            try:
+                fcntl.ioctl(copy.fileno(), FICLONE, origin.fileno())
+            except OSError:  # another file system, or one that cannot
+                shutil.copyfileobj(origin, copy, 1024 * 1024)
+            copy.flush()
+            os.fsync(copy.fileno())
+            os.fchmod(copy.fileno(), READABLE)
+        new.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        text = f"{target} cannot be written: {error.strerror or type(error).__name__}"
+        raise FetchError(Reason.NOT_WRITABLE, text, temporary=True) from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, that others may pass whatever this process keeps to itself otherwise."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(PASSABLE)

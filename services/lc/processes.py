@@ -1,0 +1,95 @@
+"""A node that runs workers itself: which of a service's workers belong here, and the process that each of them is.
+
+Pure, the part of a plan that a node of pods does otherwise (``pods.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from halimede.api import Resource, matches, placements
+from halimede.api.placement import Placement, worker_name
+from halimede.errors import InvalidFieldError
+from halimede.messages import ModelOutput
+from halimede.names import check_name
+from services.lc.credentials import NodeCredentials
+from services.lc.environment import WORKER_HTTP, environment
+from services.lc.folders import Folders, Worker
+from services.lc.plan import Lack, Models, Standing, broke
+from services.lc.process import Role, Start
+from services.lc.store import Held
+from services.lc.template import Host, RefusalError, grace, to_process
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The node: its name and labels, its files, where its workers find the broker and what they show it."""
+
+    name: str
+    labels: Mapping[str, str]
+    folders: Folders
+    broker: str
+    host: Host
+    credentials: NodeCredentials | None = None
+    http: str = WORKER_HTTP
+
+    def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
+        """Nothing: whatever its workers need is brought here first."""
+        return ""
+
+    def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, dict[Worker, Start]]:
+        """Return how a joint inference service stands on this node, and its workers that can run."""
+        starts: dict[Worker, Start] = {}
+        lacks: dict[Worker, Lack] = {}
+        workers: dict[Worker, Role] = {}
+        used: list[ModelOutput] = []
+        for placement in placements(resource.spec):
+            if not matches(placement.pod, self.name, self.labels):
+                continue
+            worker = Worker(held.key.namespace, worker_name(held.key.name, placement.role, self.name))
+            workers[worker] = placement.role
+            used += models.output(placement, held.key)
+            outcome = self._place(resource, placement, worker, models)
+            if isinstance(outcome, Lack):
+                lacks[worker] = outcome
+            else:
+                starts[worker] = outcome
+        nowhere = Lack("Pending", "NoPlacement", f"none of its workers asks for node {self.name}")
+        settled = None if workers else nowhere
+        return Standing(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled), starts
+
+    def _place(self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models) -> Start | Lack:
+        found = models.find(placement, resource.key, self.name)
+        return found if isinstance(found, Lack) else self._start(resource, placement, worker, *found)
+
+    def _start(
+        self, resource: Resource[Any], placement: Placement, worker: Worker, used: Resource[Any], path: Path
+    ) -> Start | Lack:
+        try:
+            check_name("worker name", worker.name)
+            folder = self.folders.worker(worker)
+            template = placement.worker.template
+            told = environment(
+                resource,
+                placement,
+                used,
+                path,
+                worker=worker,
+                node=self.name,
+                broker=self.broker,
+                folder=folder,
+                grace_s=grace(template),
+                credentials=self.credentials.worker(placement.role) if self.credentials else None,
+                http=self.http,
+            )
+            spec = to_process(template, placement.role, told, folder, self.host)
+        except RefusalError as error:
+            return Lack("Failed", error.reason, str(error))
+        except InvalidFieldError as error:
+            return Lack("Failed", "NameTooLong", str(error))
+        except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
+            return broke(resource.key, error)
+        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, path)

@@ -1,0 +1,89 @@
+"""Each image without a daemon: what its Dockerfile installs and copies, in a clean folder, starts there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+FILES = sorted(ROOT.glob("services/*/Dockerfile"))
+#: both halves of it are tried in the others
+NODE = ROOT / "services" / "node.Dockerfile"
+
+
+def steps(text: str, word: str) -> list[str]:
+    return re.findall(rf"^{word} (.*)$", text.replace("\\\n", " "), re.MULTILINE)
+
+
+def place(line: str, root: Path, folder: Path) -> None:
+    """Do what a COPY does, into a folder that stands for the image."""
+    *sources, target = line.split()
+    for source in sources:
+        to = folder / target.removeprefix("./").lstrip("/")
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, to, ignore=shutil.ignore_patterns("__pycache__"))
+            continue
+        to = to / Path(source).name if target.endswith("/") else to
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / source, to)
+
+
+def extras(file: Path) -> set[str]:
+    (found,) = re.findall(r'"\.\[([a-z0-9,]+)\]"', file.read_text())
+    return set(found.split(","))
+
+
+def test_the_image_of_a_node_without_kubernetes_holds_lc_and_worker() -> None:
+    folder = ROOT / "services"
+    assert extras(NODE) == extras(folder / "lc" / "Dockerfile") | extras(folder / "worker" / "Dockerfile")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_an_image_is_made_of_starts(file: Path, tmp_path: Path) -> None:
+    build, image = file.read_text().replace("\\\n", " ").split("\nFROM ")[-2:]
+    venv, made = tmp_path / "venv", tmp_path / "build"
+    made.mkdir()
+    for line in steps(build, "COPY"):
+        place(line, ROOT, made)
+    (run,) = steps(build, "RUN")
+    # the package itself is built in isolation, which another Python does already: a plain venv is what the image has
+    run = run.replace("--no-cache-dir ", "")
+    command = run.replace("python -m venv /venv", f"{sys.executable} -m venv {venv}").replace("/venv/", f"{venv}/")
+    done = subprocess.run(["sh", "-ec", command], cwd=made, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "does not provide the extra" not in done.stderr
+    root = tmp_path / "image"
+    for line in steps(image, "COPY"):
+        if not line.startswith("--from"):
+            place(line, ROOT, root)
+    told = dict(pair.split("=", 1) for line in steps(image, "ENV") for pair in line.split())
+    (entry,) = steps(image, "ENTRYPOINT")
+    module = re.findall(r'"(services\.\w+)"', entry)[0]
+    environment = {**told, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": str(root / "app")}
+    environment["HALIMEDE_HOME"] = str(tmp_path / "home")
+
+    def python(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [f"{venv}/bin/python", *words]
+        return subprocess.run(
+            line, cwd=root / "app", env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    shown = python("-m", module, "--help")
+    assert shown.returncode == 0, shown.stderr
+    if "kubernetes" in run:
+        import_ = python("-c", "import services.gm.operator")
+        assert import_.returncode == 0, import_.stderr
+    if "lc" in run:
+        fetch = python("-m", "halimede.models", "--help")
+        assert fetch.returncode == 0, fetch.stderr
+    # nothing was written where the image would be read-only
+    assert not list(root.rglob("__pycache__"))

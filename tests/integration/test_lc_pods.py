@@ -1,0 +1,198 @@
+"""A node in Kubernetes mode over a real broker. The test is kubelet: init containers and workers are its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from aiohttp import web
+
+from halimede import topics
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.requests import Requests
+from halimede.messages import LogsReply, LogsRequest
+from services.broker import Broker
+from tests.digits import Digits
+from tests.integration.lc_world import HELMET, FakeGm, model, service
+from tests.integration.workers import Site, site
+from tests.ports import free_port
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+POD, ITS_SUCCESSOR = "helmet-deployment-edge-7d9f8-abcde", "helmet-deployment-edge-7d9f8-fghij"
+
+
+class Kubelet:
+    """One node: its LC as a DaemonSet would run it, and the pods of one service."""
+
+    def __init__(self, folder: Path, gm: FakeGm, pods: Site, url: str) -> None:
+        self.home, self.gm, self.pods, self.url = folder / "home", gm, pods, url
+        self.log = folder / "lc.log"
+        self.lc: subprocess.Popen[bytes] | None = None
+
+    @property
+    def cache(self) -> Path:
+        return self.home / "nodes" / "edge0" / "models"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(self.home)]
+        environ = {**os.environ, "HALIMEDE_PODS": "1", "HALIMEDE_BROKER": self.pods.broker.url}
+        with self.log.open("ab") as log:
+            self.lc = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log)
+
+    def end(self, number: int) -> int:
+        assert self.lc
+        self.lc.send_signal(number)
+        return self.lc.wait(PATIENCE)
+
+    async def pod(self, name: str, sha256: str) -> None:
+        """Run a pod: its init container, then its worker."""
+        out = self.home.parent / name / "downloads" / "small.onnx"
+        command = [sys.executable, "-m", "halimede.models", "--url", self.url, "--sha256", sha256]
+        command += ["--cache", str(self.cache), "--out", str(out)]
+        await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, timeout=PATIENCE)
+        told = {"NODE_NAME": "edge0", "SERVICE_UID": "u1", "DEADLINE_MS": "200"}
+        self.pods.start("edge", name, out, **told)
+        await self.pods.running(name)
+
+    def counted(self) -> int | None:
+        status = self.gm.statuses.get(HELMET)
+        info = status.output.task_info if status and status.output else None
+        return info.inference_number if info else None
+
+    async def counts(self, number: int) -> None:
+        try:
+            await eventually(lambda: self.counted() == number, PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{self.counted()} is counted, not {number}: {self.gm.statuses.get(HELMET)}"
+            ) from error
+
+    def named(self) -> set[str]:
+        return {worker.name for worker in self.gm.statuses[HELMET].workers}
+
+
+@pytest.fixture
+async def downloads(digits: Digits) -> AsyncIterator[tuple[str, list[str]]]:
+    """Where the small model comes from, and who has asked for it."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(body=digits.small.read_bytes())
+
+    app = web.Application()
+    app.router.add_get("/small.onnx", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield f"http://127.0.0.1:{port}/small.onnx", asked
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def node(tmp_path: Path, downloads: tuple[str, list[str]]) -> AsyncIterator[Kubelet]:
+    async with Broker(tmp_path / "broker", port=free_port()) as broker, site(broker, "helmet", tmp_path) as pods:
+        gm = FakeGm(MqttBus("gm", broker.url))
+        async with gm.running():
+            made = Kubelet(tmp_path, gm, pods, downloads[0])
+            made.start()
+            try:
+                await eventually(lambda: gm.syncs, PATIENCE)
+                yield made
+            finally:
+                if made.lc and made.lc.poll() is None:
+                    made.lc.kill()
+                    made.lc.wait()
+
+
+async def test_pods_come_and_go_and_their_counts_stay(
+    node: Kubelet, digits: Digits, downloads: tuple[str, list[str]]
+) -> None:
+    sha256 = hashlib.sha256(digits.small.read_bytes()).hexdigest()
+    await node.gm.insert(model(url=node.url, sha256=sha256), service())
+    status = await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+    assert (status.uid, status.observed_generation) == ("u1", 1)
+    assert (node.cache / "sha256" / sha256).exists()
+
+    await node.pod(POD, sha256)
+    await node.gm.reaches(HELMET, "Running")
+    assert node.named() == {POD}
+    await node.pods.send(digits.pictures[:40])
+    await node.pods.answered()
+    await node.counts(40)
+
+    # the pod is deleted, another one takes its place
+    await node.pods.workers[0].terminate()
+    await eventually(lambda: node.named() == set(), PATIENCE)
+    await node.counts(40)
+    await node.pod(ITS_SUCCESSOR, sha256)
+    await node.gm.reaches(HELMET, "Running")
+    assert node.named() == {ITS_SUCCESSOR}
+    await node.pods.send(digits.pictures[40:60])
+    await node.pods.answered()
+    await node.counts(60)
+    assert downloads[1] == ["/small.onnx"]  # LC has brought it ahead of time, for all of them
+
+    # the controller is updated; nobody who runs is stopped
+    syncs = len(node.gm.syncs)
+    assert node.end(signal.SIGTERM) == 0
+    assert node.pods.workers[1].process.poll() is None
+    node.gm.statuses.clear()
+    node.start()
+    await eventually(lambda: len(node.gm.syncs) > syncs, PATIENCE)
+    await node.gm.reaches(HELMET, "Running")
+    await node.counts(60)
+
+    # and killed: what was on disk and what the pod tells again is all there is
+    await asyncio.sleep(6)
+    syncs = len(node.gm.syncs)
+    node.end(signal.SIGKILL)
+    node.gm.statuses.clear()
+    node.start()
+    await eventually(lambda: len(node.gm.syncs) > syncs, PATIENCE)
+    await node.pods.send(digits.pictures[60:70])
+    await node.pods.answered()
+    await node.counts(70)
+
+    assert node.lc
+    assert psutil.Process(node.lc.pid).children() == []
+    await node.gm.delete(HELMET, "u1")
+    await node.gm.forgotten(HELMET)
+    assert node.pods.workers[1].process.poll() is None  # pods are not its to stop
+
+
+async def test_a_worker_that_is_killed_is_gone_once_it_is_silent(node: Kubelet, digits: Digits) -> None:
+    sha256 = hashlib.sha256(digits.small.read_bytes()).hexdigest()
+    await node.gm.insert(model(url=node.url, sha256=sha256), service())
+    await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+    await node.pod(POD, sha256)
+    await node.gm.reaches(HELMET, "Running")
+    await node.pods.send(digits.pictures[:5])
+    await node.pods.answered()
+    await node.counts(5)
+    node.pods.workers[0].kill()
+    await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+    await node.counts(5)
+
+
+async def test_logs_are_answered_with_what_to_use(node: Kubelet) -> None:
+    async with MqttBus("operator-logs", node.pods.broker.url) as bus:
+        await bus.wait_connected(PATIENCE)
+        requests: Requests[LogsReply] = Requests(bus, topics.LOGS_REPLY.at(client="operator-logs"))
+        await requests.start()
+        address = topics.LOGS_REQUEST.at(node="edge0", client="operator-logs")
+        reply = await requests.ask(address, LogsRequest(namespace="default", worker=POD), timeout_s=PATIENCE)
+        assert f"kubectl logs --namespace default {POD}" in reply.body.error

@@ -1,0 +1,281 @@
+"""The whole system on an API server, nothing scripted: a broker with users and rules, GMs as processes, LCs and workers
+as the pods that our manifests and GM describe, run by small kubelets on nodes of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from examples.digits import train
+from halimede import topics
+from halimede.access.certs import make_certificates
+from halimede.access.manifests import secrets_of
+from halimede.access.mosquitto import listener_lines
+from halimede.access.passwords import make_passwords
+from halimede.access.site import Site
+from halimede.bus import Delivery
+from halimede.bus.credentials import Credentials
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.frames.payloads import new_id, pack
+from halimede.messages import Frame, Result
+from services.broker import Broker
+from tests.e2e.running import DIGITS, ROOT, digits
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.client import Body
+from tests.kubernetes.kubelet import Controllers, Kubelet, until
+from tests.kubernetes.sandbox import Network, dies_with_us
+from tests.kubernetes.world import DEPLOY, definitions, documents, gm_rules, path_of
+from tests.ports import free_port
+
+EDGE, NODE = "node-role.kubernetes.io/edge", "halimede.io/node"
+CAMERAS = ("cam0", "cam1")
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass
+class Gm:
+    """A GM as a process."""
+
+    identity: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def kill(self, number: signal.Signals) -> int:
+        """Send a signal and wait for its end; return the exit code."""
+        self.process.send_signal(number)
+        async with asyncio.timeout(30):
+            return await self.process.wait()
+
+
+@dataclass
+class Whole:
+    """What a test has of it. ``accepted``: the ids of frames that a worker was there for; ``answers``: results by id."""
+
+    api: Api
+    home: Path
+    network: Network
+    broker: str
+    models: str
+    kubelets: dict[str, Kubelet]
+    edges: tuple[str, str]
+    cloud: str
+    camera: MqttBus
+    viewer: MqttBus
+    gms: list[Gm] = field(default_factory=list)
+    accepted: set[str] = field(default_factory=set)
+    answers: dict[str, Result] = field(default_factory=dict)
+    copies: Counter[str] = field(default_factory=Counter)
+    downloads: list[str] = field(default_factory=list)
+
+    @property
+    def namespace(self) -> str:
+        return self.api.namespace
+
+    async def follow(self, service: str) -> None:
+        """Keep every result of a service."""
+
+        async def on_result(delivery: Delivery[Result]) -> None:
+            self.copies[delivery.body.id] += 1
+            self.answers.setdefault(delivery.body.id, delivery.body)
+
+        await self.viewer.subscribe(topics.RESULT.filter(ns=self.namespace, service=service), on_result)
+
+    async def send(self, pictures: Sequence[bytes], fps: float = 50) -> None:
+        """Publish frames as a camera; those that the broker has somebody for count as accepted."""
+        for i, picture in enumerate(pictures):
+            frame = Frame(id=new_id(), camera=CAMERAS[0], sequence=i, encoding="png", data=memoryview(picture))
+            if await self.camera.publish(topics.CAMERA_FRAME.at(ns=self.namespace, camera=CAMERAS[0]), pack(frame)):
+                self.accepted.add(frame.id.hex())
+            await asyncio.sleep(1 / fps)
+
+    @property
+    def unanswered(self) -> set[str]:
+        return self.accepted - set(self.answers)
+
+    async def status(self, name: str) -> Body:
+        """Return a service's status as `kubectl` shows it."""
+        kind = "jointinferenceservices.sedna.io/v1alpha1"
+        return ((await self.api.client.find(kind, self.namespace, name)) or {}).get("status") or {}
+
+    async def metrics(self, name: str) -> dict[str, float]:
+        """Return its metrics."""
+        return {each["key"]: float(each["value"]) for each in (await self.status(name)).get("metrics", ())}
+
+    async def running(self, name: str, generation: int = 1) -> None:
+        """Wait until a service runs, with what the user asked for last."""
+
+        async def runs() -> bool:
+            found = await self.status(name)
+            return found.get("phase") == "Running" and found.get("observedGeneration", 0) >= generation
+
+        try:
+            await until(f"{name} Running", runs)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{await self.status(name)}\n{self.story()}") from error
+
+    async def gm(self, identity: str) -> Gm:
+        """Start a GM: a candidate at first."""
+        user = await self.api.user(identity, gm_rules(self.namespace))
+        settings = json.loads((DEPLOY / "base" / "pods.json").read_text()) | {"hostPaths": ["/models"]}
+        (self.home / "pods.json").write_text(json.dumps(settings))
+        options = {
+            "pods-config": self.home / "pods.json",
+            "kubeconfig": user.kubeconfig,
+            "namespace": self.namespace,
+            "identity": identity,
+            "broker": self.broker,
+            "credentials": self.home / "site" / "gm",
+            "store": self.home / identity,
+            "http": "127.0.0.1:0",
+        }
+        command = [sys.executable, "-m", "services.gm", "--kubernetes"]
+        command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        with (self.home / f"{identity}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *dies_with_us(), *command, cwd=ROOT, stdout=log, stderr=log,
+                env={**os.environ, "HALIMEDE_PODS_BROKER": self.broker},
+            )  # fmt: skip
+        self.gms.append(Gm(identity, process, Path(log.name)))
+        return self.gms[-1]
+
+    async def leader(self) -> str:
+        """Return who leads by the Lease."""
+        lease = await self.api.client.find("Lease", self.namespace, "halimede-gm")
+        return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    def story(self) -> str:
+        """Return the logs of all, for whom a test has failed."""
+        said = {gm.identity: gm.log.read_text() for gm in self.gms}
+        for kubelet in self.kubelets.values():
+            for log in sorted(kubelet.root.parent.glob("pods/*/*/log")):
+                said[f"{kubelet.node} {log.parent.name}"] = log.read_text(errors="replace")
+        return "\n".join(f"--- {name}\n{text[-4000:]}" for name, text in said.items())
+
+    def manifests(self) -> Iterator[Body]:
+        """Yield the digits example for this cluster: the small model is on edge nodes, the big one on a server."""
+        for file in sorted(DIGITS.glob("*.yaml")):
+            for body in documents(file):
+                body["metadata"]["namespace"] = self.namespace
+                if body["metadata"]["name"] == "digits-small":
+                    body["spec"]["url"] = "/models/small.onnx"
+                elif body["kind"] == "Model":
+                    body["spec"] |= {"url": f"{self.models}/big.onnx", "sha256": sha256(train.FOLDER / "big.onnx")}
+                else:
+                    body["spec"]["cloudWorker"]["template"]["spec"]["nodeSelector"] = {NODE: ""}
+                yield body
+
+    async def apply(self, *bodies: Body) -> None:
+        """Create resources."""
+        for body in bodies:
+            await self.api.client.create(path_of(body), self.namespace, body)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@asynccontextmanager
+async def whole(api: Api, home: Path, *, tls: bool = False) -> AsyncIterator[Whole]:
+    """Run everything but GM inside the block."""
+    digits()  # trains the models if need be
+    for definition in definitions():
+        await api.install(definition)
+    edges, cloud = (api.unique("edge"), api.unique("edge")), api.unique("cloud")
+    async with AsyncExitStack() as stack:
+        network = await stack.enter_async_context(Network())
+        site = Site(
+            broker=[LOOPBACK, network.host],
+            nodes=[*edges, cloud],
+            cameras=list(CAMERAS),
+            consumers=["viewer"],
+            pools=True,
+            passwords=not tls,
+        )
+        (make_certificates if tls else make_passwords)(site, home / "site")
+        port = free_port()
+        rules = listener_lines(home / "site", tls=tls)
+        pods = [f"listener {port} {network.host}", *(rules if tls else ())]
+        await stack.enter_async_context(Broker(home / "broker", port=port, access=[*rules, *pods], secure=tls))
+        broker = f"mqtt{'s' if tls else ''}://{network.host}:{port}"
+        camera = await stack.enter_async_context(user(broker, home / "site", "cameras", CAMERAS[0]))
+        viewer = await stack.enter_async_context(user(broker, home / "site", "consumers", "viewer"))
+        models, downloads = stack.enter_context(served(network.host, train.FOLDER))
+        made = Whole(api, home, network, broker, models, {}, edges, cloud, camera, viewer, downloads=downloads)
+        await stack.enter_async_context(nodes(made, site))
+        stack.push_async_callback(stopped, made)
+        yield made
+
+
+async def stopped(made: Whole) -> None:
+    """End the GMs that still run."""
+    for gm in made.gms:
+        if gm.process.returncode is None:
+            await gm.kill(signal.SIGKILL)
+
+
+@asynccontextmanager
+async def user(broker: str, site: Path, kind: str, name: str) -> AsyncIterator[MqttBus]:
+    """Somebody of the site, connected."""
+    settings = MqttSettings.from_url(broker, credentials=Credentials(site / kind / name))
+    async with MqttBus(name, settings) as bus:
+        await bus.wait_connected(30)
+        yield bus
+
+
+@contextmanager
+def served(host: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """A web server with models; yield its address, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            super().do_GET()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer((host, 0), functools.partial(Handler, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{host}:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+@asynccontextmanager
+async def nodes(made: Whole, site: Site) -> AsyncIterator[None]:
+    """Kubelets with LCs, as the DaemonSet of our manifests describes them, and the controllers of a cluster."""
+    api, namespace = made.api, made.namespace
+    for secret in secrets_of(site, made.home / "site", namespace=namespace, workers_in=[namespace]):
+        await api.client.create("Secret", namespace, secret)
+    addresses = {"metadata": {"name": "halimede"}, "data": {"node-broker": made.broker}}
+    await api.client.create("ConfigMap", namespace, addresses)
+    (daemons,) = (each for each in documents(DEPLOY / "base" / "lc.yaml") if each["kind"] == "DaemonSet")
+    template = daemons["spec"]["template"]
+    async with AsyncExitStack() as stack:
+        for name in (*made.edges, made.cloud):
+            await api.node(name, {EDGE: ""} if name in made.edges else {NODE: ""})
+            kubelet = Kubelet(api.client, namespace, name, made.home / name, made.network)
+            made.kubelets[name] = await stack.enter_async_context(kubelet)
+            if name in made.edges:
+                (kubelet.root / "models").mkdir()
+                shutil.copy(train.FOLDER / "small.onnx", kubelet.root / "models")
+            spec = {**template["spec"], "nodeName": name}
+            meta = {"name": f"lc-{name}", "labels": template["metadata"]["labels"]}
+            await api.client.create("Pod", namespace, {"metadata": meta, "spec": spec})
+        await stack.enter_async_context(Controllers(api.client, namespace, collects=not api.managed))
+        yield

@@ -1,0 +1,95 @@
+"""Users for pods: one for all edge workers, one for all cloud workers, wherever Kubernetes puts them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from halimede.access.certs import make_certificates
+from halimede.access.grants import grants
+from halimede.access.passwords import look, make_passwords
+from halimede.access.site import POOLS, Principal, Site, read_site
+from halimede.errors import InvalidFieldError
+from halimede.topic import Role
+
+BRIDGE = {"name": "factory", "nodes": ["edge0"]}
+
+
+def test_a_site_has_them_only_when_it_says_so() -> None:
+    names = {user.username for user in Site(nodes=["edge0"]).principals()}
+    assert names.isdisjoint({"edge-worker", "cloud-worker"})
+    more = {user.username for user in Site(nodes=["edge0"], pools=True).principals()}
+    assert more - names == {"edge-worker", "cloud-worker"}
+
+
+@pytest.mark.parametrize("role", POOLS)
+def test_they_may_what_a_worker_of_any_node_may_and_no_more(role: Role) -> None:
+    pool, one = grants(Principal(role)), grants(Principal(role, "edge0"))
+    assert {(right.action, right.filter.replace("node/+/", "node/edge0/")) for right in pool} == {
+        (right.action, right.filter) for right in one
+    }
+    assert [right.filter for right in pool if right.filter.startswith("node/")] == ["node/+/+/sedna/workers/+/info"]
+
+
+@pytest.mark.parametrize("make", [make_passwords, make_certificates])
+def test_their_credentials_come_and_go_with_the_site(make: object, tmp_path: Path) -> None:
+    assert callable(make)
+    report = make(Site(nodes=["edge0"], pools=True), tmp_path)
+    assert {"edge-worker", "cloud-worker"} <= set(report.made)
+    assert list((tmp_path / "pools" / "edge-worker").iterdir())
+    gone = make(Site(nodes=["edge0"]), tmp_path)
+    assert set(gone.removed) == {"edge-worker", "cloud-worker"}
+    assert not (tmp_path / "pools").exists()
+
+
+def test_a_place_that_is_gone_leaves_no_keys(tmp_path: Path) -> None:
+    site = read_site({"nodes": ["edge0"], "bridges": [BRIDGE]})
+    assert {"bridge.factory", "broker.factory"} <= set(make_certificates(site, tmp_path).made)
+    assert (tmp_path / "bridges" / "factory" / "broker" / "tls.key").exists()
+    report = make_certificates(Site(nodes=["edge0"]), tmp_path)
+    assert report.removed == ("bridge.factory",)
+    assert not list((tmp_path / "bridges").rglob("*.key"))
+
+
+def test_a_place_with_passwords_knows_those_who_connect_there(tmp_path: Path) -> None:
+    site = read_site({"nodes": ["edge0", "cloud0"], "passwords": True, "pools": True, "bridges": [BRIDGE]})
+    make_passwords(site, tmp_path)
+    there = (tmp_path / "bridges" / "factory" / "broker" / "passwords").read_text()
+    names = {line.split(":")[0] for line in there.splitlines()}
+    assert names == {
+        "lc.edge0", "edge-worker.edge0", "cloud-worker.edge0", "edge-worker", "cloud-worker", "operator.admin",
+    }  # fmt: skip
+
+
+def test_looking_at_passwords_finds_what_does_not_serve(tmp_path: Path) -> None:
+    site = Site(nodes=["edge0"], passwords=True)
+    make_passwords(site, tmp_path)
+    assert not [found.problem for found in look(site, tmp_path) if found.problem]
+    (tmp_path / "gm" / "password").write_text("another\n")
+    (tmp_path / "operators" / "admin" / "password").unlink()
+    problems = {found.entry.username: found.problem for found in look(site, tmp_path) if found.problem}
+    assert problems == {"gm": "not the broker's", "operator.admin": "missing"}
+
+
+@pytest.mark.parametrize(
+    ("bridge", "field"),
+    [
+        ({"name": "Factory", "nodes": ["edge0"]}, "site.bridges[0]"),
+        ({"name": "factory", "nodes": []}, "site.bridges[0].nodes"),
+        ({"name": "factory", "nodes": ["edge9"]}, "site.bridges[0].nodes"),
+        ({"name": "factory", "nodes": ["edge0"], "cameras": ["cam0"]}, "site.bridges[0].cameras"),
+        ({"name": "factory", "nodes": ["edge0"], "broker": ["a:1"]}, "site.bridges[0].broker[0]"),
+        ({"name": "factory", "nodes": ["edge0"], "namespaces": ["a/b"]}, "site.bridges[0].namespaces"),
+        ({"name": "factory", "nodes": ["edge0"], "install": "x"}, "site.bridges[0].install"),
+    ],
+)
+def test_a_bridge_that_cannot_be_is_refused_by_field(bridge: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidFieldError) as refused:
+        read_site({"nodes": ["edge0"], "bridges": [bridge]})
+    assert str(refused.value).startswith(field)
+
+
+def test_a_node_is_behind_one_bridge() -> None:
+    with pytest.raises(InvalidFieldError, match="behind the bridge factory already"):
+        read_site({"nodes": ["edge0"], "bridges": [BRIDGE, {**BRIDGE, "name": "shop"}]})

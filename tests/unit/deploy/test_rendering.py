@@ -1,0 +1,200 @@
+"""deploy/ as the API server would get it: it renders, fits the schemas of Kubernetes, and is as strict as it says."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.rendering import DEPLOY, OVERLAYS, copy, documents, overlay, render, renderer
+
+#: the oldest and the newest that are tried, and one between
+VERSIONS = ("1.29", "1.32", "1.35")
+WORKLOADS = {"Deployment", "DaemonSet", "StatefulSet"}
+Body = dict[str, Any]
+needs_kustomize = pytest.mark.skipif(renderer() is None, reason="no kubectl 1.27 or newer and no kustomize 5 here")
+
+
+def objects(name: str) -> list[Body]:
+    return list(documents(copy(name).read_text()))
+
+
+def places() -> list[Body]:
+    return list(documents((DEPLOY / "site-broker" / "broker.yaml").read_text()))
+
+
+def everything() -> list[Body]:
+    return [body for name in OVERLAYS for body in objects(name)] + places()
+
+
+def pods(found: list[Body]) -> Iterator[tuple[str, Body]]:
+    for body in found:
+        if body["kind"] in WORKLOADS:
+            yield body["metadata"]["name"], body["spec"]["template"]
+
+
+def containers(pod: Body) -> list[Body]:
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def within(selector: Body, labels: Body) -> bool:
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def one(found: list[Body], kind: str, name: str) -> Body:
+    (body,) = (b for b in found if b["kind"] == kind and b["metadata"]["name"].startswith(name))
+    return body
+
+
+@needs_kustomize
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_copy_of_an_overlay_is_what_it_renders_to(name: str) -> None:
+    assert copy(name).read_text() == overlay(name), "run: python -m tests.rendering --write"
+
+
+@needs_kustomize
+def test_an_overlay_brings_the_custom_resource_definitions() -> None:
+    found = list(documents(render(DEPLOY / "overlays" / "mosquitto")))
+    kinds = {body["spec"]["names"]["kind"] for body in found if body["kind"] == "CustomResourceDefinition"}
+    assert {"JointInferenceService", "Model", "Dataset"} <= kinds
+
+
+@needs_kustomize
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_components_can_be_added(name: str) -> None:
+    # a component has to be named by a path below deploy/: kustomize lets nothing else in
+    folder = DEPLOY / "overlays" / f".try-{name}"
+    folder.mkdir()
+    try:
+        (folder / "kustomization.yaml").write_text(
+            f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../{name}]\n"
+            "components: [../../components/monitoring, ../../components/host-credentials]\n"
+        )
+        found = list(documents(render(folder)))
+    finally:
+        (folder / "kustomization.yaml").unlink()
+        folder.rmdir()
+    monitors = [body for body in found if body["kind"] in {"ServiceMonitor", "PodMonitor"}]
+    assert len(monitors) == 3
+    pod = one(found, "DaemonSet", "halimede-lc")["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["broker"] == {"name": "broker", "hostPath": {"path": "/etc/halimede/broker", "type": "Directory"}}
+    assert "secrets" not in volumes
+    assert [each["name"] for each in pod["initContainers"]] == ["folder"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_everything_fits_the_schemas_of_kubernetes(version: str) -> None:
+    for body in everything():
+        kubernetes_validate.validate(body, version, strict=True)
+
+
+def test_a_misspelt_field_would_be_found() -> None:
+    body = one(objects("mosquitto"), "Deployment", "halimede-gm")
+    body["spec"]["template"]["spec"]["containers"][0]["readOnlyRootFileSystem"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(body, VERSIONS[0], strict=True)
+
+
+def test_no_secret_is_in_the_repository() -> None:
+    assert not [body for body in everything() if body["kind"] == "Secret"]
+
+
+def test_every_container_is_held_tight() -> None:
+    for owner, pod in pods(everything()):
+        outer = pod["spec"]["securityContext"]
+        assert outer["runAsNonRoot"] is True
+        assert outer["seccompProfile"] == {"type": "RuntimeDefault"}
+        for each in containers(pod):
+            context, image = each["securityContext"], each["image"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"]["drop"] == ["ALL"]
+            assert "limits" in each["resources"], (owner, each["name"])
+            assert "requests" in each["resources"], (owner, each["name"])
+            assert not image.endswith(":latest")
+            assert ":" in image, image
+            # EMQX's start script writes below its own folder
+            assert context.get("readOnlyRootFilesystem") is True or each["name"] == "emqx"
+            if each["name"] == "folder":
+                assert (context["runAsUser"], context["capabilities"]["add"]) == (0, ["CHOWN"])
+            else:
+                assert "add" not in context["capabilities"]
+                assert "runAsUser" not in context
+
+
+def test_only_gm_speaks_to_the_api_server() -> None:
+    for name in OVERLAYS:
+        accounts = {b["metadata"]["name"]: b for b in objects(name) if b["kind"] == "ServiceAccount"}
+        for owner, pod in pods(objects(name)):
+            account = accounts[pod["spec"]["serviceAccountName"]]
+            silent = account.get("automountServiceAccountToken") is False
+            assert silent is (owner != "halimede-gm")
+            if silent:
+                assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_what_gm_may_do_is_named_one_by_one() -> None:
+    rules = [rule for body in objects("mosquitto") if body["kind"] in {"ClusterRole", "Role"} for rule in body["rules"]]
+    assert rules
+    assert not [rule for rule in rules if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]]
+    assert [rule["verbs"] for rule in rules if "secrets" in rule["resources"]] == [["get"]]
+    named = [rule for rule in rules if "leases" in rule["resources"] and rule["verbs"] != ["create"]]
+    assert [rule["resourceNames"] for rule in named] == [["halimede-gm"]]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_selectors_and_references_lead_somewhere(name: str) -> None:
+    found = objects(name)
+    labels = {owner: pod["metadata"]["labels"] for owner, pod in pods(found)}
+    maps = {body["metadata"]["name"]: set(body["data"]) for body in found if body["kind"] == "ConfigMap"}
+    for body in found:
+        kind, spec = body["kind"], body.get("spec", {})
+        if kind in WORKLOADS:
+            assert within(spec["selector"]["matchLabels"], spec["template"]["metadata"]["labels"])
+        elif kind in {"Service", "PodDisruptionBudget"}:
+            wanted = spec["selector"].get("matchLabels", spec["selector"])
+            assert any(within(wanted, each) for each in labels.values()), body["metadata"]["name"]
+        elif kind == "NetworkPolicy" and spec["podSelector"]:
+            assert any(within(spec["podSelector"]["matchLabels"], each) for each in labels.values())
+        if kind not in {"Namespace", "ClusterRole", "ClusterRoleBinding"}:
+            assert body["metadata"]["namespace"] == "halimede"
+    for owner, pod in pods(found):
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        for volume in volumes.values():
+            assert "configMap" not in volume or volume["configMap"]["name"] in maps
+        for each in containers(pod):
+            assert {mount["name"] for mount in each.get("volumeMounts", [])} <= set(volumes), owner
+            ports = {port["name"] for port in each.get("ports", [])}
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if probe in each:
+                    asked = each[probe].get("httpGet") or each[probe]["tcpSocket"]
+                    assert asked["port"] in ports
+            for variable in each.get("env", []):
+                if reference := variable.get("valueFrom", {}).get("configMapKeyRef"):
+                    assert reference["key"] in maps[reference["name"]]
+
+
+def test_two_global_managers_keep_apart_and_one_stays() -> None:
+    found = objects("mosquitto")
+    gm = one(found, "Deployment", "halimede-gm")["spec"]
+    assert gm["replicas"] == 2
+    assert gm["template"]["spec"]["affinity"]["podAntiAffinity"]
+    assert one(found, "PodDisruptionBudget", "halimede-gm")["spec"]["minAvailable"] == 1
+
+
+def test_what_is_not_named_is_denied() -> None:
+    for name in OVERLAYS:
+        policies = {b["metadata"]["name"]: b["spec"] for b in objects(name) if b["kind"] == "NetworkPolicy"}
+        assert policies["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+        broker = policies["halimede-broker"]["ingress"]
+        assert [port["port"] for rule in broker for port in rule["ports"]] == [1883, 8883]
+
+
+def test_git_ignores_no_manifest(tmp_path: Path) -> None:
+    files = [str(path) for path in DEPLOY.rglob("*") if path.is_file()]
+    done = subprocess.run(["git", "check-ignore", *files], cwd=DEPLOY, capture_output=True, text=True, check=False)
+    assert not done.stdout

@@ -1,0 +1,199 @@
+"""Models from an S3 store: a server that speaks as much of S3 as a download needs, and checks who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from halimede.models import Cache, FetchError, Limits, Reason, fetch
+
+BODY = os.urandom(3_000_000)
+DIGEST = hashlib.sha256(BODY).hexdigest()
+KEY_ID, SECRET = "KEYID", "hunter2"
+URL = "s3://models/a/small.onnx"
+QUICK = Limits(connect_s=5, inactivity_s=1, total_s=20, max_bytes=10_000_000)
+PATIENT = Limits(connect_s=30, inactivity_s=30, total_s=60)
+
+
+class Store:
+    """One bucket with one object. What it answers, tests change as they go."""
+
+    def __init__(self) -> None:
+        self.body, self.etag, self.status = BODY, '"1"', 200
+        self.how = "whole"
+        self.requests: list[web.Request] = []
+        self.public = False
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        signed = request.headers.get("Authorization", "")
+        if not self.public and not signed.startswith(f"AWS4-HMAC-SHA256 Credential={KEY_ID}/"):
+            return web.Response(status=403, text="<Error><Code>AccessDenied</Code></Error>")
+        if self.status != 200:
+            return web.Response(status=self.status, text=f"<Error><Code>X</Code><Message>{SECRET}</Message></Error>")
+        if request.path != "/models/a/small.onnx":
+            return web.Response(status=404, text="<Error><Code>NoSuchKey</Code></Error>")
+        if request.headers.get("If-None-Match") == self.etag:
+            return web.Response(status=304)
+        headers = {"ETag": self.etag, "Last-Modified": "Sat, 01 Aug 2026 10:00:00 GMT"}
+        if self.how == "whole":
+            return web.Response(body=self.body, headers=headers)
+        response = web.StreamResponse(headers={**headers, "Content-Length": str(len(self.body))})
+        await response.prepare(request)
+        await response.write(self.body[:100_000])
+        if self.how == "breaks":
+            assert request.transport
+            request.transport.abort()
+            return response
+        await asyncio.sleep(60)
+        return response
+
+
+@pytest.fixture
+async def store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    store = Store()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", store.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert site._server
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    for name, value in {
+        "S3_ENDPOINT_URL": f"127.0.0.1:{port}", "S3_USE_HTTPS": "0", "ACCESS_KEY_ID": KEY_ID,
+        "SECRET_ACCESS_KEY": SECRET,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    yield store
+    await runner.cleanup()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+async def failure(cache: Cache, url: str = URL, sha256: str = "", limits: Limits = PATIENT) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        await fetch(url, sha256, cache, limits=limits)
+    assert list((cache.root / "parts").glob("*")) == []
+    assert list((cache.root / "sha256").glob("*")) == []
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+async def test_an_object_comes_into_the_cache_and_tells_its_progress(store: Store, cache: Cache) -> None:
+    seen: list[tuple[int, int | None]] = []
+    fetched = await fetch(URL, DIGEST, cache, lambda *at: seen.append(at), limits=PATIENT)
+    assert fetched.path.read_bytes() == BODY
+    assert len(seen) > 1
+    assert seen[-1] == (len(BODY), len(BODY))
+
+
+async def test_unchanged_content_is_not_sent_again(store: Store, cache: Cache) -> None:
+    first = await fetch(URL, "", cache, limits=PATIENT)
+    assert await fetch(URL, "", cache, limits=PATIENT) == first
+    assert [r.headers.get("If-None-Match") for r in store.requests] == [None, '"1"']
+    store.body, store.etag = BODY[:-1], '"2"'
+    assert (await fetch(URL, "", cache, limits=PATIENT)).digest != first.digest
+
+
+async def test_a_public_bucket_needs_no_key(store: Store, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACCESS_KEY_ID")
+    monkeypatch.delenv("SECRET_ACCESS_KEY")
+    error = await failure(cache)
+    assert (error.reason, error.temporary) == (Reason.ACCESS_DENIED, False)
+    store.public = True
+    assert (await fetch(URL, DIGEST, cache, limits=PATIENT)).size == len(BODY)
+    assert all("Authorization" not in request.headers for request in store.requests)
+
+
+async def test_a_wrong_key_is_refused(store: Store, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCESS_KEY_ID", "OTHER")
+    error = await failure(cache)
+    assert (error.reason, error.temporary) == (Reason.ACCESS_DENIED, False)
+
+
+async def test_what_is_not_there(store: Store, cache: Cache) -> None:
+    error = await failure(cache, "s3://models/other.onnx")
+    assert (error.reason, error.temporary) == (Reason.NOT_FOUND, False)
+
+
+async def test_a_store_in_trouble_may_be_better_later(store: Store, cache: Cache) -> None:
+    store.status = 503
+    assert (await failure(cache)).temporary
+    assert len(store.requests) == 1  # patience is the caller's
+
+
+@pytest.mark.parametrize("how", ["breaks", "hangs"])
+async def test_half_an_object_is_never_kept(how: str, store: Store, cache: Cache) -> None:
+    store.how = how
+    error = await failure(cache, limits=QUICK)
+    assert error.temporary
+
+
+async def test_bounds_hold(store: Store, cache: Cache) -> None:
+    error = await failure(cache, limits=Limits(max_bytes=1_000_000))
+    assert (error.reason, error.temporary) == (Reason.TOO_LARGE, False)
+
+
+async def test_a_wrong_digest_is_refused(store: Store, cache: Cache) -> None:
+    assert (await failure(cache, sha256="0" * 64)).reason is Reason.DIGEST_MISMATCH
+
+
+async def test_nobody_there_may_be_better_later(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    error = await failure(cache)
+    assert (error.reason, error.temporary) == (Reason.UNREACHABLE, True)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://models", "s3:///key", "s3://u:hunter2@models/key", "s3://Mo_dels/key", "s3://models/k?x=hunter2"]
+)
+async def test_a_bad_url_is_said(url: str, store: Store, cache: Cache) -> None:
+    assert (await failure(cache, url)).reason is Reason.INVALID_URL
+    assert store.requests == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SECRET_ACCESS_KEY", ""),
+        ("ACCESS_KEY_ID", ""),
+        ("S3_USE_HTTPS", "maybe"),
+        ("S3_ENDPOINT_URL", "http://u:hunter2@h"),
+    ],
+)
+async def test_a_bad_environment_is_said(
+    name: str, value: str, store: Store, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    error = await failure(cache)
+    assert name in str(error)
+    assert not error.temporary
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, sys
+sys.modules["obstore"] = None
+from halimede.models import Cache, FetchError, fetch
+from pathlib import Path
+try:
+    asyncio.run(fetch({URL!r}, "", Cache(Path({str(tmp_path)!r}))))
+except FetchError as error:
+    print(error.reason, error.temporary, error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.startswith("NotInstalled False")
+    assert 'pip install "halimede[s3]"' in said
