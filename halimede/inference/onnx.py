@@ -7,10 +7,14 @@ file is loaded: custom operator libraries never are.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+
+# read when it is loaded: unless told so it writes to the user's home and reports to its makers
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 from halimede.api.model import Grayscale, ModelSpec, Postprocess, Resize

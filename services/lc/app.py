@@ -197,7 +197,8 @@ def _only_one(folders: Folders) -> Iterator[None]:
     """Hold the node's folder. Workers do not inherit the lock, so those that survive their LC do not keep it."""
     lock = FileLock(folders.lock)
     try:
-        folders.root.mkdir(parents=True, exist_ok=True)
+        # the cache, too: kubelet makes it for the first pod that mounts it, and then it would be root's
+        folders.models.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
         text = f"another local controller runs on {folders.root}: stop it, or use another --node or --home"

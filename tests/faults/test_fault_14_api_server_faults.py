@@ -106,10 +106,10 @@ async def test_what_happens_while_no_watch_works_is_found_by_comparing_lists(tmp
 @pytest.mark.parametrize("code", [500, 429])
 async def test_calls_that_fail_for_a_while_are_made_again(tmp_path: Path, code: int) -> None:
     async with service(tmp_path) as s:
-        fault = s.control.fail(code, times=5, matches=writes, retry_after=1 if code == 429 else None)
+        fault = s.control.fail(code, times=3, matches=writes, retry_after=1 if code == 429 else None)
         await s.api.client.delete("Deployment", s.w.namespace, EDGE)
         await s.rolled_out("0.7", await s.edit("0.7"))
-        assert fault.struck == 5
+        assert fault.struck == 3
 
 
 @pytest.mark.parametrize("how", ["drop", "lose"])
@@ -126,7 +126,7 @@ async def test_calls_whose_answer_is_lost_are_made_again_and_have_made_one_objec
 
 async def test_conflicts_are_looked_at_anew(tmp_path: Path) -> None:
     async with service(tmp_path) as s:
-        fault = s.control.fail(409, times=6, matches=lambda r: writes(r) and r.verb == "patch")
+        fault = s.control.fail(409, times=4, matches=lambda r: writes(r) and r.verb == "patch")
         await s.rolled_out("0.8", await s.edit("0.8"))
         assert fault.struck > 0
 

@@ -196,6 +196,12 @@ class World:
         """An object that GM made."""
         return await self.api.client.find(kind, self.namespace, name)
 
+    async def made(self, kind: str, name: str) -> Body:
+        """An object that GM has made."""
+        found = await self.object(kind, name)
+        assert found is not None, f"there is no {kind} {name}"
+        return found
+
     async def reaches(
         self,
         phase: str,

@@ -7,7 +7,7 @@ need not be watched.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,15 +44,13 @@ class PodView:
     current: bool = True
 
 
-def read_pods(
-    objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], *, lost: Collection[str] = ()
-) -> tuple[PodView, ...]:
+def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
     """Return the pods of a service by role and name, without those that do not count any more.
 
-    ``objects`` are the service's objects as the cluster has them; ``lost`` are nodes that Kubernetes does not reach.
+    ``objects`` are the service's objects as the cluster has them.
     """
     deployments = dict(_deployments(objects))
-    views = (_view(pod, deployments, lost) for pod in _present(pods))
+    views = (_view(pod, deployments) for pod in _present(pods))
     return tuple(sorted((view for view in views if view), key=lambda view: (ROLES.index(view.role), view.name)))
 
 
@@ -108,7 +106,7 @@ class _Said:
     message: str = ""
 
 
-def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], lost: Collection[str]) -> PodView | None:
+def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodView | None:
     meta, status = _metadata(pod), pod.get("status") or {}
     known = meta.get("labels") or {}
     role = known.get(WORKER_TYPE)
@@ -118,7 +116,7 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], lost: Co
     node = (pod.get("spec") or {}).get("nodeName") or ""
     containers = _sorted(status.get("containerStatuses") or [], deployed.worker if deployed else "")
     said, ready = _say(status, containers), _condition(status, "Ready").get("status") == "True"
-    if said.phase == "Running" and (node in lost or status.get("reason") == "NodeLost"):
+    if said.phase == "Running" and status.get("reason") == "NodeLost":
         said, ready = (
             _Said("Running", "NodeLost", f"Kubernetes does not reach node {node}: what runs there, goes on"),
             False,

@@ -38,6 +38,7 @@ class PodSettings:
 
     Attributes:
         broker: the address that workers are told, as they reach it.
+        edge_broker: that of edge workers, where it is another; empty: the same.
         worker_image: for containers that name none.
         fetcher_image: has ``python -m halimede.models``: the LC's image.
         images: image of a framework pair of the neptune form, such as ``tensorflow:1.18``.
@@ -55,6 +56,7 @@ class PodSettings:
     """
 
     broker: str
+    edge_broker: str = ""
     worker_image: str = "halimede/worker"
     fetcher_image: str = "halimede/lc"
     images: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """The file: the names of ``PodSettings`` in camelCase, such as ``workerImage``."""
 
     broker: Text | None = None
+    edge_broker: Text | None = None
     worker_image: Text | None = None
     fetcher_image: Text | None = None
     images: dict[Text, Text] | None = None
@@ -122,6 +125,8 @@ def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
 
 def _check(settings: PodSettings) -> None:
     MqttSettings.from_url(settings.broker, variable="pods.broker")
+    if settings.edge_broker:
+        MqttSettings.from_url(settings.edge_broker, variable="pods.edgeBroker")
     for name in ("edge_secret", "cloud_secret"):
         first, second = name.split("_")
         check_name(f"pods.{first}{second.title()}", getattr(settings, name))

@@ -104,14 +104,15 @@ def _told(
     service: Resource[Any], place: Placement, model: Resource[Any], delivery: Delivery, settings: PodSettings
 ) -> Told:
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
-    told = common(service, place, model, delivery.url, broker=settings.broker, state=STATE, grace_s=grace)
+    broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
+    told = common(service, place, model, delivery.url, broker=broker, state=STATE, grace_s=grace)
     facts = dict(told.facts)
     if settings.credentials:
         facts["HALIMEDE_CREDENTIALS"] = BROKER
     defaults = {"DATA_PATH_PREFIX": DATA, "HALIMEDE_HTTP": f"0.0.0.0:{settings.port}", **settings.env}
     if place.role == "edge":
         meta = service.metadata
-        defaults["LC_SERVER"] = settings.broker
+        defaults["LC_SERVER"] = broker
         defaults["BIG_MODEL_IP"] = f"{identity.network_name(meta.name)}.{meta.namespace}"
         defaults["BIG_MODEL_PORT"] = str(BIG_MODEL_PORT)
     else:

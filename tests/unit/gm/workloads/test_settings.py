@@ -14,7 +14,7 @@ from services.gm.workloads.settings import PodSettings, parse, read
 
 BROKER = {"broker": "mqtts://broker:8883"}
 EVERYTHING: dict[str, Any] = {
-    **BROKER, "workerImage": "r/w:1", "fetcherImage": "r/l:1", "images": {"tensorflow:1.18": "r/tf"},
+    **BROKER, "edgeBroker": "mqtts://place:8883", "workerImage": "r/w:1", "fetcherImage": "r/l:1", "images": {"tensorflow:1.18": "r/tf"},
     "pullPolicy": "Always", "pullSecrets": ["key"], "edgeSecret": "e", "cloudSecret": "c", "credentials": False,
     "hostPaths": ["/data"], "allowedImages": ["r/"], "nodeCache": "", "privileged": True, "port": 9200,
     "env": {"OTEL_SERVICE_NAME": "x"},
@@ -49,6 +49,7 @@ def test_the_environment_goes_before_the_file() -> None:
     [
         ({"broker": ""}, "pods.broker"),
         ({"broker": "http://x"}, "pods.broker"),
+        ({"edgeBroker": "http://x"}, "pods.edgeBroker"),
         ({"workerImages": "x"}, "pods.workerImages"),
         ({"hostPaths": ["data"]}, "pods.hostPaths[0]"),
         ({"hostPaths": ["/data", "/a/../b"]}, "pods.hostPaths[1]"),

@@ -207,3 +207,10 @@ def test_nulls_mean_nothing() -> None:
     of = built(service(edge=template({**container(), "lifecycle": None}, affinity=None, initContainers=None)))
     assert "affinity" not in pod(of)
     assert "lifecycle" not in pod(of)["containers"][0]
+
+
+def test_edge_workers_may_know_the_broker_by_an_address_of_their_own() -> None:
+    settings = replace(SETTINGS, edge_broker="mqtts://place:8883")
+    edge, cloud = (environment(built(settings=settings), role) for role in ("edge", "cloud"))
+    assert (edge["HALIMEDE_BROKER"], edge["LC_SERVER"]) == ("mqtts://place:8883", "mqtts://place:8883")
+    assert cloud["HALIMEDE_BROKER"] == SETTINGS.broker
