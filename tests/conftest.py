@@ -20,6 +20,27 @@ from tests.worlds import MemoryWorld, MqttWorld, World
 settings.register_profile("halimede", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("halimede")
 
+#: the files that take longest, mostly waiting: begun first, nobody waits for them at the end
+LONGEST = (
+    "test_fault_23_two_clients_one_id",
+    "test_fault_02_broker_stopped",
+    "test_convergence",
+    "test_commands_documentation",
+    "test_images",
+    "test_bridge_system",
+    "test_crd_agreement",
+    "test_end_to_end",
+    "test_any_resource",
+    "test_lc_pods",
+    "test_install",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first (with ``--no-loadscope-reorder``, processes take them in that order)."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 
 @pytest.fixture(scope="session")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:

@@ -24,7 +24,7 @@ from services.gm.nodes import Change, Nodes
 from services.gm.reconciler import Reconciler
 from services.gm.reports import Reports
 from services.gm.syncs import Syncs
-from services.gm.workloads.pods import read_pods
+from services.gm.workloads.pods import places
 from services.gm.workloads.settings import PodSettings
 from services.gm.workqueue import reached
 
@@ -195,9 +195,5 @@ class Engine:
     def _scheduled(self, key: Key) -> None:
         """Take note of the nodes where a service's pods are."""
         if self._pods:
-            workers, nodes = self._cluster.workers(key), dict[str, set[str]]()
-            for pod in read_pods(workers.objects, workers.pods):
-                if pod.node:
-                    nodes.setdefault(pod.role, set()).add(pod.node)
-            for each in self.index.scheduled(key, {role: frozenset(names) for role, names in nodes.items()}):
+            for each in self.index.scheduled(key, places(self._cluster.workers(key).pods)):
                 self.queue.add(each)

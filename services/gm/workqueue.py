@@ -21,7 +21,7 @@ K = TypeVar("K")
 log = structlog.get_logger()
 
 #: seconds
-FIRST_BACKOFF, LAST_BACKOFF = 0.5, 30.0
+FIRST_BACKOFF, LAST_BACKOFF = 0.5, 8.0
 WORKERS = 8
 #: the loop's timers may fire that much too early
 TICK = 1e-6

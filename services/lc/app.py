@@ -171,7 +171,7 @@ class _Rooms:
             "reconcile": self._reconcile(),
             "sync": self.channel.run(),
             "reports": self.reporter.run(),
-            "logs": self.logs.run(),
+            **self.logs.tasks(),
             **self.workers.tasks(),
         }
 

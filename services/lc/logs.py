@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import os
 import shutil
+from collections.abc import Coroutine
 from pathlib import Path
 
 import structlog
@@ -40,6 +41,10 @@ class Logs:
     async def start(self) -> None:
         """Subscribe."""
         await self._bus.subscribe(topics.LOGS_REQUEST.filter(node=self._folders.node), self._on_request, queue=100)
+
+    def tasks(self) -> dict[str, Coroutine[None, None, None]]:
+        """Return what is to be run, by name."""
+        return {"logs": self.run()}
 
     async def run(self) -> None:
         """Look at the sizes of all logs, and remove those that nobody needs any more, until cancelled."""
@@ -82,8 +87,9 @@ class Logs:
 class PodLogs(Logs):
     """Says where the logs of pods are: kubelet keeps them, and only the API server hands them out."""
 
-    async def run(self) -> None:
-        """Nothing is kept here."""
+    def tasks(self) -> dict[str, Coroutine[None, None, None]]:
+        """Nothing is kept here; a task that ended would count as ill health."""
+        return {}
 
     def _answer(self, request: LogsRequest) -> LogsReply:
         node, namespace = self._folders.node, request.namespace

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 
 import structlog
 
@@ -30,6 +30,8 @@ log = structlog.get_logger()
 LOOK_S, WRITE_S = 1.0, 5.0
 #: after these a pod may never speak again
 LAST_WORDS = frozenset({"completed", "failed"})
+#: services that have left this node and may come back, with all that was counted for them here
+MAX_LEFT = 64
 
 
 class Pods:
@@ -67,13 +69,22 @@ class Pods:
         return {"pods": self._watch()}
 
     def carry_out(self, plan: Plan) -> None:
-        """Forget the pods of services that are not held any more, or only under another uid."""
+        """Forget the pods of services whose name stands for another uid now, and of those that left long ago.
+
+        Not at once: a pod that moves to another node may come back, and its service's counts never go down.
+        """
         held = {(standing.key, standing.uid) for standing in plan.standings.values()}
-        if over := self._services.keys() - held:
+        for owner in self._services.keys() - held:
+            if live := self._services[owner].live:
+                self._services[owner] = self._services.pop(owner)  # the one that left last is forgotten last
+                self._end(owner, live)
+        left = [owner for owner in self._services if owner not in held]
+        gone = {owner for owner in left if owner[0] in plan.standings}
+        if over := gone | set(left[: max(0, len(left) - MAX_LEFT)]):
             self._store.pods.forget(over)
             for owner in over:
                 del self._services[owner]
-            self._unwritten = {heard: None for heard in self._unwritten if heard[0] in held}
+            self._unwritten = {heard: None for heard in self._unwritten if heard[0] not in over}
 
     def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Take what a pod says."""
@@ -139,9 +150,13 @@ class Pods:
         for owner, service in self._services.items():
             for worker in service.silent(now):
                 log.info("pod has gone silent", worker=str(worker), service=str(owner[0]))
-                service.end(worker)
-                self._unwritten[owner, worker] = None
+                self._end(owner, [worker])
                 self._changed(owner[0])
+
+    def _end(self, owner: Owner, workers: Iterable[Worker]) -> None:
+        for worker in workers:
+            self._services[owner].end(worker)
+            self._unwritten[owner, worker] = None
 
     def _write(self) -> None:
         """Write what was heard, and the sums of the pods that are too many. One that cannot be written waits."""

@@ -46,6 +46,8 @@ class Reporter:
         self._store = store
         self._workers = workers
         self._standings: Mapping[Key, Standing] = {}
+        #: last reports on what was forgotten since: what a pod said just before counts
+        self._last: dict[Key, NodeStatus] = {}
         self._dirty: set[Key] = set()
         self._sent: dict[Key, NodeStatus] = {}
         self._sent_at: dict[Key, float] = {}
@@ -66,6 +68,8 @@ class Reporter:
         for key in set(standings) | set(self._standings):
             if standings.get(key) != self._standings.get(key):
                 self.touch(key)
+            if key not in standings:
+                self._last[key] = self._workers.status(self._standings[key])
         self._standings = standings
         self._wake.set()
 
@@ -151,6 +155,9 @@ class Reporter:
         self._sent[key], self._sent_at[key] = status, asyncio.get_running_loop().time()
 
     async def _clear(self, key: Key) -> None:
+        if (last := self._last.get(key)) and last != self._sent.get(key):
+            await self._send(key, last)
+        self._last.pop(key, None)
         try:
             await self._bus.clear(self._address(key))
         except RefusedError as error:

@@ -68,6 +68,7 @@ class Binaries:
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--endpoint-reconciler-type=none",
             "--api-audiences=https://kubernetes.default.svc",

@@ -69,7 +69,12 @@ async def _resources(client: Client) -> list[tuple[str, str]]:
     roots = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     found = []
     for root in roots:
-        resources = (await client.request("GET", root))["resources"]
+        try:
+            resources = (await client.request("GET", root))["resources"]
+        except RefusedError as refused:
+            if refused.code != 404:
+                raise
+            continue  # its definition has just been deleted
         here = [each for each in resources if each["namespaced"] and {"list", "deletecollection"} <= set(each["verbs"])]
         found += [(root, each["name"]) for each in here]
     return found

@@ -62,11 +62,6 @@ class Kubelet:
         for pod in self.pods.values():
             await pod.kill()
 
-    def pod(self, prefix: str) -> Pod:
-        """Return the newest pod whose name begins so and which is not to end."""
-        found = [pod for pod in self.pods.values() if pod.name.startswith(prefix) and not pod.ending]
-        return found[-1]
-
     async def _run(self) -> None:
         while True:
             # the server may be away for a while, and others write at the same time
@@ -111,6 +106,7 @@ class Pod:
     def __init__(self, body: Body, giver: Giver, folder: Path, network: Network, images: dict[str, Image]) -> None:
         self.body = body
         self.name: str = body["metadata"]["name"]
+        self.node: str = body["spec"]["nodeName"]
         self.folder = folder
         self.reported: Body = {}
         self.started_at = now()

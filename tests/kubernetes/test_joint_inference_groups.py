@@ -60,7 +60,7 @@ async def test_the_second_of_one_name_in_the_other_group_is_left_alone_until_the
         await w.reaches("Running", version=NEPTUNE)
 
 
-def neptune(w: World) -> dict[str, Any]:
+def neptune(w: World, name: str = "helmet") -> dict[str, Any]:
     spec = {"scriptDir": "/code", "scriptBootFile": "run.py", "frameworkType": "tensorflow", "frameworkVersion": "1.18"}
     edge = {
         "name": "e", "model": {"name": "small"}, "nodeName": w.edge, "workerSpec": spec,
@@ -70,6 +70,6 @@ def neptune(w: World) -> dict[str, Any]:
     return {
         "apiVersion": NEPTUNE,
         "kind": "JointInferenceService",
-        "metadata": {"name": "helmet"},
+        "metadata": {"name": name},
         "spec": {"edgeWorker": edge, "cloudWorker": cloud},
     }

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,12 +32,12 @@ from halimede.bus import Delivery
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.frames.payloads import new_id, pack
-from halimede.messages import Frame, Result
+from halimede.messages import Frame, Result, StatusDocument
 from services.broker import Broker
 from tests.e2e.running import DIGITS, ROOT, digits
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
-from tests.kubernetes.kubelet import Controllers, Kubelet, until
+from tests.kubernetes.kubelet import Controllers, Kubelet, Pod, until
 from tests.kubernetes.sandbox import Network, dies_with_us
 from tests.kubernetes.world import DEPLOY, definitions, documents, gm_rules, path_of
 from tests.ports import free_port
@@ -64,7 +64,11 @@ class Gm:
 
 @dataclass
 class Whole:
-    """What a test has of it. ``accepted``: the ids of frames that a worker was there for; ``answers``: results by id."""
+    """What a test has of it.
+
+    ``accepted``: ids of frames that a worker was there for; ``answers``: results by id; ``copies``: how often each came;
+    ``shown``: services with a status on the broker; ``downloads``: what the model server was asked for.
+    """
 
     api: Api
     home: Path
@@ -80,6 +84,7 @@ class Whole:
     accepted: set[str] = field(default_factory=set)
     answers: dict[str, Result] = field(default_factory=dict)
     copies: Counter[str] = field(default_factory=Counter)
+    shown: set[str] = field(default_factory=set)
     downloads: list[str] = field(default_factory=list)
 
     @property
@@ -87,13 +92,20 @@ class Whole:
         return self.api.namespace
 
     async def follow(self, service: str) -> None:
-        """Keep every result of a service."""
+        """Keep every result of a service, and whether its status is shown."""
 
         async def on_result(delivery: Delivery[Result]) -> None:
             self.copies[delivery.body.id] += 1
             self.answers.setdefault(delivery.body.id, delivery.body)
 
+        async def on_status(delivery: Delivery[StatusDocument]) -> None:
+            self.shown.add(delivery.names["name"])
+
+        async def on_cleared(values: Mapping[str, str]) -> None:
+            self.shown.discard(values["name"])
+
         await self.viewer.subscribe(topics.RESULT.filter(ns=self.namespace, service=service), on_result)
+        await self.viewer.subscribe(topics.STATUS.filter(ns=self.namespace), on_status, cleared=on_cleared)
 
     async def send(self, pictures: Sequence[bytes], fps: float = 50) -> None:
         """Publish frames as a camera; those that the broker has somebody for count as accepted."""
@@ -106,6 +118,15 @@ class Whole:
     @property
     def unanswered(self) -> set[str]:
         return self.accepted - set(self.answers)
+
+    def pods(self, prefix: str) -> list[Pod]:
+        """Return the pods on all nodes whose names begin so and that are not to end."""
+        found = [pod for kubelet in self.kubelets.values() for pod in kubelet.pods.values()]
+        return [pod for pod in found if pod.name.startswith(prefix) and not pod.ending]
+
+    def exit_codes(self, pod: Pod) -> dict[str, int]:
+        """Return those of a pod that has ended, by container; none while it has not."""
+        return self.kubelets[pod.node].ended.get(pod.name, {})
 
     async def status(self, name: str) -> Body:
         """Return a service's status as `kubectl` shows it."""
@@ -183,6 +204,33 @@ class Whole:
         """Create resources."""
         for body in bodies:
             await self.api.client.create(path_of(body), self.namespace, body)
+
+    async def delete(self, *bodies: Body) -> None:
+        """Ask for the deletion of resources."""
+        for body in bodies:
+            await self.api.client.delete(path_of(body), self.namespace, body["metadata"]["name"])
+
+    async def nothing(self) -> bool:
+        """Whether nothing is left of any service but its Secrets."""
+        kinds = [path_of(body) for body in self.manifests()]
+        for kind in (*kinds, "Deployment", "Service", "HorizontalPodAutoscaler"):
+            if (await self.api.client.list(kind, self.namespace))["items"]:
+                return False
+        pods = (await self.api.client.list("Pod", self.namespace))["items"]
+        return not self.shown and {pod["metadata"]["name"] for pod in pods} == self.lcs
+
+    @property
+    def lcs(self) -> set[str]:
+        """The names of the LCs' pods."""
+        return {f"lc-{node}" for node in self.kubelets}
+
+    async def stop_lcs(self) -> None:
+        """Delete the LCs' pods, and see them end well."""
+        running = [pod for node in self.kubelets for pod in self.pods(f"lc-{node}")]
+        for pod in running:
+            await self.api.client.delete("Pod", self.namespace, pod.name)
+        await until("LCs gone", lambda: all(self.exit_codes(pod) for pod in running))
+        assert {self.exit_codes(pod)["lc"] for pod in running} == {0}
 
 
 def sha256(path: Path) -> str:

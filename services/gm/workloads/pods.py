@@ -54,6 +54,17 @@ def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[s
     return tuple(sorted((view for view in views if view), key=lambda view: (ROLES.index(view.role), view.name)))
 
 
+def places(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
+    """Return the nodes of each role's pods. One on its way out counts until it is gone: it has last words to say."""
+    nodes: dict[str, set[str]] = {}
+    known = tuple(pods)
+    for pod in (*_present(known), *(pod for pod in known if _metadata(pod).get("deletionTimestamp"))):
+        role = (_metadata(pod).get("labels") or {}).get(WORKER_TYPE, "")
+        if role in ROLES and (node := (pod.get("spec") or {}).get("nodeName")):
+            nodes.setdefault(role, set()).add(node)
+    return {role: frozenset(names) for role, names in nodes.items()}
+
+
 def _present(pods: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Leave out what is on its way out, and what has ended for good once another pod is in its place.
 

@@ -15,6 +15,7 @@ from tests.kubernetes.double.definitions import establish
 from tests.kubernetes.double.errors import ApiError
 from tests.kubernetes.double.events import from_core
 from tests.kubernetes.double.kinds import CRD, EVENTS, Kind
+from tests.kubernetes.double.owners import Owners
 from tests.kubernetes.double.patches import patched
 from tests.kubernetes.double.removal import Remover, Wish
 from tests.kubernetes.double.selectors import selected
@@ -34,11 +35,12 @@ _OLD = (
 class Resources:
     """Answers everything but watches."""
 
-    def __init__(self, store: Store, writer: Writer, remover: Remover, streams: Streams) -> None:
+    def __init__(self, store: Store, writer: Writer, remover: Remover, streams: Streams, owners: Owners) -> None:
         self._store = store
         self._writer = writer
         self._remover = remover
         self._streams = streams
+        self._owners = owners
 
     async def answer(self, http: web.Request, request: Request, kind: Kind, form: str) -> web.Response:
         """Answer a request on a kind."""
@@ -75,6 +77,7 @@ class Resources:
         if kind is CRD and isinstance(body.get("spec"), dict) and "names" in body["spec"]:
             body = msgspec.json.decode(msgspec.json.encode(body))
             establish(body)
+        self._owners.check(request.user, kind, request.namespace, body)
         version = self._writer.create(kind, request.namespace, body, options)
         return _json(forms.one(kind, version, form), 201, options)
 
@@ -85,9 +88,13 @@ class Resources:
 
         def make(current: Body) -> Body:
             if request.verb == "update":
-                return body
-            shown = from_core(current) if kind is EVENTS else current
-            return patched(http.content_type, shown, body, custom=kind.custom)
+                new = body
+            else:
+                shown = from_core(current) if kind is EVENTS else current
+                new = patched(http.content_type, shown, body, custom=kind.custom)
+            if not request.subresource:
+                self._owners.check(request.user, kind, request.namespace, new, current)
+            return new
 
         replace = request.verb == "update"
         version = self._writer.update(kind, name, make, request.subresource, options, replace=replace)

@@ -20,6 +20,7 @@ from tests.kubernetes.double.discovery import answer
 from tests.kubernetes.double.errors import ApiError
 from tests.kubernetes.double.garbage import Garbage
 from tests.kubernetes.double.kinds import Kind
+from tests.kubernetes.double.owners import Owners
 from tests.kubernetes.double.removal import Remover
 from tests.kubernetes.double.resources import Resources
 from tests.kubernetes.double.routes import route
@@ -47,7 +48,9 @@ class Double:
         self._writer = Writer(self.store)
         self._remover = Remover(self.store)
         self.garbage = Garbage(self.store, self.kinds, self._remover)
-        self._resources = Resources(self.store, self._writer, self._remover, self.streams)
+        self._resources = Resources(
+            self.store, self._writer, self._remover, self.streams, Owners(self.access, self.kinds)
+        )
         self.admin = self.access.add("system:admin", [ALL])
         self._runner: web.AppRunner | None = None
         self._task: asyncio.Task[None] | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede import api
@@ -62,6 +62,7 @@ def test_each_kind_has_its_resource_here() -> None:
 
 
 @pytest.mark.parametrize("name", list(RESOURCES))
+@settings(max_examples=50)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_spoiled_resource_is_accepted_or_refused_by_field(name: str, data: st.DataObject) -> None:
     resource = read(data.draw(spoiled(RESOURCES[name])))
@@ -81,6 +82,7 @@ def test_any_plain_data_is_no_resource(value: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", api.kinds(), ids=lambda kind: f"{kind.api_version} {kind.kind}")
+@settings(max_examples=50)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_valid_spec_is_read_as_it_was_written(kind: Any, data: st.DataObject) -> None:
     spec = msgspec.to_builtins(data.draw(valid(kind.spec)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede import api
@@ -48,6 +48,7 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_spec_that_is_read_is_stored(kind: api.Kind, data: st.DataObject) -> None:
     spec = mended(msgspec.to_builtins(data.draw(valid(kind.spec))), data)
@@ -66,6 +67,7 @@ def test_most_generated_specs_are_read(kind: api.Kind) -> None:
     """Or else the test above shows nothing."""
     read: list[bool] = []
 
+    @settings(max_examples=40)  # whole pod templates take their time to make
     @given(st.data())
     def count(data: st.DataObject) -> None:
         spec = mended(msgspec.to_builtins(data.draw(valid(kind.spec))), data)
@@ -77,6 +79,7 @@ def test_most_generated_specs_are_read(kind: api.Kind) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+@settings(max_examples=40)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_spoiled_spec_that_is_still_read_is_stored(name: str, data: st.DataObject) -> None:
     body = {**SAMPLES[name], "spec": data.draw(spoiled(SAMPLES[name]["spec"]))}

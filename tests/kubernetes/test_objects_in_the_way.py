@@ -1,0 +1,66 @@
+"""What keeps GM from making an object: it is somebody else's, or the API server does not take it.
+
+Each is a condition that says so, the rest of the service goes on, and it heals.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from services.gm import reconciler
+from tests.integration.gm_world import model
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.things import deployment
+from tests.kubernetes.world import world
+
+EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody watches what is somebody else's, so it is looked at again now and then: here, sooner."""
+    monkeypatch.setattr(reconciler, "TROUBLE_PATIENCE", 1.0)
+
+
+async def test_a_deployment_of_that_name_that_is_somebody_elses_is_left_alone_until_it_goes(api: Api) -> None:
+    async with world(api, play=False) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        theirs = await api.client.create("Deployment", w.namespace, deployment(EDGE, env=[{"name": "A", "value": "b"}]))
+        async with w.player:
+            await w.apply_all()
+            status = await w.reaches("Pending", "NotOurs")
+            assert f"Deployment {w.namespace}/{EDGE} exists" in status["conditions"][-1]["message"]
+            assert await w.object("Deployment", CLOUD)
+            found = await w.object("Deployment", EDGE)
+            assert found is not None
+            assert (found["metadata"]["uid"], found["metadata"]["generation"]) == (theirs["metadata"]["uid"], 1)
+            assert "ownerReferences" not in found["metadata"]
+            await api.client.delete("Deployment", w.namespace, EDGE)
+            await w.reaches("Running")
+
+
+async def test_what_the_api_server_does_not_take_is_a_condition_with_its_words_and_an_edit_heals_it(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        body = w.service()
+        container = body["spec"]["edgeWorker"]["template"]["spec"]["containers"][0]
+        container["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
+        await w.apply(model("small"), model("big"), body)
+        message = (await w.reaches("Pending", "NotAccepted"))["conditions"][-1]["message"]
+        assert EDGE in message
+        assert "spec.template.spec.containers[0].resources.requests" in message
+        assert await w.object("Deployment", CLOUD)
+        assert await w.object("Deployment", EDGE) is None
+        await w.apply(w.service())
+        await w.reaches("Running", generation=2)
+
+
+@pytest.mark.parametrize("code", [403, 422])
+async def test_what_a_rule_of_the_cluster_forbids_is_a_condition_and_heals_with_the_rule(api: Api, code: int) -> None:
+    control = api.control  # such as a quota that is used up, or an admission webhook
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        rule = control.fail(code, times=10**9, matches=lambda r: r.resource == "deployments" and r.verb == "create")
+        await w.apply_all()
+        status = await w.reaches("Pending", "NotAccepted")
+        assert f"({code})" in status["conditions"][-1]["message"]
+        rule.end()
+        await w.reaches("Running")
+        assert rule.struck < 20

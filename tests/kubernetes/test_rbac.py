@@ -1,0 +1,147 @@
+"""The role that the manifests give GM: all that it needs, and nothing else.
+
+The whole life of a service is played by a GM under that role; then again without each of its rights, one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from halimede.names import Key
+from tests.integration.gm_world import DATASETS, MODELS, SERVICES, dataset, model
+from tests.kubernetes.apiserver import Api, User, on_double
+from tests.kubernetes.test_joint_inference_groups import neptune
+from tests.kubernetes.world import PATIENCE, World, gm_rules, world
+from tests.simulated import eventually
+
+CLOUD, NETWORK = "helmet-deployment-cloud", "helmet-cloud"
+HPA = f"hpa-{CLOUD}"
+MADE = {"Deployment": CLOUD, "Service": NETWORK, "HorizontalPodAutoscaler": HPA}
+#: asked of no request's own, but by an admission plugin about requests that name an owner
+BY_PLUGIN = {
+    ("sedna.io", "jointinferenceservices/finalizers", "update"),
+    ("neptune.io", "jointinferenceservices/finalizers", "update"),
+}
+Right = tuple[str, str, str]
+
+
+def rights(namespace: str) -> Iterator[dict[str, Any]]:
+    """The role's rules, each cut down to one verb on one kind."""
+    for rule in gm_rules(namespace):
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    yield {**rule, "apiGroups": [group], "resources": [resource], "verbs": [verb]}
+
+
+def right_of(rule: dict[str, Any]) -> Right:
+    """Name a rule of one verb."""
+    return rule["apiGroups"][0], rule["resources"][0], rule["verbs"][0]
+
+
+NAMES = sorted({right_of(rule) for rule in rights("any")})
+
+
+async def whole_life(w: World, user: User) -> None:
+    """Have GM do everything that it ever does."""
+    api = w.api
+    async with w.node(w.cloud), w.gm(user=user) as gm:
+        async with w.node(w.edge) as edge:
+            await api.client.create("Secret", w.namespace, {"metadata": {"name": "s3"}})
+            small = model("small", url="s3://bucket/small.onnx", credentialName="s3")
+            body = w.service(dataset={"name": "frames"})
+            body["spec"]["cloudWorker"]["hpa"] = {"minReplicas": 1, "maxReplicas": 3}
+            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"))
+            await w.reaches("Running")
+            await w.reaches("Running", name="seed", version="neptune.io/v1alpha1")
+            await w.reaches("Ready", name="small", plural=MODELS)
+            await w.reaches("Ready", name="frames", plural=DATASETS)
+            await changed_by_hand(w)
+            await adopted(w)
+            del body["spec"]["cloudWorker"]["hpa"]
+            body["spec"]["edgeWorker"]["deadlineMs"] = 500
+            await w.apply(body)
+            await w.reaches("Running", generation=2)
+            await eventually(lambda: _gone(w, "HorizontalPodAutoscaler", HPA), PATIENCE)
+            await w.delete()
+            await eventually(lambda: _without_service(w), PATIENCE)
+            await eventually(lambda: Key(SERVICES, w.namespace, "helmet") not in edge.holds, PATIENCE)
+        # the same once more is told by raising the count of an event
+        for times in (1, 2):
+            async with w.node(w.edge):
+                await eventually(lambda times=times: _told(w, times), PATIENCE)
+        assert gm.lost == 0
+
+
+async def changed_by_hand(w: World) -> None:
+    """Change what GM has made; it is changed back."""
+    for kind, name in MADE.items():
+        await w.api.client.patch(kind, w.namespace, name, {"metadata": {"annotations": {"halimede.io/digest": "x"}}})
+        await eventually(lambda kind=kind, name=name: _again(w, kind, name, "annotations"), PATIENCE)
+
+
+async def adopted(w: World) -> None:
+    """Take off the label by which GM finds what it has made; it finds that by its name."""
+    for kind, name in MADE.items():
+        patch = {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}}
+        await w.api.client.patch(kind, w.namespace, name, patch)
+        await eventually(lambda kind=kind, name=name: _again(w, kind, name, "labels"), PATIENCE)
+
+
+async def _again(w: World, kind: str, name: str, what: str) -> bool:
+    found = await w.object(kind, name)
+    assert found is not None
+    marks = found["metadata"].get(what) or {}
+    digest, manager = marks.get("halimede.io/digest", "x"), marks.get("app.kubernetes.io/managed-by")
+    return bool(manager if what == "labels" else digest != "x")
+
+
+async def _gone(w: World, kind: str, name: str) -> bool:
+    return await w.object(kind, name) is None
+
+
+async def _without_service(w: World) -> bool:
+    return await w.find() is None
+
+
+async def _told(w: World, times: int) -> bool:
+    events = (await w.api.client.list("Event", "default"))["items"]
+    return any(e["involvedObject"].get("name") == w.edge and e["count"] >= times for e in events)
+
+
+async def test_everything_that_gm_does_is_allowed_and_all_that_is_allowed_is_done(api: Api) -> None:
+    async with world(api) as w:
+        user = await w.user()
+        await whole_life(w, user)
+        if api.double is None:
+            return  # nobody tells what was asked of a real server; that it has not stood in the way is shown
+        control = api.control
+        assert control.forbidden == []
+        asked = [r for r in control.log if r.user == user.name and r.resource]
+        done = {(r.group, f"{r.resource}/{r.subresource}".rstrip("/"), r.verb) for r in asked}
+        assert done | BY_PLUGIN == set(NAMES)
+        assert all(r.name in {"", "halimede-gm"} for r in asked if r.resource == "leases")
+
+
+async def without(right: Right, folder: Path) -> str:
+    """Play the whole life without a right; return what was forbidden first."""
+    folder.mkdir()
+    async with on_double(folder) as api, world(api) as w:
+        left = [rule for rule in rights(w.namespace) if right_of(rule) != right]
+        task = asyncio.create_task(whole_life(w, await api.user("gm", left)))
+        refused = api.control.forbidden
+        try:
+            await eventually(lambda: refused or task.done(), 2 * PATIENCE)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        return refused[0].message if refused else ""
+
+
+async def test_without_any_one_of_its_rights_something_is_forbidden(tmp_path: Path) -> None:
+    found = await asyncio.gather(*(without(right, tmp_path / str(i)) for i, right in enumerate(NAMES)))
+    for (group, resource, verb), message in zip(NAMES, found, strict=True):
+        assert f'cannot {verb} resource "{resource}" in API group "{group}"' in message
