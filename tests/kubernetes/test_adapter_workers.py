@@ -130,6 +130,7 @@ async def test_what_is_edited_by_hand_is_brought_back(api: Api) -> None:
         a.happened.clear()
         meddled = copy.deepcopy(deployment(of, "meddled:1")["spec"])
         await api.client.patch("Deployment", api.namespace, NAME, {"spec": meddled})
+        await eventually(lambda: "meddled:1" in str(a.cluster.workers(of.key).objects), PATIENCE)
         await a.heard(WorkersChanged(of.key))
         await a.cluster.ensure(deployment(of))
         assert await image_of(a) == "worker:1"
