@@ -10,7 +10,7 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo test test-kubernetes faults check contract model models clean soak
+.PHONY: help setup up demo test test-kubernetes faults check contract model models clean soak bench-kubernetes
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -46,6 +46,9 @@ model: setup ## Let anything happen to a simulated system, in any order, for lon
 
 soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000" for a short one)
 	@$(BIN)/python -m bench.soak $(ARGS)
+
+bench-kubernetes: setup ## 500 services on 200 nodes on a double of the API server (ARGS="--services 50 --nodes 20")
+	@$(BIN)/python -m bench.operator $(ARGS)
 
 check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> ruff check'

@@ -27,6 +27,7 @@ from tests.proxy import Proxy
 PATIENCE = 30
 HERE = frozenset({"lc.edge0", "edge-worker.edge0", "cloud-worker.edge0", "camera.cam0", "consumer.gate"})
 SITE = {
+    "broker": ["broker.example.com", "localhost", "127.0.0.1"],
     "nodes": ["edge0", "cloud0"],
     "cameras": ["cam0"],
     "consumers": ["gate", "viewer"],

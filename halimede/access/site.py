@@ -33,6 +33,8 @@ FOLDERS = {
 }
 #: users that stand for all workers of a role: pods of one Deployment share one Secret, wherever they run
 POOLS = (Role.EDGE, Role.CLOUD)
+#: names that distributions write into /etc/hosts for the machine itself
+SELF = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 
 _host = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.ASCII | re.IGNORECASE)
 
@@ -90,7 +92,7 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
     """Who there is.
 
     Attributes:
-        broker: host names and addresses by which clients reach it.
+        broker: host names and addresses by which clients reach it. Bridges of places use the first.
         pools: whether there are users for workers of any node (``edge-worker``, ``cloud-worker``), as pods need them.
         passwords: whether users show passwords in place of certificates.
         bridges: brokers of places that are to go on without the way to this one.
@@ -164,6 +166,11 @@ def _check_path(field: str, path: str) -> None:
 
 
 def _check_bridges(site: Site) -> None:
+    if site.bridges and _is_loopback(site.broker[0]):
+        raise InvalidFieldError(
+            "site.broker[0]", site.broker[0], "the brokers of places connect to it, and there it leads to themselves: "
+            "write first a name or an address that leads to this broker from everywhere"
+        )  # fmt: skip
     _check("bridges", [bridge.name for bridge in site.bridges], check_label)
     taken: dict[str, str] = {}
     for index, bridge in enumerate(site.bridges):
@@ -185,6 +192,18 @@ def _is_host(text: str) -> bool:
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(text))
     return len(text) <= 253 and _host.fullmatch(text) is not None
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is the machine itself that asks, by names and addresses alone."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = host.lower()
+        return name in SELF or name.endswith(".localhost")
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address.is_loopback or address.is_unspecified
 
 
 def _check(field: str, names: list[str], check: Callable[[str, str], str]) -> None:

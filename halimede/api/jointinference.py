@@ -9,7 +9,7 @@ from msgspec import Meta
 from halimede.api.autoscaling import Autoscaler, check_autoscaler
 from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.podtemplate import PodTemplate
-from halimede.api.schema import AGE, PHASE, SHAPE, Column, ObjectName, Path, Rule
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, SHAPE, Column, ObjectName, Path, Rule
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.names import check_name
@@ -21,12 +21,14 @@ ONE_SOURCE = "give one of cameras, path and url"
 PATH_FIX = "write an absolute path on the node"
 COLUMNS = (
     PHASE,
+    REASON,
     Column("Active", ".status.active", "Workers that run.", "integer"),
     Column("Failed", ".status.failed", "Workers that have failed.", "integer"),
     Column(
         "Upload", '.status.metrics[?(@.key=="uploadCloudRatio")].value', "Share of all samples that went to the cloud."
     ),
     AGE,
+    MESSAGE,
 )
 
 Template = Annotated[

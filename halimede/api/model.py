@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
-from halimede.api.schema import AGE, PHASE, Column, Rule
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, Rule
 from halimede.errors import InvalidFieldError
 
 PLURAL = "models"
@@ -16,9 +16,11 @@ SCHEME_FIX = "use an absolute path or file://, http://, https:// or s3://"
 STD_FIX = "use values other than 0"
 COLUMNS = (
     PHASE,
+    REASON,
     Column("Format", ".spec.format", "The model's format."),
     Column("Ready", ".status.active", "Nodes that have the model ready.", "integer"),
     AGE,
+    MESSAGE,
 )
 
 Extent = Annotated[int, Meta(ge=1, le=8192)]

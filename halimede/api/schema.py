@@ -36,9 +36,13 @@ class Column:
     path: str
     description: str
     type: Literal["string", "integer", "date"] = "string"
+    #: only with ``-o wide``
+    wide: bool = False
 
 
 PHASE = Column("Phase", ".status.phase", "How it fares; the last condition says why.")
+REASON = Column("Reason", ".status.conditions[-1].reason", "Why it is in that phase, in a word.")
+MESSAGE = Column("Message", ".status.conditions[-1].message", "Why it is in that phase.", wide=True)
 AGE = Column("Age", ".metadata.creationTimestamp", "When it was created.", "date")
 
 

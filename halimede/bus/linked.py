@@ -35,6 +35,7 @@ SUBSCRIBE_TIMEOUT = 10.0
 #: how many different reasons are logged between one good connection and the next
 MOST_REASONS = 8
 RIVAL = "another client has our id"
+ANOTHERS = "our id may be another client's by now"
 
 
 class LinkedBus(Bus):
@@ -217,6 +218,9 @@ class LinkedBus(Bus):
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
+            while not self.may_connect():
+                self._went_down(ANOTHERS)
+                await asyncio.sleep(LAST_BACKOFF)
             announcement = self.announce()
             will = self._prefix.added(announcement.will) if announcement.will else None
             pause = 0.0

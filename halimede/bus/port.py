@@ -120,6 +120,8 @@ class Bus(ABC):
     def __init__(self, client_id: str, announce: Announce | None = None) -> None:
         self.client_id = client_id
         self.announce = announce or Announcement
+        #: asked before each connection is made: it would take away that of another client of the same id
+        self.may_connect: Callable[[], bool] = lambda: True
         self.stats = BusStats()
         #: of the last connection that was accepted
         self.grants = Grants()

@@ -17,7 +17,7 @@ import structlog
 
 from halimede.errors import InvalidFieldError
 from halimede.models.cache import Cache, Fetched, in_thread
-from halimede.models.delivery import deliver
+from halimede.models.delivery import deliver, make_place
 from halimede.models.errors import FetchError, Reason, redact
 from halimede.models.fetcher import fetch
 from halimede.models.sources import local_path, open_file
@@ -63,6 +63,7 @@ async def bring(wanted: Wanted, cache: Path, out: Path, say: Callable[[str], Non
             if error.reason is not Reason.CACHE_FAILED or using == own:
                 raise
             log.warning("downloading without the node's cache", reason=str(error))
+            await in_thread(make_place, out)  # before the cache in that folder makes it for this process alone
             using = own
             fetched = await _fetch(wanted, Cache(using), say)
         await in_thread(deliver, fetched.path, out)

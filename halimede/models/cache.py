@@ -2,6 +2,9 @@
 
 A file appears under its digest only when it is complete, verified and on disk. It never changes afterwards: the index
 keeps its size and modification time, and a file that disagrees is hashed anew and thrown away if it is another.
+
+A node's pods are of several tenants. What was opened with credentials is guarded (``<root>/guarded/<digest>``, a folder
+with one empty file for each who has had it from an origin): to know its digest is not enough to be given it.
 """
 
 from __future__ import annotations
@@ -69,13 +72,30 @@ class Cache:
         """Return the cached file of a digest, or None. One that has been tampered with is removed."""
         return await in_thread(self._find, digest)
 
-    def recall(self, url: str) -> UrlRecord | None:
-        """Return what is known of a URL that names no digest."""
-        return self._read(self._url_record(url), UrlRecord)
+    def recall(self, key: str) -> UrlRecord | None:
+        """Return what an asker's URL, which names no digest, led to. ``key`` is ``Asker.key``."""
+        return self._read(self._url_record(key), UrlRecord)
 
-    def remember(self, url: str, record: UrlRecord) -> None:
-        """Keep what a URL led to. The URL itself, which may hold a secret, is not written."""
-        self._write(self._url_record(url), record)
+    def remember(self, key: str, record: UrlRecord) -> None:
+        """Keep what an asker's URL led to. The key itself, which may hold a secret, is not written."""
+        self._write(self._url_record(key), record)
+
+    def guard(self, digest: str) -> None:
+        """Give content that is not here yet only to those who are granted it. Blocks: call it in a thread."""
+        if not self.path(digest).exists():  # else it came from where it is open to all
+            folder = self._guarded(digest)
+            folder.mkdir(parents=True, exist_ok=True)
+            _sync_folder(folder.parent)
+
+    def grant(self, key: str, digest: str) -> None:
+        """Note that an asker has had content from its origin."""
+        if self._guarded(digest).is_dir():
+            (self._guarded(digest) / _hashed(key)).touch()
+
+    def may_have(self, key: str, digest: str) -> bool:
+        """Say whether an asker is given content without its origin being asked."""
+        folder = self._guarded(digest)
+        return not folder.exists() or (folder / _hashed(key)).exists()
 
     @contextlib.asynccontextmanager
     async def lock(self, name: str, timeout_s: float) -> AsyncIterator[None]:
@@ -136,8 +156,11 @@ class Cache:
     def _file_record(self, digest: str) -> Path:
         return self.root / "index" / f"file-{digest}.json"
 
-    def _url_record(self, url: str) -> Path:
-        return self.root / "index" / f"url-{hashlib.sha256(url.encode()).hexdigest()}.json"
+    def _url_record(self, key: str) -> Path:
+        return self.root / "index" / f"url-{_hashed(key)}.json"
+
+    def _guarded(self, digest: str) -> Path:
+        return self.root / "guarded" / digest
 
     def _read(self, path: Path, kind: type[R]) -> R | None:
         """An index file that is missing or damaged says nothing: the worst that follows is another download."""
@@ -148,7 +171,7 @@ class Cache:
 
     def _write(self, path: Path, record: FileRecord | UrlRecord) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}.new")
+        new = path.with_suffix(f".{os.urandom(8).hex()}.new")  # containers' processes have the same number
         new.write_bytes(msgspec.json.encode(record))
         new.replace(path)
 
@@ -207,6 +230,10 @@ async def in_thread(function: Callable[..., T], *args: object) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([work])
         raise
+
+
+def _hashed(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -22,8 +22,8 @@ READABLE, PASSABLE = 0o444, 0o755
 def deliver(source: Path, target: Path) -> None:
     """Copy a file of the cache to its place. Raises FetchError."""
     new = target.with_name(f".{target.name}.new")
+    make_place(target)
     try:
-        _make_folder(target.parent)
         new.unlink(missing_ok=True)  # what one that was killed has left
         with source.open("rb") as origin, new.open("xb") as copy:
             try:
@@ -37,8 +37,20 @@ def deliver(source: Path, target: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
-        text = f"{target} cannot be written: {error.strerror or type(error).__name__}"
-        raise FetchError(Reason.NOT_WRITABLE, text, temporary=True) from error
+        raise _not_written(target, error) from error
+
+
+def make_place(target: Path) -> None:
+    """Make the folder that a file shall be in. Raises FetchError."""
+    try:
+        _make_folder(target.parent)
+    except OSError as error:
+        raise _not_written(target, error) from error
+
+
+def _not_written(target: Path, error: OSError) -> FetchError:
+    text = f"{target} cannot be written: {error.strerror or type(error).__name__}"
+    return FetchError(Reason.NOT_WRITABLE, text, temporary=True)
 
 
 def _make_folder(folder: Path) -> None:

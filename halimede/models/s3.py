@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -19,7 +21,7 @@ from urllib.parse import urlsplit
 from halimede.errors import InvalidFieldError
 from halimede.models.cache import BLOCK
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.stream import Limits, Stream
+from halimede.models.stream import Asker, Limits, Stream
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -57,6 +59,21 @@ class Access:
         return cls(endpoint.rstrip("/"), key_id, secret, environ.get("S3_REGION") or REGION)
 
 
+def s3_asker(url: str) -> Asker:
+    """Return who asks for an object: two stores have buckets of one name, and one store gives them to some only."""
+    access = _access()
+    secret = hashlib.sha256(access.secret.encode()).hexdigest()
+    key = json.dumps([url, access.endpoint, access.region, access.key_id, secret])
+    return Asker(key, credentials=bool(access.key_id))
+
+
+def _access() -> Access:
+    try:
+        return Access.read(os.environ)
+    except InvalidFieldError as error:
+        raise FetchError(Reason.INVALID_URL, str(error)) from None
+
+
 def _place(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     key = parts.path.lstrip("/")
@@ -74,10 +91,7 @@ async def open_s3(url: str, known: str, limits: Limits) -> AsyncIterator[Stream]
         from obstore import exceptions  # noqa: PLC0415
     except ImportError:
         raise FetchError(Reason.NOT_INSTALLED, f"{redact(url)}: {MISSING}") from None
-    try:
-        access = Access.read(os.environ)
-    except InvalidFieldError as error:
-        raise FetchError(Reason.INVALID_URL, str(error)) from None
+    access = _access()
     shown = f"{redact(url)} at {access.endpoint or 'Amazon S3'}"
     try:
         store = _store(bucket, access, limits)

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from halimede.models.cache import BLOCK, in_thread
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.s3 import open_s3
-from halimede.models.stream import Limits, Stream
+from halimede.models.s3 import open_s3, s3_asker
+from halimede.models.stream import Asker, Limits, Stream
 
 #: HTTP statuses that may be better later: time-out, too early, too many requests
 PASSING = frozenset({408, 425, 429})
@@ -39,6 +39,13 @@ def local_path(url: str) -> Path | None:
     if parts.netloc not in {"", "localhost"} or not path.startswith("/") or "\0" in path:
         raise FetchError(Reason.INVALID_URL, f"{redact(url)}: write file:/// and an absolute path")
     return Path(path)
+
+
+def asker(url: str) -> Asker:
+    """Return who asks for a URL, as far as its origin can tell. Raises FetchError."""
+    if local_path(url) is None and urlsplit(url).scheme == "s3":
+        return s3_asker(url)
+    return Asker(url)
 
 
 @contextlib.asynccontextmanager

@@ -17,6 +17,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for a URL: what the cache knows of one is not told to another.
+
+    ``key`` is everything that decides what the origin gives, and must not be written: a URL that opens by itself, or
+    one with the store and the credentials that open it. ``credentials`` says whether there are any beside the URL.
+    """
+
+    key: str
+    credentials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """An open source. ``blocks`` is None when the origin says that nothing has changed since ``known``."""
 

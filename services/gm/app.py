@@ -62,6 +62,9 @@ class GlobalManager:
         """Work until cancelled; then say goodbye on the bus and keep what was counted."""
         engine = self._engine
         self._bus.announce = self._announcement
+        # one that was stopped for a while would take the connection of whoever has taken over
+        for bus in filter(None, (self._bus, self._quiet)):
+            bus.may_connect = lambda: self._cluster.leads
         self._bus.on_connect(self._connected)
         if self._quiet:
             self._quiet.on_connect(self._quiet_connected)

@@ -80,6 +80,11 @@ class Display:
 
     async def _show(self, key: Key) -> None:
         """Publish a status, as it is now. While the broker is away there is nothing to do: its return shows all."""
+        await self._show_alone(key)
+        if key not in self._stale and self._cluster.get(key) is None:
+            self._busy.pop(key, None)
+
+    async def _show_alone(self, key: Key) -> None:
         async with self._busy.setdefault(key, asyncio.Lock()):
             stored = self._cluster.get(key)
             if stored is None and key in self._stale and self._bus.connected:

@@ -172,6 +172,8 @@ class Engine:
 
     async def _changed(self, key: Key) -> None:
         stored, old = self._cluster.get(key), self.index.get(key)
+        if old and stored is None and self._cluster.exists(key, old.resource.metadata.uid):
+            return  # it is there and cannot be read: nothing is taken from anybody for that
         if old and (stored is None or stored.uid != old.resource.metadata.uid):
             self.reports.drop(key)
             self.downstream.drop(key, old.resource.metadata.uid)

@@ -71,6 +71,8 @@ class Index:
             for role in old.roles:
                 _discard(self._wishes, _wish(role.pod), key)
             concerned |= old.references
+            if entry is not None and entry.resource.metadata.uid != old.resource.metadata.uid:
+                self._scheduled.pop(key, None)  # another one of that name: it has no pods yet
         if entry is None:
             self._scheduled.pop(key, None)
             self._place(key, {})

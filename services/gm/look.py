@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from halimede.api import Resource
+from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.gm.cluster.port import Cluster, Stored, utc_now
 from services.gm.controllers.base import Observed, Pods
@@ -61,9 +63,15 @@ class Look:
         """Look at what the cluster has of a service besides, and at the Secrets that it names."""
         key = entry.resource.key
         wanted = secret_names(entry.resource, observed.references, settings)
-        secrets = await self._cluster.secrets(key.namespace, wanted)
+        troubles = self.troubles.get(key, ())
+        secrets: Mapping[str, dict[str, Any] | None] = {}
+        try:
+            secrets = await self._cluster.secrets(key.namespace, wanted)
+        except HalimedeError as error:
+            # nothing is known of them: what runs is kept
+            troubles = (Problem("SecretsNotRead", str(error)), *troubles)
         workers = replace(self._cluster.workers(key), secrets=secrets)
-        return replace(observed, pods=Pods(workers, settings, self.troubles.get(key, ())))
+        return replace(observed, pods=Pods(workers, settings, troubles))
 
     def _existing(self, key: Key) -> Resource[Any] | None:
         entry = self._index.get(key)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import structlog
 
+from halimede.errors import HalimedeError
 from halimede.names import Key
-from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError, NotOursError
+from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError, NotOursError, Ref, Stored
 from services.gm.controllers import CONTROLLERS, plan
 from services.gm.controllers.actions import (
     Action,
@@ -34,8 +36,9 @@ from services.gm.downstream import Downstream
 from services.gm.index import Index
 from services.gm.look import Look
 from services.gm.tally import Problem
+from services.gm.workloads.identity import digest
 from services.gm.workloads.settings import PodSettings
-from services.gm.workqueue import WorkQueue, reached
+from services.gm.workqueue import TICK, WorkQueue, reached
 
 log = structlog.get_logger()
 
@@ -74,6 +77,7 @@ class Reconciler:
         self._look = look
         self._pods = pods
         self._next_write: dict[Key, float] = {}
+        self._refused: dict[Key, dict[Ref, _Refusal]] = {}
 
     def decide(self, key: Key, node: str) -> Iterable[Delivery]:
         """Decide what one node shall hold of a resource."""
@@ -105,47 +109,64 @@ class Reconciler:
             self._display.forget(key)
             self._next_write.pop(key, None)
             self._look.troubles.pop(key, None)
+            self._refused.pop(key, None)
             return
         observed = self._look.at(stored, entry)
-        if self._pods and entry.roles:
+        if self._pods and entry.roles and not stored.deleting:
             observed = await self._look.at_pods(observed, entry, self._pods)
             if observed.pods and None in observed.pods.workers.secrets.values():
                 self.queue.add(key, at=asyncio.get_running_loop().time() + SECRET_PATIENCE)
         actions = [*plan(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]
-        troubles: list[Problem] = []
+        work = _Work()
+        await asyncio.gather(*(self._hold(action, work) for action in actions if isinstance(action, Hold)))
         try:
-            await asyncio.gather(*(self._cluster.hold(a.key, a.uid) for a in actions if isinstance(a, Hold)))
             for action in actions:
                 if isinstance(action, WriteStatus) and (due := self._may_write(key)):
                     # the last one counts: the key comes again when its second is over
                     self.queue.add(key, at=due)
                     break
-                if isinstance(action, Ensure):
-                    troubles += await self._ensure(action)
-                else:
-                    await self._do(action)
+                await self._do(action, stored, work)
         except ConflictError as error:
-            log.info("looking again", key=str(key), reason=str(error))
-            self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
-        self._take_troubles(key, troubles)
+            work.conflict = str(error)
+        self._finish(key, work)
 
-    async def _ensure(self, action: Ensure) -> Iterable[Problem]:
-        """Make an object; return what is in the way: a condition, since trying at once again would not help."""
+    def _finish(self, key: Key, work: _Work) -> None:
+        """See to it that what could not be done is tried again, and that users read why. Raises what is temporary."""
+        known = self._look.troubles.pop(key, ())
+        if work.troubles:
+            self._look.troubles[key] = tuple(work.troubles)
+            self.queue.add(key, at=asyncio.get_running_loop().time() + TROUBLE_PATIENCE)
+        # by their reasons alone: an API server's words may be others each time
+        if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in known]:
+            self.queue.add(key)
+        if work.conflict:
+            log.info("looking again", key=str(key), reason=work.conflict)
+            self.queue.add(key, at=asyncio.get_running_loop().time() + CONFLICT_PATIENCE)
+        if work.failure:
+            raise work.failure
+
+    async def _hold(self, action: Hold, work: _Work) -> None:
+        try:
+            await self._cluster.hold(action.key, action.uid)
+        except HalimedeError as error:
+            work.unheld.add(action.key)
+            work.failed(error)
+
+    async def _ensure(self, action: Ensure, key: Key, work: _Work) -> None:
+        """Make an object. One that was refused is left for a while, unless it shall be another by now."""
+        ref, mark = Ref.of(action.body), digest(action.body)
+        refused, now = self._refused.get(key, {}), asyncio.get_running_loop().time()
+        if (last := refused.get(ref)) and last.mark == mark and now < last.until:
+            work.troubles.append(last.problem)
+            return
+        refused.pop(ref, None)
         try:
             await self._cluster.ensure(action.body)
-        except NotOursError as error:
-            return [Problem("NotOurs", str(error))]
-        except NotAcceptedError as error:
-            return [Problem("NotAccepted", str(error))]
-        return ()
-
-    def _take_troubles(self, key: Key, troubles: list[Problem]) -> None:
-        known = self._look.troubles.pop(key, ())
-        if troubles:
-            self._look.troubles[key] = tuple(troubles)
-            self.queue.add(key, at=asyncio.get_running_loop().time() + TROUBLE_PATIENCE)
-        if tuple(troubles) != known:
-            self.queue.add(key)
+        except (NotOursError, NotAcceptedError) as error:
+            problem = work.failed(error)
+            self._refused.setdefault(key, {})[ref] = _Refusal(mark, now + TROUBLE_PATIENCE - TICK, problem)
+        except HalimedeError as error:
+            work.failed(error)
 
     def _may_write(self, key: Key) -> float:
         """Return when a status may be written, 0 if that is now (and then it is not for another second)."""
@@ -155,25 +176,67 @@ class Reconciler:
         self._next_write[key] = asyncio.get_running_loop().time() + STATUS_SPACING
         return 0.0
 
-    async def _do(self, action: Action) -> None:
+    async def _do(self, action: Action, stored: Stored, work: _Work) -> None:
         match action:
             case WriteStatus(key, status, second):
-                stored = second or self._cluster.get(key)
-                if stored is None:
-                    return
-                await self._cluster.write_status(stored, status)
+                now = second or self._cluster.get(key)
+                if now is None or (second is None and now.uid != stored.uid):
+                    raise ConflictError(f"{key} is another one by now")
+                await self._cluster.write_status(now, status)
                 self.writes += 1
                 if not second:
                     self._display.queue.add(key)
             case ClearStatus(key):
                 await self._display.clear(key)
-            case Hold() | Ensure():
-                pass  # these have been done already
+            case Hold():
+                pass  # that has been done already
+            case Ensure():
+                await self._ensure(action, stored.key, work)
             case Remove(ref, uid):
-                await self._cluster.remove(ref, uid)
+                try:
+                    await self._cluster.remove(ref, uid)
+                except HalimedeError as error:
+                    work.failed(error)
             case Finalize(key, uid):
                 await self._cluster.finalize(key, uid)
             case Record(kind, reason, about, message):
                 await self._cluster.record(kind, reason, about, message)
+            case Send(_, resource) if resource.key in work.unheld:
+                pass  # its deletion would not reach the node
             case _:
                 self.deliver(action)
+
+
+@dataclass(slots=True)
+class _Work:
+    """What became of one look: ``troubles`` for users to read, what to look at again, and what is only temporary."""
+
+    troubles: list[Problem] = field(default_factory=list)
+    unheld: set[Key] = field(default_factory=set)
+    conflict: str = ""
+    failure: HalimedeError | None = None
+
+    def failed(self, error: HalimedeError) -> Problem:
+        """Take note of what could not be done: the rest is done all the same, and its status says so."""
+        problem = Problem("NotWritten", str(error))
+        match error:
+            case NotOursError():
+                problem = Problem("NotOurs", str(error))
+            case NotAcceptedError():
+                problem = Problem("NotAccepted", str(error))
+            case ConflictError():
+                self.conflict = str(error)
+                return problem
+            case _:
+                self.failure = error
+        self.troubles.append(problem)
+        return problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """An object that was not taken: not to be tried as it is before that time."""
+
+    mark: str
+    until: float
+    problem: Problem

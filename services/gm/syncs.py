@@ -72,9 +72,9 @@ class Syncs:
 
     async def forget_unknown(self, node: str, key: Key, held: Held) -> None:
         """Take from a node what was deleted while it was away: nobody has that uid."""
-        stored = self._cluster.get(key)
-        if stored is not None and stored.uid == held.uid:
+        if self._cluster.exists(key, held.uid):
             return
+        stored = self._cluster.get(key)
         generation = held.generation
         if stored is None and not self._cluster.complete:
             last = self._cluster.buried(held.uid)

@@ -14,6 +14,11 @@ from services.gm.index import Roles
 from services.gm.nodes import Node
 from services.gm.workloads.pods import PodView
 
+#: what is only on its way from one generation to the next
+UPDATING = "Updating"
+#: problems beside the first that a message names
+NAMED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -77,8 +82,9 @@ def judge(tally: Tally, missing: Sequence[Problem]) -> Verdict:
         phase = "Pending"
     else:
         phase = "Failed"
-    first, more = problems[0], len(problems) - 1
-    return Verdict(phase, first.reason, first.message + (f" (and {more} more)" if more else ""))
+    first, others = problems[0], list(dict.fromkeys(problem.reason for problem in problems[1:]))
+    more = f" (and {len(problems) - 1} more: {', '.join(others[:NAMED])})" if others else ""
+    return Verdict(phase, first.reason, first.message + more)
 
 
 def count_share(share: Share, generation: int, tally: Tally) -> None:
@@ -108,7 +114,7 @@ def count_share(share: Share, generation: int, tally: Tally) -> None:
             tally.waiting.append(_trouble(role, share.node, worker, told, "WorkerNotUp"))
     if told.observed_generation < generation:
         text = f"node {share.node} still has generation {told.observed_generation} of {generation}"
-        tally.waiting.append(Problem("Updating", text))
+        tally.waiting.append(Problem(UPDATING, text))
     elif told.phase != "Running" and len(tally.failed) + len(tally.waiting) == before:
         # its workers run, but the node could not do all that it was asked: such as an update that failed
         text = f"node {share.node}: {told.message or told.phase}"
@@ -137,7 +143,7 @@ def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Tally
             tally.waiting.append(_pod_trouble(starting[0], "WorkerNotUp"))
         elif up:
             text = f"{role} worker: {sum(view.current for view in up)} of {number} pods run the present generation"
-            tally.waiting.append(Problem("Updating", text))
+            tally.waiting.append(Problem(UPDATING, text))
         elif not pods:
             tally.waiting.append(Problem("WorkerNotUp", f"{role} worker: there is no pod yet"))
 

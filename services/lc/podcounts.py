@@ -1,8 +1,9 @@
 """The pods of one service on this node, and what they have counted together.
 
 A pod's counts only grow as long as it goes by its name, and stay when it is replaced. The last that each pod told is
-kept; of those that are over only the latest by name, so that any number of replaced pods takes a bounded place: what
-the others had counted is in one sum for each role.
+kept; of those that are over only some by name, so that any number of replaced pods takes a bounded place: what the
+others had counted is in one sum for each role. A pod whose name is lost in that sum must not speak again, or it would
+be counted twice: a name is given up when its pod has completed, or been silent for long.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from services.lc.folders import Worker
 from services.lc.process import Role
 from services.lc.status import add_roles, add_up
 
-#: pods that are over and still known by name: one that was only silent may speak again
+#: pods that are over for good and still known by name, as a container of theirs may be started again
 KEPT = 32
+#: seconds of silence after which a pod that has not completed is over for good
+RETURNS_S = 3600.0
 #: pods that a report has room for; more than run on any node
 MAX_LIVE = 256
+#: pods that are over, for good or not, and still known by name: all may fall silent at once
+MAX_GONE = MAX_LIVE + KEPT
 #: seconds without a word, in a worker's own report periods and at least, until it counts as gone
 SILENT_PERIODS, SILENT_S = 3, 30.0
 #: seconds between two reports of a worker that does not say (Sedna's default)
@@ -48,6 +53,10 @@ class Pod:
     def patience_s(self) -> float:
         """Seconds that it may be silent."""
         return max(SILENT_S, SILENT_PERIODS * (self.info.period_s or UNKNOWN_PERIOD_S))
+
+    def over(self, now: float) -> bool:
+        """Say whether a pod that is gone is not expected to speak again."""
+        return self.info.status == "completed" or now - self.heard_at > RETURNS_S
 
     def report(self) -> WorkerReport:
         """Return how it says that it stands."""
@@ -89,10 +98,12 @@ class PodCounts:
         """Return the pods that have not spoken for too long."""
         return [worker for worker, pod in self.live.items() if now - pod.heard_at > pod.patience_s]
 
-    def surplus(self) -> list[Worker]:
-        """Return the pods that need not be known by name any more."""
+    def surplus(self, now: float) -> list[Worker]:
+        """Return the pods that need not be known by name any more; those that may return only if there is no room."""
         gone = [worker for worker, pod in self.pods.items() if pod.gone]
-        return gone[: max(0, len(gone) - KEPT)]
+        over = [worker for worker in gone if self.pods[worker].over(now)]
+        waiting = [worker for worker in gone if not self.pods[worker].over(now)]
+        return [*over, *waiting][: max(0, len(over) - KEPT, len(gone) - MAX_GONE)]
 
     def with_retired(self, worker: Worker) -> tuple[Role, TaskInfo | None]:
         """Return a pod's role, and the sum of that role with its counts in it."""

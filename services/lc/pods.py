@@ -81,7 +81,11 @@ class Pods:
         left = [owner for owner in self._services if owner not in held]
         gone = {owner for owner in left if owner[0] in plan.standings}
         if over := gone | set(left[: max(0, len(left) - MAX_LEFT)]):
-            self._store.pods.forget(over)
+            try:
+                self._store.pods.forget(over)
+            except sqlite3.Error as error:  # as with counts that cannot be written: later
+                log.warning("counts of pods not forgotten", error=str(error))
+                return
             for owner in over:
                 del self._services[owner]
             self._unwritten = {heard: None for heard in self._unwritten if heard[0] not in over}
@@ -160,14 +164,14 @@ class Pods:
 
     def _write(self) -> None:
         """Write what was heard, and the sums of the pods that are too many. One that cannot be written waits."""
-        rows = self._store.pods
+        rows, now = self._store.pods, asyncio.get_running_loop().time()
         try:
             if self._unwritten:
                 rows.write([(owner, worker, self._record(owner, worker)) for owner, worker in self._unwritten])
                 self._unwritten.clear()
             self._urgent = False
             for owner, service in self._services.items():
-                for worker in service.surplus():
+                for worker in service.surplus(now):
                     role, counts = service.with_retired(worker)
                     rows.retire(owner, worker, role, counts)
                     service.retire(worker, role, counts)

@@ -16,8 +16,19 @@ from hypothesis import strategies as st
 
 from halimede.errors import InvalidFieldError
 from services.gm.workloads.objects import Built
+from services.gm.workloads.policy import check_template
 from services.gm.workloads.settings import PodSettings
-from tests.unit.gm.workloads.world import SETTINGS, built, container, environment, pod, reasons, service, template
+from tests.unit.gm.workloads.world import (
+    SETTINGS,
+    built,
+    container,
+    environment,
+    model,
+    pod,
+    reasons,
+    service,
+    template,
+)
 
 NARROW = replace(
     SETTINGS,
@@ -54,6 +65,77 @@ def test_attack_20_what_the_operator_allows_is_allowed(path: str) -> None:
     assert edge(settings=replace(NARROW, allowed_images=()), volumes=[_folder(path)]).problems == ()
 
 
+def test_attack_20_folders_of_the_node_are_mounted_read_only_everywhere() -> None:
+    mount = {"name": "v", "mountPath": "/x", "readOnly": False, "recursiveReadOnly": "Disabled"}
+    own = {"name": "own", "mountPath": "/own"}
+    sidecar = {"name": "log", "image": "x", "volumeMounts": [mount]}
+    restarted = {
+        "name": "init",
+        "image": "x",
+        "restartPolicy": "Always",
+        "volumeMounts": [own, {**mount, "subPath": "a"}],
+    }
+    of_pod = {
+        "containers": [container(volumeMounts=[mount, own]), sidecar],
+        "initContainers": [restarted],
+        "volumes": [_folder("/data/out"), {"name": "own", "emptyDir": {}}],
+    }
+
+    def mounts(settings: PodSettings) -> list[dict[str, Any]]:
+        spec = pod(built(service(edge={"spec": of_pod}), settings=settings))
+        each = [m for c in (*spec["containers"], *spec["initContainers"]) for m in c["volumeMounts"]]
+        assert [m for m in each if m["name"] == "own"] == [own, own]
+        return [m for m in each if m["name"] == "v"]
+
+    closed = [(m["readOnly"], m["recursiveReadOnly"]) for m in mounts(SETTINGS)]
+    assert closed == [(True, "IfPossible")] * 3
+    for beside in ("/data/outside", "/data/ou", "/srv"):
+        assert all(m["readOnly"] for m in mounts(replace(SETTINGS, writable_host_paths=(beside,))))
+    opened = mounts(replace(SETTINGS, writable_host_paths=("//data/out/",)))
+    assert [m["readOnly"] for m in opened] == [False] * 3
+
+
+def test_attack_20_a_folder_that_workers_may_write_to_needs_no_second_leave() -> None:
+    settings = replace(SETTINGS, host_paths=(), writable_host_paths=("/out",))
+    of = built(service(edge=template(volumes=[_folder("/out")])), model("big"), settings=settings)
+    assert of.problems == ()
+    away = built(service(edge=template(volumes=[_folder("/data")])), model("big"), settings=settings)
+    refused(away, "HostPathNotAllowed", "volumes[0].hostPath.path")
+    assert "use /out" in away.problems[0].message
+
+
+@pytest.mark.parametrize("path", ["/data/out/x", "/data/out//x/", "//data/out/x/y"])
+def test_attack_20_nothing_below_a_folder_that_workers_write_to_is_mounted(path: str) -> None:
+    # a worker puts a link to / at /data/out/x: as a path of a volume, the kubelet would follow it
+    settings = replace(SETTINGS, writable_host_paths=("/data/out",))
+    of = edge(settings=settings, volumes=[_folder(path)])
+    refused(of, "HostPathNotAllowed", "volumes[0].hostPath.path")
+    assert "/data/out itself" in of.problems[0].message
+    assert reasons(built(service(edgeWorker={"source": {"path": path}}), settings=settings)) == ["HostPathNotAllowed"]
+    assert edge(settings=settings, volumes=[_folder("/data/outside")]).problems == ()
+
+
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+@pytest.mark.parametrize("name", ["env", "volumeMounts", "volumeDevices"])
+def test_attack_20_no_list_of_thousands(where: str, name: str) -> None:
+    # types bound what they describe; nothing bounds an init container
+    def template_of(count: int) -> dict[str, Any]:
+        first = {"name": "x", "image": "x", name: [{"name": "a", "mountPath": f"/{i}"} for i in range(count)]}
+        given = {"containers": [container()], "initContainers": []}
+        return {**given, where: [first]}
+
+    problems = list(check_template({"spec": template_of(1001)}, "t", SETTINGS, {}))
+    assert [p.reason for p in problems] == ["InvalidTemplate"]
+    assert f"t.spec.{where}[0].{name}: '1001 elements'" in problems[0].message
+    assert list(check_template({"spec": template_of(1000)}, "t", SETTINGS, {})) == []
+
+
+def test_attack_20_no_thousands_of_volumes() -> None:
+    volumes = [{"name": f"v{i}", "emptyDir": {}} for i in range(1001)]
+    [problem] = check_template({"spec": {"containers": [], "volumes": volumes}}, "t", SETTINGS, {})
+    assert (problem.reason, "t.spec.volumes: '1001 elements'" in problem.message) == ("InvalidTemplate", True)
+
+
 def test_attack_20_no_folder_at_all_unless_the_operator_says_so() -> None:
     of = edge(settings=replace(SETTINGS, host_paths=()), volumes=[_folder("/data")])
     assert reasons(of)[0] == "HostPathNotAllowed"
@@ -86,6 +168,18 @@ PRIVILEGES: list[tuple[dict[str, Any], str]] = [
     ({"hostIPC": True}, "hostIPC"),
     ({"serviceAccountName": "cluster-admin"}, "serviceAccountName"),
     ({"serviceAccount": "cluster-admin"}, "serviceAccount"),
+    ({"automountServiceAccountToken": True}, "automountServiceAccountToken"),
+    (
+        {
+            "volumes": [
+                {
+                    "name": "v",
+                    "projected": {"sources": [{"secret": {"name": "s"}}, {"serviceAccountToken": {"path": "t"}}]},
+                }
+            ]
+        },
+        "volumes[0].projected.sources[1].serviceAccountToken",
+    ),
     ({"priorityClassName": "system-node-critical"}, "priorityClassName"),
     ({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}, "securityContext.sysctls"),
     ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, "securityContext.seccompProfile.type"),
@@ -101,6 +195,10 @@ RIGHTS: list[tuple[dict[str, Any], str]] = [
     ({"securityContext": {"procMount": "Unmasked"}}, "securityContext.procMount"),
     ({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}, "securityContext.appArmorProfile.type"),
     ({"ports": [{"containerPort": 1, "hostPort": 22}]}, "ports[0].hostPort"),
+    (
+        {"volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "HostToContainer"}]},
+        "volumeMounts[0].mountPropagation",
+    ),
     ({"livenessProbe": {"httpGet": {"host": "169.254.169.254", "port": 80}}}, "livenessProbe.httpGet.host"),
     ({"lifecycle": {"postStart": {"tcpSocket": {"host": "10.0.0.1"}}}}, "lifecycle.postStart.tcpSocket.host"),
 ]

@@ -22,6 +22,7 @@ ESCAPES: list[tuple[str, Any, str, str]] = [
     ("hostNetwork", True, "PodNotAllowed", "hostNetwork"),
     ("hostPID", True, "PodNotAllowed", "hostPID"),
     ("serviceAccountName", "halimede-gm", "PodNotAllowed", "serviceAccountName"),
+    ("automountServiceAccountToken", True, "PodNotAllowed", "automountServiceAccountToken"),
     ("initContainers", [{"name": "fetch", "image": "x"}], "PodNotAllowed", "initContainers[0].name"),
 ]
 CONTAINER_ESCAPES: list[tuple[str, Any, str, str]] = [
@@ -69,6 +70,21 @@ async def test_attack_20_no_escape_becomes_a_deployment_and_its_status_names_the
             "honest-deployment-edge",
             "honest-deployment-cloud",
         }
+
+
+async def test_attack_20_a_folder_of_the_node_is_mounted_read_only_and_written_once(api: Api) -> None:  # noqa: F811
+    async with world(api) as w, w.gm():
+        body = hostile(w, "helmet", "volumes", [{"name": "v", "hostPath": {"path": "/data/out"}}])
+        pod = body["spec"]["edgeWorker"]["template"]["spec"]
+        pod["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v", "readOnly": False}]
+        await w.apply(model("small"), model("big"), body)
+        await w.reaches("Running")
+        made = await w.object("Deployment", "helmet-deployment-edge")
+        assert made is not None
+        [container] = made["spec"]["template"]["spec"]["containers"]
+        [mount] = [each for each in container["volumeMounts"] if each["name"] == "v"]
+        assert mount["readOnly"] is True
+        assert made["metadata"]["generation"] == 1
 
 
 async def test_attack_20_no_variable_of_a_user_stands_in_place_of_ours(api: Api) -> None:  # noqa: F811

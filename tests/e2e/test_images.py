@@ -85,5 +85,9 @@ def test_what_an_image_is_made_of_starts(file: Path, tmp_path: Path) -> None:
     if "lc" in run:
         fetch = python("-m", "halimede.models", "--help")
         assert fetch.returncode == 0, fetch.stderr
+    if file.parent.name == "worker":
+        # what OTEL_EXPORTER_OTLP_ENDPOINT among the `env` of pods.json asks for
+        export = python("-c", "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace")
+        assert export.returncode == 0, export.stderr
     # nothing was written where the image would be read-only
     assert not list(root.rglob("__pycache__"))

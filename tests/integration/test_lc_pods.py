@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
@@ -196,3 +196,11 @@ async def test_logs_are_answered_with_what_to_use(node: Kubelet) -> None:
         address = topics.LOGS_REQUEST.at(node="edge0", client="operator-logs")
         reply = await requests.ask(address, LogsRequest(namespace="default", worker=POD), timeout_s=PATIENCE)
         assert f"kubectl logs --namespace default {POD}" in reply.body.error
+
+
+async def test_it_is_well_and_has_its_cache_before_any_pod(node: Kubelet) -> None:
+    """Kubelet kills a controller that says otherwise, and makes a cache that is not there: as root."""
+    await eventually(lambda: node.gm.presences, PATIENCE)
+    async with ClientSession() as session, session.get(f"{node.gm.presences[-1].http}/healthz") as answer:
+        assert (answer.status, await answer.json()) == (200, {"status": "ok", "checks": {"tasks": "ok"}})
+    assert node.cache.is_dir()

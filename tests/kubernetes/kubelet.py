@@ -257,5 +257,3 @@ async def until(what: str, done: Any, seconds: float = PATIENCE) -> Any:
             return found
         assert time.monotonic() < end, f"{what} did not happen within {seconds:.0f} s"
         await asyncio.sleep(0.05)
-
-

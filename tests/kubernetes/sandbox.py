@@ -234,7 +234,8 @@ def script(spec: Spec, folder: Path) -> Iterator[str]:
         yield f"mount -o remount,ro {root}"
     yield f": > {folder / 'started'}"
     groups = ["--groups", ",".join(map(str, spec.groups))] if spec.groups else ["--clear-groups"]
-    limits = ["setpriv", "--reuid", str(spec.user), "--regid", str(spec.group), *groups]
+    # the kernel forgets who shall not be outlived when the user changes
+    limits = [*dies_with_us(), "--reuid", str(spec.user), "--regid", str(spec.group), *groups]
     if spec.capabilities is not None:
         kept = ",".join(["-all", *(f"+{name.lower()}" for name in spec.capabilities)])
         limits += ["--bounding-set", kept, "--inh-caps", "-all"]

@@ -202,6 +202,8 @@ async def test_what_cannot_be_read_is_told_so_and_left_alone_and_can_still_be_de
 
             await eventually(said, PATIENCE)
             assert a.cluster.get(a.key("d", "datasets")) is None
+            assert a.cluster.exists(a.key("d", "datasets"), made["metadata"]["uid"])
+            assert not a.cluster.exists(a.key("d", "datasets"), "another uid")
 
             async def told() -> bool:
                 events = (await api.client.list("Event", api.namespace))["items"]
@@ -219,6 +221,7 @@ async def test_what_cannot_be_read_is_told_so_and_left_alone_and_can_still_be_de
                 return await api.client.find(path, api.namespace, "d") is None
 
             await eventually(gone, PATIENCE)
+            await eventually(lambda: not a.cluster.exists(a.key("d", "datasets"), made["metadata"]["uid"]), PATIENCE)
         finally:
             await api.install(strict)
 

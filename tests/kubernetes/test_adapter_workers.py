@@ -184,6 +184,23 @@ async def test_what_the_server_does_not_accept_is_refused_with_the_field(api: Ap
         assert a.cluster.failures == 1
 
 
+async def test_a_field_that_nobody_knows_is_refused_and_not_dropped(api: Api) -> None:
+    async with adapter(api) as a:
+        of = await a.service()
+        await a.cluster.ensure(deployment(of))
+        typo = deployment(of, "worker:2")
+        typo["spec"]["template"]["spec"]["tolerationz"] = []
+        for exists in (True, False):
+            with pytest.raises(
+                RefusedObjectError, match=r"unknown field \"spec\.template\.spec\.tolerationz\""
+            ) as caught:
+                await a.cluster.ensure(typo)
+            assert str(caught.value).startswith(f"Deployment {api.namespace}/{NAME}: ")
+            if exists:
+                await api.client.delete("Deployment", api.namespace, NAME)
+                await eventually(lambda: not a.cluster.workers(of.key).objects, PATIENCE)
+
+
 async def test_what_is_removed_goes_if_it_is_the_one_that_was_meant(api: Api) -> None:
     async with adapter(api) as a:
         of = await a.service()
@@ -197,17 +214,36 @@ async def test_what_is_removed_goes_if_it_is_the_one_that_was_meant(api: Api) ->
         await a.cluster.remove(ref, uid)
 
 
-async def test_pods_are_their_services_by_its_uid(api: Api) -> None:
+async def pod(a: Adapter, of: Stored, namespace: str) -> Body:
+    """One with the service's labels, of the service's Deployment or of one that is made as that."""
+    made = await a.api.client.find("Deployment", namespace, NAME)
+    if made is None:
+        body = deployment(of, replicas=0)
+        del body["metadata"]["ownerReferences"], body["metadata"]["namespace"]
+        made = await a.api.client.create("Deployment", namespace, body)
+    maker = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME, "uid": made["metadata"]["uid"]}
+    meta = {"name": "p1", "labels": labels(of.resource, "edge"), "ownerReferences": [{**maker, "controller": True}]}
+    return {
+        "metadata": meta,
+        "spec": {"nodeName": "edge0", "containers": [{"name": "worker", "image": "x"}]},
+    }
+
+
+async def test_pods_are_their_services_by_its_uid_in_its_namespace_if_a_deployment_made_them(api: Api) -> None:
     async with adapter(api) as a:
         of = await a.service()
-        body = {
-            "metadata": {"name": "p1", "labels": labels(of.resource, "edge")},
-            "spec": {"nodeName": "edge0", "containers": [{"name": "worker", "image": "x"}]},
-        }
+        elsewhere = await api.new_namespace()
+        await a.cluster.ensure(deployment(of, replicas=0))
+        await api.client.create("Pod", elsewhere, await pod(a, of, elsewhere))
+        body = await pod(a, of, api.namespace)
+        by_hand = copy.deepcopy(body)
+        by_hand["metadata"] |= {"name": "p0", "ownerReferences": []}
+        await api.client.create("Pod", api.namespace, by_hand)
         await api.client.create("Pod", api.namespace, body)
         await a.heard(WorkersChanged(of.key))
-        (pod,) = a.cluster.workers(of.key).pods
-        assert pod["spec"] == {"nodeName": "edge0"}
+        (found,) = a.cluster.workers(of.key).pods
+        assert (found["metadata"]["name"], found["metadata"]["namespace"]) == ("p1", api.namespace)
+        assert found["spec"] == {"nodeName": "edge0"}
         status = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
         await api.client.patch("Pod", api.namespace, "p1", status, "status")
         await eventually(lambda: a.cluster.workers(of.key).pods[0]["status"].get("phase") == "Running", PATIENCE)

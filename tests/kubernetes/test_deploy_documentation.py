@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.running import digits
 from tests.kubernetes.apiserver import Api, kind_of_server, on_double, on_server
 from tests.kubernetes.garbage import empty
-from tests.rendering import DEPLOY, ROOT, copy, documents, renderer
+from tests.rendering import DEPLOY, ROOT, copy, documents, render, renderer
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -43,8 +43,11 @@ def blocks(document: str, heading: str = "") -> list[str]:
     text = (ROOT / document).read_text()
     if heading:
         text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    found = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    return [body for language, body in found if not language]
+    return [body for language, body in fenced(text) if not language]
+
+
+def fenced(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def lines(document: str, heading: str = "") -> list[str]:
@@ -100,6 +103,12 @@ async def with_nodes(api: Api) -> Api:
     return api
 
 
+def example(document: str, word: str) -> str:
+    """Return the block of a file's text in which a word is."""
+    (found,) = (body for language, body in fenced((ROOT / document).read_text()) if language == "text" and word in body)
+    return found
+
+
 def runnable(found: list[str]) -> list[str]:
     return [line for line in found if line.startswith(("kubectl", "halimede certs")) and not line.startswith(ELSEWHERE)]
 
@@ -115,6 +124,10 @@ async def test_the_lines_of_the_deployment_guide(cluster: Api, tmp_path: Path) -
         wait = " --wait=false" if " delete -k" in line else ""
         said[line] = await typed(line + wait, tmp_path, cluster.kubeconfig)
     assert "digits" in said["kubectl get ji"]
+    (secrets,) = (text for line, text in said.items() if line.startswith("kubectl delete secret"))
+    assert {"halimede-gm", "halimede-lc", "halimede-broker", "halimede-edge-worker", "halimede-cloud-worker"} <= set(
+        re.findall(r'secret "([a-z-]+)" deleted', secrets)
+    )
     assert {line.split()[1] for line in said if line.startswith("kubectl")} >= {
         "apply", "create", "get", "describe", "label", "patch", "delete",
     }  # fmt: skip
@@ -135,7 +148,7 @@ def test_what_is_not_run_names_what_is_there() -> None:
     names = {(body["kind"].lower(), body["metadata"]["name"]) for body in documents(copy("mosquitto").read_text())}
     names |= {("deploy", name) for kind, name in names if kind == "deployment"}
     left = [line for line in lines("docs/deploy.md") if line.startswith(ELSEWHERE)]
-    assert len(left) >= 8
+    assert len(left) >= 9
     for line in left:
         words = shlex.split(line)
         if words[0] == "docker":
@@ -150,3 +163,28 @@ def test_what_is_not_run_names_what_is_there() -> None:
 def test_folders_that_documents_name_are_there(document: str) -> None:
     for path in re.findall(r"(?<!exec )\bdeploy/[a-z][a-z-]*(?:/[a-z-]+)*(?:\.[a-z]+)?", (ROOT / document).read_text()):
         assert (DEPLOY.parent / path).exists(), path
+
+
+def test_an_overlay_of_ones_own_gives_the_broker_another_address(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    own = tmp_path / "deploy" / "overlays" / "own"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(example("docs/deploy.md", "kind: Kustomization"))
+    found = {(body["kind"], body["metadata"]["name"]): body for body in documents(render(own))}
+    assert found["Service", "halimede-broker"]["spec"]["type"] == "LoadBalancer"
+    (told,) = (body["data"] for body in found.values() if body.get("data", {}).keys() >= {"node-broker"})
+    outside, inside = "mqtts://broker.example.com:8883", "mqtts://halimede-broker.halimede.svc:8883"
+    assert told == {"broker": inside, "node-broker": outside, "worker-broker": outside}
+
+
+async def test_the_site_of_a_place(tmp_path: Path) -> None:
+    (line,) = (line for line in lines("docs/deploy.md") if "certs init" in line and "--camera" in line)
+    *_, site = shlex.split(line)
+    nowhere = tmp_path / "kubeconfig"
+    await typed(line, tmp_path, nowhere)
+    with (tmp_path / site / "site.yaml").open("a") as file:
+        file.write(example("docs/deploy.md", "bridges:"))
+    await typed(f"halimede certs init {site}", tmp_path, nowhere)
+    conf = (tmp_path / site / "bridges" / "factory" / "broker" / "mosquitto.conf").read_text()
+    assert {text for text in conf.splitlines() if text.startswith("address ")} == {"address cloud.example.com:8883"}
+    assert "halimede-place-factory" in await typed(f"halimede certs secrets {site}", tmp_path, nowhere)

@@ -9,7 +9,7 @@ import pytest
 from halimede.names import Key
 from tests.integration.gm_world import MODELS, model
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.podstates import State, crash_loop, image_pull, running, unschedulable
+from tests.kubernetes.podstates import State, crash_loop, image_pull, pending, running, unschedulable
 from tests.kubernetes.world import world
 from tests.simulated import eventually
 
@@ -113,3 +113,39 @@ async def test_a_hand_that_deletes_or_edits_what_gm_made_changes_nothing_for_lon
             return bool(edge["spec"]["template"]["spec"]["nodeName"] == w.edge and cloud["spec"]["replicas"] == 1)
 
         await eventually(reverted, 20)
+
+
+async def test_an_edit_is_not_said_to_run_before_new_pods_do(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Running")
+        w.player.behave(pending, EDGE)
+        seen: set[tuple[str, int]] = set()
+        edited = w.service()
+        edited["spec"]["edgeWorker"]["deadlineMs"] = 500
+        await w.apply(edited)
+
+        async def judged() -> bool:
+            status = await w.status()
+            seen.add((status["phase"], status["observedGeneration"]))
+            return any(generation == 2 for _, generation in seen)
+
+        await eventually(judged, 20)
+        assert ("Running", 2) not in seen
+        w.player.behave(running, EDGE)
+        await w.reaches("Running", generation=2)
+
+
+async def test_pods_that_cannot_even_be_created_are_a_condition(api: Api) -> None:
+    async with world(api, play=False) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Pending", "WorkerNotUp")
+        failure = {
+            "type": "ReplicaFailure",
+            "status": "True",
+            "reason": "FailedCreate",
+            "message": "exceeded quota: small",
+        }
+        await api.client.patch("Deployment", w.namespace, EDGE, {"status": {"conditions": [failure]}}, "status")
+        status = await w.reaches("Pending", "FailedCreate")
+        assert "exceeded quota" in status["conditions"][-1]["message"]

@@ -60,7 +60,10 @@ async def test_what_a_rule_of_the_cluster_forbids_is_a_condition_and_heals_with_
         rule = control.fail(code, times=10**9, matches=lambda r: r.resource == "deployments" and r.verb == "create")
         await w.apply_all()
         status = await w.reaches("Pending", "NotAccepted")
-        assert f"({code})" in status["conditions"][-1]["message"]
+        message = status["conditions"][-1]["message"]
+        assert f"Deployment {w.namespace}/{EDGE}: " in message
+        assert f"({code})" not in message
+        assert "POST" not in message
         rule.end()
         await w.reaches("Running")
         assert rule.struck < 20

@@ -5,21 +5,16 @@ as the pods that our manifests and GM describe, run by small kubelets on nodes o
 from __future__ import annotations
 
 import asyncio
-import functools
-import hashlib
-import http.server
 import json
 import os
 import shutil
 import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from examples.digits import train
 from halimede import topics
@@ -29,8 +24,7 @@ from halimede.access.mosquitto import listener_lines
 from halimede.access.passwords import make_passwords
 from halimede.access.site import Site
 from halimede.bus import Delivery
-from halimede.bus.credentials import Credentials
-from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.mqtt import MqttBus
 from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Result, StatusDocument
 from services.broker import Broker
@@ -39,6 +33,7 @@ from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
 from tests.kubernetes.kubelet import Controllers, Kubelet, Pod, until
 from tests.kubernetes.sandbox import Network, dies_with_us
+from tests.kubernetes.surroundings import Gm, kubectl, served, sha256, user
 from tests.kubernetes.world import DEPLOY, definitions, documents, gm_rules, path_of
 from tests.ports import free_port
 
@@ -48,25 +43,10 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass
-class Gm:
-    """A GM as a process."""
-
-    identity: str
-    process: asyncio.subprocess.Process
-    log: Path
-
-    async def kill(self, number: signal.Signals) -> int:
-        """Send a signal and wait for its end; return the exit code."""
-        self.process.send_signal(number)
-        async with asyncio.timeout(30):
-            return await self.process.wait()
-
-
-@dataclass
 class Whole:
     """What a test has of it.
 
-    ``accepted``: ids of frames that a worker was there for; ``answers``: results by id; ``copies``: how often each came;
+    ``accepted``: ids of frames that a worker was there for; ``answers``: results by id; ``copies``: how often each;
     ``shown``: services with a status on the broker; ``downloads``: what the model server was asked for.
     """
 
@@ -127,6 +107,11 @@ class Whole:
     def exit_codes(self, pod: Pod) -> dict[str, int]:
         """Return those of a pod that has ended, by container; none while it has not."""
         return self.kubelets[pod.node].ended.get(pod.name, {})
+
+    def cache_owners(self) -> list[int]:
+        """Return who owns the model caches that there are."""
+        caches = (kubelet.root / f"var/lib/halimede/nodes/{name}/models" for name, kubelet in self.kubelets.items())
+        return [cache.stat().st_uid for cache in caches if cache.exists()]
 
     async def status(self, name: str) -> Body:
         """Return a service's status as `kubectl` shows it."""
@@ -200,6 +185,10 @@ class Whole:
                     body["spec"]["cloudWorker"]["template"]["spec"]["nodeSelector"] = {NODE: ""}
                 yield body
 
+    async def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """Run the real `kubectl` as the administrator; return what it prints."""
+        return await kubectl(self.api, *arguments, stdin=stdin)
+
     async def apply(self, *bodies: Body) -> None:
         """Create resources."""
         for body in bodies:
@@ -224,6 +213,15 @@ class Whole:
         """The names of the LCs' pods."""
         return {f"lc-{node}" for node in self.kubelets}
 
+    async def start_lcs(self) -> None:
+        """Start an LC on each node, as the DaemonSet of our manifests describes it."""
+        (daemons,) = (each for each in documents(DEPLOY / "base" / "lc.yaml") if each["kind"] == "DaemonSet")
+        template = daemons["spec"]["template"]
+        for node in self.kubelets:
+            meta = {"name": f"lc-{node}", "labels": template["metadata"]["labels"]}
+            body = {"metadata": meta, "spec": {**template["spec"], "nodeName": node}}
+            await self.api.client.create("Pod", self.namespace, body)
+
     async def stop_lcs(self) -> None:
         """Delete the LCs' pods, and see them end well."""
         running = [pod for node in self.kubelets for pod in self.pods(f"lc-{node}")]
@@ -233,13 +231,9 @@ class Whole:
         assert {self.exit_codes(pod)["lc"] for pod in running} == {0}
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 @asynccontextmanager
 async def whole(api: Api, home: Path, *, tls: bool = False) -> AsyncIterator[Whole]:
-    """Run everything but GM inside the block."""
+    """Run everything but GM and LCs inside the block."""
     digits()  # trains the models if need be
     for definition in definitions():
         await api.install(definition)
@@ -257,8 +251,10 @@ async def whole(api: Api, home: Path, *, tls: bool = False) -> AsyncIterator[Who
         (make_certificates if tls else make_passwords)(site, home / "site")
         port = free_port()
         rules = listener_lines(home / "site", tls=tls)
-        pods = [f"listener {port} {network.host}", *(rules if tls else ())]
-        await stack.enter_async_context(Broker(home / "broker", port=port, access=[*rules, *pods], secure=tls))
+        # these two hold for all listeners
+        own = [line for line in rules if not line.startswith(("acl_file", "password_file"))]
+        access = [*rules, f"listener {port} {network.host}", *own]
+        await stack.enter_async_context(Broker(home / "broker", port=port, access=access, secure=tls))
         broker = f"mqtt{'s' if tls else ''}://{network.host}:{port}"
         camera = await stack.enter_async_context(user(broker, home / "site", "cameras", CAMERAS[0]))
         viewer = await stack.enter_async_context(user(broker, home / "site", "consumers", "viewer"))
@@ -277,43 +273,13 @@ async def stopped(made: Whole) -> None:
 
 
 @asynccontextmanager
-async def user(broker: str, site: Path, kind: str, name: str) -> AsyncIterator[MqttBus]:
-    """Somebody of the site, connected."""
-    settings = MqttSettings.from_url(broker, credentials=Credentials(site / kind / name))
-    async with MqttBus(name, settings) as bus:
-        await bus.wait_connected(30)
-        yield bus
-
-
-@contextmanager
-def served(host: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """A web server with models; yield its address, and the paths that it was asked for."""
-    asked: list[str] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            super().do_GET()
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with http.server.ThreadingHTTPServer((host, 0), functools.partial(Handler, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://{host}:{server.server_address[1]}", asked
-        server.shutdown()
-
-
-@asynccontextmanager
 async def nodes(made: Whole, site: Site) -> AsyncIterator[None]:
-    """Kubelets with LCs, as the DaemonSet of our manifests describes them, and the controllers of a cluster."""
+    """Kubelets, the controllers of a cluster, and what our manifests have pods mount."""
     api, namespace = made.api, made.namespace
     for secret in secrets_of(site, made.home / "site", namespace=namespace, workers_in=[namespace]):
         await api.client.create("Secret", namespace, secret)
     addresses = {"metadata": {"name": "halimede"}, "data": {"node-broker": made.broker}}
     await api.client.create("ConfigMap", namespace, addresses)
-    (daemons,) = (each for each in documents(DEPLOY / "base" / "lc.yaml") if each["kind"] == "DaemonSet")
-    template = daemons["spec"]["template"]
     async with AsyncExitStack() as stack:
         for name in (*made.edges, made.cloud):
             await api.node(name, {EDGE: ""} if name in made.edges else {NODE: ""})
@@ -322,8 +288,5 @@ async def nodes(made: Whole, site: Site) -> AsyncIterator[None]:
             if name in made.edges:
                 (kubelet.root / "models").mkdir()
                 shutil.copy(train.FOLDER / "small.onnx", kubelet.root / "models")
-            spec = {**template["spec"], "nodeName": name}
-            meta = {"name": f"lc-{name}", "labels": template["metadata"]["labels"]}
-            await api.client.create("Pod", namespace, {"metadata": meta, "spec": spec})
         await stack.enter_async_context(Controllers(api.client, namespace, collects=not api.managed))
         yield

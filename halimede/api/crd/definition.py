@@ -45,6 +45,7 @@ def definition(kind: Kind) -> dict[str, Any]:
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [
                         {"name": c.name, "type": c.type, "jsonPath": c.path, "description": c.description}
+                        | ({"priority": 1} if c.wide else {})
                         for c in kind.columns
                     ],
                     "schema": {"openAPIV3Schema": _resource(kind)},

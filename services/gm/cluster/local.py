@@ -74,6 +74,11 @@ class LocalCluster:
         return True
 
     @property
+    def leads(self) -> bool:
+        """The store is locked for as long as it is open."""
+        return True
+
+    @property
     def failures(self) -> int:
         """Of the store."""
         return self._database.failures
@@ -95,6 +100,11 @@ class LocalCluster:
     def get(self, key: Key) -> Stored | None:
         """Return a resource."""
         return self._resources.get(key)
+
+    def exists(self, key: Key, uid: str) -> bool:
+        """Whether there is that very resource."""
+        stored = self._resources.get(key)
+        return stored is not None and stored.uid == uid
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
         """Return all resources (of one kind, of one namespace)."""

@@ -166,6 +166,10 @@ class Cluster(Protocol):
         """
 
     @property
+    def leads(self) -> bool:
+        """Whether no other GM can be at work now. Once it can, what is ours is its, such as our name on the bus."""
+
+    @property
     def identity(self) -> str:
         """Tells this source of truth from any other."""
 
@@ -184,6 +188,9 @@ class Cluster(Protocol):
 
     def get(self, key: Key) -> Stored | None:
         """Return a resource."""
+
+    def exists(self, key: Key, uid: str) -> bool:
+        """Whether there is that very resource, be it one that cannot be read."""
 
     def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
         """Return all resources (of one kind, of one namespace)."""

@@ -29,7 +29,7 @@ from services.gm.controllers.actions import (
 from services.gm.index import Entry, Roles
 from services.gm.nodes import Node
 from services.gm.status import conclude
-from services.gm.tally import Problem, Verdict
+from services.gm.tally import UPDATING, Problem, Verdict
 from services.gm.workloads.diff import differences
 from services.gm.workloads.objects import Built
 from services.gm.workloads.settings import PodSettings
@@ -127,9 +127,9 @@ def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
     if same(status, observed.status):
         return actions
     actions.append(WriteStatus(desired.key, status))
-    if observed.status is None or status.phase != observed.status.phase:
-        current = status.conditions[-1]
-        trouble = status.phase in {"Failed", "Degraded"}
+    current, before = status.conditions[-1], observed.status
+    if before is None or (status.phase, current.reason) != (before.phase, before.conditions[-1].reason):
+        trouble = status.phase in {"Failed", "Degraded"} and current.reason != UPDATING
         text = f"{current.reason}: {current.message}" if current.message else current.reason
         actions.append(Record("Warning" if trouble else "Normal", status.phase, str(desired.key), text))
     return actions

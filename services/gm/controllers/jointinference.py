@@ -18,6 +18,7 @@ from halimede.api.neptune import native, to_sedna
 from halimede.api.placement import matches, placements
 from halimede.messages import Status
 from halimede.names import Key
+from services.gm.cluster.port import Ref
 from services.gm.controllers.actions import Delivery, Keep, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.controllers.dataset import has
@@ -71,8 +72,10 @@ class JointInferenceController:
             missing = list(_missing(desired, observed))
         else:
             workers = observed.pods.workers
-            missing = [*built.problems, *observed.pods.troubles, *_nowhere(desired, observed)]
-            pods, wanted = read_pods(workers.objects, workers.pods), replicas(built, workers.objects)
+            missing = [*observed.pods.troubles, *built.problems, *_nowhere(desired, observed)]
+            # pods are measured by what there shall be: what is just being written is not in the cluster's memory yet
+            shall = {ref: {**workers.objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
+            pods, wanted = read_pods({**workers.objects, **shall}, workers.pods), replicas(built, workers.objects)
         return service_status(
             generation=desired.metadata.generation,
             shares=shares,

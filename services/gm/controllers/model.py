@@ -37,8 +37,7 @@ class ModelController:
         """Sum up the nodes that need it; pods fetch it themselves where there is no local controller."""
         generation = desired.metadata.generation
         summaries, verdicts = [], []
-        nodes = (observed.nodes.get(node) for node in observed.placed) if observed.as_pods else ()
-        uncontrolled = {node.name for node in nodes if node and not node.controlled}
+        uncontrolled = {node for node in observed.placed if observed.as_pods and not _controlled(node, observed)}
         for node in sorted(observed.placed.keys() - uncontrolled):
             summary, verdict = _on_node(node, generation, observed)
             summaries.append(summary)
@@ -58,6 +57,12 @@ class ModelController:
         summaries.sort(key=lambda s: s.phase == "Ready")
         status = Status(active=ready, failed=len(failed), nodes=summaries[:MAX_SHOWN_NODES])
         return conclude(status, verdict, observed.status, generation, observed.now)
+
+
+def _controlled(node: str, observed: Observed) -> bool:
+    """Whether there is somebody on a node who could bring a model ahead of time."""
+    known = observed.nodes.get(node)
+    return known is not None and known.controlled
 
 
 def _on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Verdict]:

@@ -8,6 +8,7 @@ unless every server that we support keeps it (``KEPT``): what people remove from
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -56,8 +57,12 @@ def holds(existing: Any, wanted: Any, field: str = "", parent: str = "") -> bool
         )
     if isinstance(wanted, list) and isinstance(existing, list):
         if field in NAMED:
-            # some element of them each: names may stand twice
-            return all(any(_named_alike(a, b) and holds(b, a, field, parent) for b in existing) for a in wanted)
+            there = _by_name(existing)
+            return all(
+                len(there[name]) >= len(ours)
+                and all(holds(b, a, field, parent) for a, b in zip(ours, there[name], strict=False))
+                for name, ours in _by_name(wanted).items()
+            )
         return len(existing) == len(wanted) and all(
             holds(b, a, field, parent) for a, b in zip(wanted, existing, strict=True)
         )
@@ -80,11 +85,16 @@ def _rounded(value: Fraction) -> int:
     return math.ceil(bounded) if bounded >= 0 else math.floor(bounded)
 
 
-def _named_alike(one: Any, other: Any) -> bool:
-    """Whether two elements are meant to be one."""
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return bool(one == other)
-    return one.get("name") == other.get("name") and one.get("mountPath") == other.get("mountPath")
+def _by_name(elements: list[Any]) -> dict[str, list[Any]]:
+    """Group elements that are meant to be one. A name may stand twice: which is which, their order tells.
+
+    Each element is looked at once: users write thousands of them, and everything else waits for us.
+    """
+    groups: dict[str, list[Any]] = defaultdict(list)
+    for element in elements:
+        known = isinstance(element, Mapping)
+        groups[repr((element.get("name"), element.get("mountPath"))) if known else ""].append(element)
+    return groups
 
 
 def _zero(value: Any) -> bool:

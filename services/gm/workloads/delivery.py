@@ -31,6 +31,10 @@ CONFINED: Body = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+#: the user of our images, and of the LC, whose cache it is: whatever a template says for its whole pod
+FETCHER_USER = 10001
+#: a download goes through memory in blocks, however large it is. Namespaces with a quota take no pod without these
+FETCHER_RESOURCES: Body = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 
 
@@ -113,7 +117,8 @@ def _fetcher(args: list[str], env: list[Body], mounts: list[Body], settings: Pod
         "args": [literal(arg) for arg in args],
         "env": [NODE_NAME, *env],
         "volumeMounts": mounts,
-        "securityContext": CONFINED,
+        "resources": FETCHER_RESOURCES,
+        "securityContext": {**CONFINED, "runAsUser": FETCHER_USER, "runAsGroup": FETCHER_USER},
         # what it printed last says why it failed
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }

@@ -16,7 +16,7 @@ from typing import Any
 
 from services.gm.cluster.port import Ref
 from services.gm.workloads.compare import holds
-from services.gm.workloads.identity import DIGEST, WORKER_TYPE, Body, owned_by
+from services.gm.workloads.identity import DIGEST, ROLES, Body, autoscaler_name, owned_by
 from services.gm.workloads.objects import Built
 from services.gm.workloads.wishes import Ensure, Remove
 
@@ -31,10 +31,14 @@ FOREIGN = "kubectl.kubernetes.io/"
 
 
 def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:
-    """Yield what is to be written and removed. What is being deleted is waited for."""
+    """Yield what is to be written and removed. What is being deleted is waited for.
+
+    All that we make and may come to want no more are autoscalers. Another object that names the service as its owner,
+    such as a copy of ours that somebody made by hand, is his own: GM may not delete it, and its service goes on.
+    """
     wanted = {Ref.of(body): body for body in built.objects}
     for ref, body in existing.items():
-        if ref not in wanted and owned_by(body, service_uid) and not _leaving(body) and _role(body) not in built.kept:
+        if ref not in wanted and not _leaving(body) and _is_unkept_autoscaler(ref, body, built, service_uid):
             yield Remove(ref, body["metadata"]["uid"])
     for ref, body in wanted.items():
         there = existing.get(ref)
@@ -77,5 +81,9 @@ def _leaving(body: Mapping[str, Any]) -> bool:
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
-def _role(body: Mapping[str, Any]) -> str:
-    return str((body["metadata"].get("labels") or {}).get(WORKER_TYPE, ""))
+def _is_unkept_autoscaler(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
+    """Whether it is an autoscaler that we have made for a role of which nothing is kept."""
+    if ref.kind != "HorizontalPodAutoscaler" or not owned_by(body, service_uid):
+        return False
+    owners = {owner["name"] for owner in body["metadata"]["ownerReferences"] if owner.get("uid") == service_uid}
+    return any(ref.name == autoscaler_name(name, role) for name in owners for role in ROLES if role not in built.kept)

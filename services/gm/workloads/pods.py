@@ -50,8 +50,19 @@ def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[s
     ``objects`` are the service's objects as the cluster has them.
     """
     deployments = dict(_deployments(objects))
-    views = (_view(pod, deployments) for pod in _present(pods))
-    return tuple(sorted((view for view in views if view), key=lambda view: (ROLES.index(view.role), view.name)))
+    views = [view for pod in _present(pods) if (view := _view(pod, deployments))]
+    views += _unmade(objects)
+    return tuple(sorted(views, key=lambda view: (ROLES.index(view.role), view.name)))
+
+
+def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
+    """Yield the pods that could not even be created (a quota, Pod Security, a webhook), as their Deployment tells."""
+    for ref, body in objects.items():
+        role = (_metadata(body).get("labels") or {}).get(WORKER_TYPE, "")
+        condition = _condition(body.get("status") or {}, "ReplicaFailure")
+        if ref.kind == "Deployment" and role in ROLES and condition.get("status") == "True":
+            reason, message = condition.get("reason") or "FailedCreate", _short(condition.get("message") or "")
+            yield PodView(role=role, name=ref.name, node="", phase="Pending", reason=reason, message=message)
 
 
 def places(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:

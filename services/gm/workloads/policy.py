@@ -1,8 +1,9 @@
 """What a template may ask of a node. Whoever may apply a service must not gain more by it than an operator has said.
 
-It follows Kubernetes' own Pod Security Standards: no namespace, privilege, port or folder of the host, no other service
-account. Folders and images go by lists of the operator's. Nothing is passed over or taken out in silence: a template
-that asks for more gets a problem that names the field, and no pod.
+It follows Kubernetes' own Pod Security Standards: no namespace, privilege, port or folder of the host; nor a service
+account, nor the token of one. Folders and images go by lists of the operator's. Nothing is passed over or taken out in
+silence: a template that asks for more gets a problem that names the field, and no pod. One thing is added instead:
+folders of the node are mounted read-only (template.py).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any
 from halimede.errors import InvalidFieldError
 from services.gm.tally import Problem
 from services.gm.workloads.pods import FETCH
-from services.gm.workloads.settings import PodSettings
+from services.gm.workloads.settings import PodSettings, plain_path
 
+#: a list of a pod or container has no more elements: real ones have dozens
+MOST = 1000
 #: our volumes begin like this: a template that could name them could mount the model cache of a whole node
 RESERVED = "halimede-"
 ASK = "remove it, or ask the operator to allow it"
@@ -41,10 +44,13 @@ def check_template(
         if not isinstance(given, list) or not all(isinstance(item, Mapping) for item in given):
             yield _problem("InvalidTemplate", f"{at}.spec.{name}", given, "write a list of mappings")
     yield from _check_metadata(metadata, f"{at}.metadata")
+    yield from _check_length(pod, "volumes", f"{at}.spec")
     yield from _check_volumes(pod, f"{at}.spec", settings)
     for name in ("initContainers", "containers"):
         for i, container in enumerate(_list(pod.get(name))):
             here = f"{at}.spec.{name}[{i}]"
+            for part in ("env", "volumeMounts", "volumeDevices"):
+                yield from _check_length(container, part, here)
             yield from _check_names(container, here)
             yield from check_image(f"{here}.image", _mapped(container.get("image"), table), settings)
             if not settings.privileged:
@@ -60,13 +66,22 @@ def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Pr
     """Yield a problem if a folder or file of the node may not be used."""
     parts = PurePosixPath(path).parts
     if path.startswith("/") and ".." not in parts:
-        # "//x" is "/x" for the kernel, and another root for PurePosixPath
-        plain = PurePosixPath("/", *parts[1:])
-        if any(plain.is_relative_to(PurePosixPath("/", *PurePosixPath(p).parts[1:])) for p in settings.host_paths):
+        plain = plain_path(path)
+        if above := [p for p in settings.writable_host_paths if plain_path(p) in plain.parents]:
+            fix = f"use {above[0]} itself: workers write there, so a link in it could lead anywhere on the node"
+            yield _problem("HostPathNotAllowed", field, path, f"{fix} (writableHostPaths in GM's settings for pods)")
             return
-    allowed = ", ".join(settings.host_paths)
-    fix = f"use a path below {allowed}" if allowed else "the operator allows no folder of a node"
+        if writable(path, settings) or any(plain.is_relative_to(plain_path(p)) for p in settings.host_paths):
+            return
+    ways = [f"a path below {', '.join(settings.host_paths)}"] if settings.host_paths else []
+    ways += settings.writable_host_paths
+    fix = f"use {' or '.join(ways)}" if ways else "the operator allows no folder of a node"
     yield _problem("HostPathNotAllowed", field, path, f"{fix} (hostPaths in GM's settings for pods)")
+
+
+def writable(path: str, settings: PodSettings) -> bool:
+    """Whether templates may mount a folder of the node so that they can write to it."""
+    return plain_path(path) in map(plain_path, settings.writable_host_paths)
 
 
 def check_image(field: str, image: object, settings: PodSettings) -> Iterator[Problem]:
@@ -100,8 +115,14 @@ def _check_metadata(metadata: Mapping[str, Any], at: str) -> Iterator[Problem]:
                     yield _not_allowed(f"{at}.annotations.{key}", value)
 
 
+def _check_length(within: Mapping[str, Any], name: str, at: str) -> Iterator[Problem]:
+    given = within.get(name)
+    if isinstance(given, list) and len(given) > MOST:
+        yield _problem("InvalidTemplate", f"{at}.{name}", f"{len(given)} elements", f"write at most {MOST}")
+
+
 def _check_pod(pod: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    for name in ("hostNetwork", "hostPID", "hostIPC", "ephemeralContainers"):
+    for name in ("hostNetwork", "hostPID", "hostIPC", "ephemeralContainers", "automountServiceAccountToken"):
         if pod.get(name):
             yield _not_allowed(f"{at}.{name}", pod[name])
     for name in ("serviceAccountName", "serviceAccount"):
@@ -125,6 +146,9 @@ def _check_container(container: Mapping[str, Any], at: str) -> Iterator[Problem]
     added = _mapping(security.get("capabilities")).get("add") or []
     if not isinstance(added, list) or not all(isinstance(a, str) and a in HARMLESS_CAPABILITIES for a in added):
         yield _not_allowed(f"{at}.securityContext.capabilities.add", added)
+    for i, mount in enumerate(_list(container.get("volumeMounts"))):
+        if mount.get("mountPropagation") not in (None, "", "None"):
+            yield _not_allowed(f"{at}.volumeMounts[{i}].mountPropagation", mount["mountPropagation"])
     for i, port in enumerate(_list(container.get("ports"))):
         if port.get("hostPort"):
             yield _not_allowed(f"{at}.ports[{i}].hostPort", port["hostPort"])
@@ -157,9 +181,13 @@ def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> It
         if (folder := volume.get("hostPath")) is not None:
             yield from check_host_path(f"{here}.hostPath.path", folder["path"], settings)
         yield from check_image(f"{here}.image", _mapping(volume.get("image")).get("reference"), settings)
+        if settings.privileged:
+            continue
         for kind in sorted(volume.keys() - VOLUMES):
-            if not settings.privileged:
-                yield _not_allowed(f"{here}.{kind}", volume[kind])
+            yield _not_allowed(f"{here}.{kind}", volume[kind])
+        for j, source in enumerate(_list(_mapping(volume.get("projected")).get("sources"))):
+            if token := source.get("serviceAccountToken"):
+                yield _not_allowed(f"{here}.projected.sources[{j}].serviceAccountToken", token)
 
 
 def _check_names(container: Mapping[str, Any], at: str) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from halimede import __version__
 from halimede.api.base import convert
 from halimede.bus.settings import MqttSettings
 from halimede.errors import InvalidFieldError
@@ -46,7 +47,9 @@ class PodSettings:
         pull_secrets: added to each pod's.
         edge_secret: what edge workers show the broker, a Secret in the service's namespace; likewise ``cloud_secret``.
         credentials: whether workers show the broker anything.
-        host_paths: folders of nodes that templates, Models and sources may use, and all below them; empty: none.
+        host_paths: folders of nodes that templates, Models and sources may read, and all below them; empty: none.
+        writable_host_paths: folders of nodes that templates may also write to. Nothing below them can be mounted: who
+            writes to a folder can put a link there, and the node follows it to whatever it names.
         allowed_images: beginnings of images that templates may use, beside ours; empty: all.
         node_cache: folder of every node with the model caches, where its LC has them; empty: pods do without.
         privileged: whether templates may ask for the host's namespaces, for privileges or for a service account.
@@ -57,8 +60,8 @@ class PodSettings:
 
     broker: str
     edge_broker: str = ""
-    worker_image: str = "halimede/worker"
-    fetcher_image: str = "halimede/lc"
+    worker_image: str = f"halimede/worker:{__version__}"
+    fetcher_image: str = f"halimede/lc:{__version__}"
     images: Mapping[str, str] = field(default_factory=dict)
     pull_policy: PullPolicy = ""
     pull_secrets: tuple[str, ...] = ()
@@ -66,6 +69,7 @@ class PodSettings:
     cloud_secret: str = "halimede-cloud-worker"  # noqa: S105  # a name
     credentials: bool = True
     host_paths: tuple[str, ...] = ()
+    writable_host_paths: tuple[str, ...] = ()
     allowed_images: tuple[str, ...] = ()
     node_cache: str = "/var/lib/halimede/nodes"
     privileged: bool = False
@@ -87,6 +91,7 @@ class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
     cloud_secret: Text | None = None
     credentials: bool | None = None
     host_paths: Many | None = None
+    writable_host_paths: Many | None = None
     allowed_images: Many | None = None
     node_cache: Annotated[str, Meta(max_length=1024)] | None = None
     privileged: bool | None = None
@@ -132,10 +137,23 @@ def _check(settings: PodSettings) -> None:
         check_name(f"pods.{first}{second.title()}", getattr(settings, name))
     for i, secret in enumerate(settings.pull_secrets):
         check_name(f"pods.pullSecrets[{i}]", secret)
-    for i, folder in enumerate(settings.host_paths):
-        _check_folder(f"pods.hostPaths[{i}]", folder)
+    folders = {f"pods.hostPaths[{i}]": folder for i, folder in enumerate(settings.host_paths)}
+    folders |= {f"pods.writableHostPaths[{i}]": folder for i, folder in enumerate(settings.writable_host_paths)}
     if settings.node_cache:
-        _check_folder("pods.nodeCache", settings.node_cache)
+        folders["pods.nodeCache"] = settings.node_cache
+    for at, folder in folders.items():
+        _check_folder(at, folder)
+    for at, folder in folders.items():
+        for writable in settings.writable_host_paths:
+            same = at == "pods.nodeCache" and plain_path(folder) == plain_path(writable)
+            if same or plain_path(writable) in plain_path(folder).parents:
+                fix = f"choose another: workers write to {writable} (writableHostPaths), and could put a link there"
+                raise InvalidFieldError(at, folder, fix)
+
+
+def plain_path(path: str) -> PurePosixPath:
+    """Return an absolute path as the kernel reads it: for it ``//x`` is ``/x``, for PurePosixPath another root."""
+    return PurePosixPath("/", *PurePosixPath(path).parts[1:])
 
 
 def _check_folder(at: str, folder: str) -> None:

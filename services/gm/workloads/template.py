@@ -20,12 +20,17 @@ from services.gm.tally import Problem
 from services.gm.workloads import identity
 from services.gm.workloads.delivery import CONFINED, DATA, NODE_NAME, Delivery, literal, mounted
 from services.gm.workloads.identity import TEMPLATE, Body
+from services.gm.workloads.policy import writable
 from services.gm.workloads.settings import PodSettings
 
 STATE = "/var/lib/halimede/state"
+#: it holds a few kilobytes
+STATE_SIZE = "16Mi"
 BROKER = "/etc/halimede/broker"
 #: where Sedna's cloud workers listen
 BIG_MODEL_PORT = 5000
+#: the name of the port with health and metrics
+METRICS = "metrics"
 #: of the time that a pod has to stop, what a worker may use; the rest is for Kubernetes
 GRACE_SHARE = 0.8
 WORKER_NAME: Body = {"name": "WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
@@ -37,6 +42,7 @@ def pod_template(
     """Return the template of a role's pods, with the mark of its content as a label."""
     given = _pruned(place.worker.template)
     pod: Body = given["spec"]
+    _protect_node(pod, settings)
     volumes, mounts = _volumes(place, settings)
     worker: Body = pod["containers"][0]
     worker["name"] = worker.get("name") or "worker"
@@ -73,6 +79,25 @@ def _complete(pod: Body, place: Placement, settings: PodSettings) -> None:
         pod["serviceAccountName"] = account
     if pulled := [*pod.get("imagePullSecrets", []), *({"name": name} for name in settings.pull_secrets)]:
         pod["imagePullSecrets"] = _once(pulled)
+
+
+def _protect_node(pod: Body, settings: PodSettings) -> None:
+    """Mount folders of the node read-only unless the operator says otherwise.
+
+    Who writes to one can put a link there and mount, as a path below it, whatever the link leads to. A template's
+    ``subPath`` is no such way: the kubelet resolves it within the volume.
+    """
+    folders = {
+        v["name"] for v in pod.get("volumes", []) if "hostPath" in v and not writable(v["hostPath"]["path"], settings)
+    }
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        mounts = container.get("volumeMounts")
+        for mount in mounts if isinstance(mounts, list) else ():
+            if isinstance(mount, dict) and str(mount.get("name")) in folders:
+                mount["readOnly"] = True
+                if mount.get("mountPropagation") in (None, "", "None") and mount.get("recursiveReadOnly") != "Enabled":
+                    # file systems that the node has mounted below the folder would stay writable
+                    mount["recursiveReadOnly"] = "IfPossible"
 
 
 def _marked(service: Resource[Any], role: identity.Role, metadata: Mapping[str, Any], pod: Body) -> Body:
@@ -137,6 +162,8 @@ def _make_ours(container: Body, pod: Mapping[str, Any], role: identity.Role, set
     """Complete a container of our own image. It runs our own worker unless it has a command."""
     if settings.pull_policy:
         container.setdefault("imagePullPolicy", settings.pull_policy)
+    # what it printed last says why it failed
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     # what the user said for the whole pod stands; a container's own would go before it
     whole = pod.get("securityContext") or {}
     ours = {name: value for name, value in CONFINED.items() if name not in whole}
@@ -147,11 +174,24 @@ def _make_ours(container: Body, pod: Mapping[str, Any], role: identity.Role, set
         return
     args = container.get("args") or []
     container["args"] = args if args[:1] == [role] else [role, *args]
-    if all(variable.get("name") != "HALIMEDE_HTTP" for variable in container.get("env") or []):
+    given = {variable.get("name") for variable in container.get("env") or []} | settings.env.keys()
+    if "HALIMEDE_HTTP" not in given:
         alive = {"httpGet": {"path": "/healthz", "port": settings.port}, "periodSeconds": 10, "timeoutSeconds": 5}
         container.setdefault("livenessProbe", {**alive, "initialDelaySeconds": 10, "failureThreshold": 6})
         ready = {"httpGet": {"path": "/readyz", "port": settings.port}, "periodSeconds": 5, "timeoutSeconds": 5}
         container.setdefault("readinessProbe", ready)
+        if not pod.get("hostNetwork"):  # there it would be a port of the node, of which each has one
+            _name_port(container, settings)
+
+
+def _name_port(container: Body, settings: PodSettings) -> None:
+    """Say where the metrics are, for what looks for ports by their name."""
+    ports = container.get("ports") or []
+    if isinstance(ports, list) and all(
+        isinstance(port, Mapping) and port.get("containerPort") != settings.port and port.get("name") != METRICS
+        for port in ports
+    ):
+        container["ports"] = [*ports, {"name": METRICS, "containerPort": settings.port, "protocol": "TCP"}]
 
 
 def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
@@ -161,7 +201,7 @@ def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
 
 def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[Body]]:
     """Return the worker's volumes and mounts beside those of its model."""
-    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {}}]
+    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": STATE_SIZE}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
     if settings.credentials:
         secret = settings.edge_secret if place.role == "edge" else settings.cloud_secret

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from halimede.access.bridge import address
 from halimede.access.certs import make_certificates
 from halimede.access.grants import grants
 from halimede.access.passwords import look, make_passwords
@@ -13,6 +14,8 @@ from halimede.access.site import POOLS, Principal, Site, read_site
 from halimede.errors import InvalidFieldError
 from halimede.topic import Role
 
+#: names of a site's broker, of which a bridge takes the first
+BROKER = ["broker.example.com", "localhost"]
 BRIDGE = {"name": "factory", "nodes": ["edge0"]}
 
 
@@ -44,7 +47,7 @@ def test_their_credentials_come_and_go_with_the_site(make: object, tmp_path: Pat
 
 
 def test_a_place_that_is_gone_leaves_no_keys(tmp_path: Path) -> None:
-    site = read_site({"nodes": ["edge0"], "bridges": [BRIDGE]})
+    site = read_site({"broker": BROKER, "nodes": ["edge0"], "bridges": [BRIDGE]})
     assert {"bridge.factory", "broker.factory"} <= set(make_certificates(site, tmp_path).made)
     assert (tmp_path / "bridges" / "factory" / "broker" / "tls.key").exists()
     report = make_certificates(Site(nodes=["edge0"]), tmp_path)
@@ -53,7 +56,8 @@ def test_a_place_that_is_gone_leaves_no_keys(tmp_path: Path) -> None:
 
 
 def test_a_place_with_passwords_knows_those_who_connect_there(tmp_path: Path) -> None:
-    site = read_site({"nodes": ["edge0", "cloud0"], "passwords": True, "pools": True, "bridges": [BRIDGE]})
+    users = {"nodes": ["edge0", "cloud0"], "passwords": True, "pools": True}
+    site = read_site({"broker": BROKER, **users, "bridges": [BRIDGE]})
     make_passwords(site, tmp_path)
     there = (tmp_path / "bridges" / "factory" / "broker" / "passwords").read_text()
     names = {line.split(":")[0] for line in there.splitlines()}
@@ -86,10 +90,32 @@ def test_looking_at_passwords_finds_what_does_not_serve(tmp_path: Path) -> None:
 )
 def test_a_bridge_that_cannot_be_is_refused_by_field(bridge: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidFieldError) as refused:
-        read_site({"nodes": ["edge0"], "bridges": [bridge]})
+        read_site({"broker": BROKER, "nodes": ["edge0"], "bridges": [bridge]})
     assert str(refused.value).startswith(field)
 
 
 def test_a_node_is_behind_one_bridge() -> None:
     with pytest.raises(InvalidFieldError, match="behind the bridge factory already"):
-        read_site({"nodes": ["edge0"], "bridges": [BRIDGE, {**BRIDGE, "name": "shop"}]})
+        read_site({"broker": BROKER, "nodes": ["edge0"], "bridges": [BRIDGE, {**BRIDGE, "name": "shop"}]})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LocalHost", "me.localhost", "ip6-localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1",
+     "0.0.0.0", "::"],
+)  # fmt: skip
+def test_a_place_whose_bridge_would_lead_back_to_itself_is_refused(host: str) -> None:
+    with pytest.raises(InvalidFieldError) as refused:
+        read_site({"broker": [host, "broker.example.com"], "nodes": ["edge0"], "bridges": [BRIDGE]})
+    assert str(refused.value).startswith("site.broker[0]: ")
+    assert host in str(refused.value)
+    # behind a name that leads there it may stand, and first where there is no bridge
+    assert (
+        address(read_site({"broker": ["10.1.0.7", host], "nodes": ["edge0"], "bridges": [BRIDGE]})) == "10.1.0.7:8883"
+    )
+    assert read_site({"broker": [host], "nodes": ["edge0"]}).broker == [host]
+
+
+def test_a_site_that_names_no_broker_has_none_that_a_place_could_reach() -> None:
+    with pytest.raises(InvalidFieldError, match=r"^site\.broker\[0\]: 'localhost' "):
+        read_site({"nodes": ["edge0"], "bridges": [BRIDGE]})

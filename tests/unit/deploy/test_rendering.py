@@ -80,6 +80,10 @@ def test_components_can_be_added(name: str) -> None:
         folder.rmdir()
     monitors = [body for body in found if body["kind"] in {"ServiceMonitor", "PodMonitor"}]
     assert len(monitors) == 3
+    # by the names of ports: what a number means is up to a pod's template, and `targetPort` is on its way out
+    asked = {body["metadata"]["name"]: body["spec"] for body in monitors}
+    ports = {name: [e["port"] for e in s.get("endpoints") or s["podMetricsEndpoints"]] for name, s in asked.items()}
+    assert ports == {"halimede-gm": ["http"], "halimede-lc": ["http"], "halimede-workers": ["metrics"]}
     pod = one(found, "DaemonSet", "halimede-lc")["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["broker"] == {"name": "broker", "hostPath": {"path": "/etc/halimede/broker", "type": "Directory"}}
@@ -184,6 +188,14 @@ def test_two_global_managers_keep_apart_and_one_stays() -> None:
     assert gm["replicas"] == 2
     assert gm["template"]["spec"]["affinity"]["podAntiAffinity"]
     assert one(found, "PodDisruptionBudget", "halimede-gm")["spec"]["minAvailable"] == 1
+
+
+def test_how_pods_are_replaced_is_said() -> None:
+    """What the API server would fill in is said: `apply` finds a difference in a half-said strategy each time."""
+    for body in everything():
+        if body["kind"] in WORKLOADS:
+            strategy = body["spec"].get("strategy", body["spec"].get("updateStrategy", {"type": ""}))
+            assert "type" in strategy, body["metadata"]["name"]
 
 
 def test_what_is_not_named_is_denied() -> None:

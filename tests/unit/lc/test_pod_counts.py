@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halimede import histogram
-from halimede.messages import Histogram, TaskInfo
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.messages import Histogram, TaskInfo, WorkerInfo
+from halimede.names import Key
 from services.lc.folders import Worker
-from services.lc.podcounts import KEPT, MAX_LIVE
+from services.lc.plan import Plan, Standing
+from services.lc.podcounts import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, PodCounts
+from services.lc.podrows import PodRecord
+from services.lc.pods import MAX_LEFT, Pods
 from services.lc.store import Store
-from tests.integration.lc_world import HELMET, service
+from tests.integration.lc_world import HELMET, SERVICES, service
 from tests.simulated import eventually, simulated
 from tests.unit.lc.pods_world import CLOUD, PODS, counted, model, named, ready, says, world
 
@@ -31,6 +37,65 @@ async def test_the_counts_of_a_replaced_pod_stay(tmp_path: Path) -> None:
         info = node.gm.statuses[HELMET].output.task_info  # type: ignore[union-attr]
         assert info
         assert info.queued == 1  # of the one that runs
+
+
+@simulated
+async def test_a_pod_that_was_silent_is_not_counted_twice(tmp_path: Path) -> None:
+    """However many others came and went meanwhile, and over a restart of the controller."""
+    async with world(tmp_path) as node:
+        async with node.lc():
+            await node.gm.insert(model(), service())
+            await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+            await says(node, PODS[0], number=100)
+            await node.gm.reaches(HELMET, "Running")
+            await asyncio.sleep(40)
+            await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+            for pod in PODS[1 : KEPT + 10]:
+                await says(node, pod, number=1)
+                await says(node, pod, "completed", number=1)
+            others = KEPT + 9
+            await eventually(lambda: counted(node) == 100 + others)
+            await asyncio.sleep(10)
+            await says(node, PODS[0], number=101)
+            await eventually(lambda: counted(node) == 101 + others)
+            await asyncio.sleep(40)
+        async with node.lc():
+            await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+            for pod in PODS[KEPT + 10 : 2 * KEPT + 20]:
+                await says(node, pod, "completed", number=1)
+                others += 1
+            await asyncio.sleep(10)
+            await says(node, PODS[0], number=102)
+            await eventually(lambda: counted(node) == 102 + others)
+
+
+def gone(counts: PodCounts, number: int, status: Any, now: float) -> list[Worker]:
+    """Let pods speak once and go."""
+    first = len(counts.pods)
+    pods = [Worker("default", f"pod-{n}") for n in range(first, first + number)]
+    for pod in pods:
+        info = WorkerInfo(name=pod.name, namespace="default", owner_name="helmet", status=status)
+        assert counts.hear(pod, "edge", info, now)
+        counts.end(pod)
+    return pods
+
+
+def test_names_are_given_up_in_the_end() -> None:
+    counts = PodCounts()
+    silent = gone(counts, KEPT + 3, "running", now=0)
+    assert counts.surplus(RETURNS_S) == []
+    assert counts.surplus(RETURNS_S + 1) == silent[:3]
+    completed = gone(counts, KEPT + 2, "completed", now=5)
+    assert counts.surplus(10) == completed[:2]  # not those that spoke before them, and may again
+
+
+def test_a_flood_of_silent_pods_takes_a_bounded_place() -> None:
+    counts = PodCounts()
+    silent = gone(counts, MAX_GONE, "running", now=0)
+    completed = gone(counts, 5, "completed", now=1)
+    assert counts.surplus(2) == completed
+    gone(counts, 5, "running", now=2)
+    assert counts.surplus(2) == [*completed, *silent[:5]]
 
 
 @simulated
@@ -92,6 +157,54 @@ async def test_roles_are_added_up_as_on_any_node(tmp_path: Path) -> None:
 
 
 @simulated
+async def test_a_service_that_leaves_and_comes_back_goes_on_counting(tmp_path: Path) -> None:
+    """Its pod has moved to another node and back."""
+    async with world(tmp_path) as node:
+        async with node.lc():
+            await node.gm.insert(model(), service())
+            await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+            await says(node, PODS[0], number=10)
+            await eventually(lambda: counted(node) == 10)
+            await node.gm.delete(HELMET, "u1", generation=0)
+            await node.gm.forgotten(HELMET)
+        async with node.lc():
+            await node.gm.insert(service())
+            await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
+            assert counted(node) == 10
+            await says(node, PODS[1], number=5)
+            await eventually(lambda: counted(node) == 15)
+
+
+@simulated
+async def test_services_that_left_long_ago_are_forgotten(tmp_path: Path) -> None:
+    async with ready(tmp_path) as node:
+        for n in range(MAX_LEFT + 2):
+            await node.gm.insert(service(f"s{n}", uid=f"u-{n}"))
+            await says(node, PODS[0], number=1, owner=f"s{n}", owner_uid=f"u-{n}")
+            key = Key(SERVICES, "default", f"s{n}")
+            await eventually(lambda key=key: key in node.gm.statuses and node.gm.statuses[key].workers)
+            await node.gm.delete(key, f"u-{n}", generation=0)
+            await node.gm.forgotten(key)
+        await asyncio.sleep(10)
+    with Store(node.config.folders.store) as store:
+        assert {owner[1] for owner, _, _ in store.pods.found} == {f"u-{n}" for n in range(2, MAX_LEFT + 2)}
+
+
+@simulated
+async def test_what_a_pod_said_last_is_told_before_its_service_is_forgotten(tmp_path: Path) -> None:
+    async with ready(tmp_path) as node:
+        await says(node, PODS[0], number=10)
+        await eventually(lambda: counted(node) == 10)
+        await says(node, PODS[0], number=12)
+        await node.gm.delete(HELMET, "u1", generation=0)
+        await node.gm.forgotten(HELMET)
+        told = [status for _, key, status in node.gm.history if key == HELMET and status is not None]
+        assert told[-1].output is not None
+        assert told[-1].output.task_info is not None
+        assert told[-1].output.task_info.inference_number == 12
+
+
+@simulated
 async def test_a_forgotten_service_leaves_no_counts(tmp_path: Path) -> None:
     async with ready(tmp_path) as node:
         await says(node, PODS[0], number=10)
@@ -108,6 +221,20 @@ async def test_a_forgotten_service_leaves_no_counts(tmp_path: Path) -> None:
         await asyncio.sleep(10)
     with Store(node.config.folders.store) as store:
         assert [(owner[1], worker) for owner, worker, _ in store.pods.found] == [("u2", PODS[1])]
+
+
+async def test_what_a_full_disk_keeps_is_forgotten_later(tmp_path: Path) -> None:
+    info = WorkerInfo(name=PODS[0].name, namespace="default", owner_name="helmet", role="edge", status="running")
+    with Store(tmp_path / "store") as store:
+        store.pods.write([((HELMET, "u1"), PODS[0], PodRecord(info))])
+    with Store(tmp_path / "store") as store:
+        pods = Pods("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, lambda _: None)
+        pods.adopt()
+        plan = Plan((), (), {}, {HELMET: Standing(HELMET, "u2", 1)})
+        for refuse in (True, False):
+            store._db.execute(f"PRAGMA query_only = {int(refuse)}")  # SQLite says no, as on a full disk
+            pods.carry_out(plan)
+            assert store._db.execute("SELECT count(*) FROM pods").fetchone() == (int(refuse),)
 
 
 @simulated

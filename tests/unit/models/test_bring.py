@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -123,6 +124,33 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert out.read_bytes() == BODY
     assert not (out.parent / OWN_CACHE).exists()
     assert capfd.readouterr().err.count("without the node's cache") == 1
+
+
+def readable(path: Path, uid: int) -> bool:
+    """Say whether another user can read a file."""
+    code = (
+        f"import os, pathlib; os.setgid({uid}); os.setuid({uid}); print(len(pathlib.Path({str(path)!r}).read_bytes()))"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_other_users_can_read_it_with_and_without_a_cache(usable: bool, origin: Origin) -> None:
+    """The worker's uid is not the fetcher's. pytest's own folders let nobody pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        out, cache = home / "downloads" / "models.example" / "deep" / "small.onnx", home / "cache"
+        if not usable:
+            cache.touch()
+        arguments = ["--url", url(origin), "--cache", str(cache), "--out", str(out)]
+        subprocess.run([sys.executable, "-m", "halimede.models", *arguments], cwd=ROOT, check=True, timeout=60)
+        assert modes(out) == (0o444, 0o755)
+        assert modes(out.parent) == (0o755, 0o755)
+        assert [path.name for path in out.parent.iterdir()] == ["small.onnx"]
+        if os.geteuid() == 0:
+            assert readable(out, 65534)
+            assert not any(readable(path, 65534) for path in cache.rglob("sha256/*"))
 
 
 def test_temporary_failures_are_tried_again(origin: Origin, out: Path, tmp_path: Path) -> None:

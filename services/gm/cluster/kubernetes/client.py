@@ -127,9 +127,11 @@ class KubernetesClient:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    async def create(self, api: Api, namespace: str, body: Object, *, timeout_s: float | None = None) -> Object:
-        """Create an object. Raises AlreadyExistsError."""
-        return await self._write("POST", api, namespace, body=body, timeout_s=timeout_s)
+    async def create(
+        self, api: Api, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
+    ) -> Object:
+        """Create an object; ``strict``: a field that nobody knows is refused. Raises AlreadyExistsError."""
+        return await self._write("POST", api, namespace, query=_query(strict), body=body, timeout_s=timeout_s)
 
     async def patch(
         self,
@@ -139,12 +141,12 @@ class KubernetesClient:
         body: Object,
         *,
         subresource: str = "",
+        strict: bool = False,
         timeout_s: float | None = None,
     ) -> Object:
         """Merge ``body`` into an object. With ``metadata.resourceVersion`` or ``uid`` in it: raises StaleError."""
-        return await self._write(
-            "PATCH", api, namespace, name, subresource, body=body, kind=MERGE_PATCH, timeout_s=timeout_s
-        )
+        at, query = (api, namespace, name, subresource), _query(strict)
+        return await self._write("PATCH", *at, query=query, body=body, kind=MERGE_PATCH, timeout_s=timeout_s)
 
     async def delete(self, api: Api, namespace: str, name: str, *, uid: str) -> None:
         """Delete this very object; what it owns follows. Raises NotFoundError, StaleError (another uid)."""
@@ -244,6 +246,11 @@ class KubernetesClient:
     def _told(self, error: ApiError) -> ApiError:
         self.trouble = str(error) if isinstance(error, UnavailableError) else ""
         return error
+
+
+def _query(strict: bool) -> Mapping[str, str]:  # noqa: FBT001
+    """Return how what is not known is taken: refused, or dropped without a word."""
+    return {"fieldValidation": "Strict"} if strict else {}
 
 
 def _pause(error: ApiError) -> float | None:

@@ -99,6 +99,11 @@ class KubernetesCluster:
         return await self._elector.overtake(epoch)
 
     @property
+    def leads(self) -> bool:
+        """Whether the Lease is ours, by our own clock."""
+        return self._elector.leading
+
+    @property
     def identity(self) -> str:
         """Of the Lease: whoever leads by it has the same resources."""
         return self._elector.uid
@@ -125,6 +130,10 @@ class KubernetesCluster:
         """Return a resource."""
         return self._customs.claims.get(key)
 
+    def exists(self, key: Key, uid: str) -> bool:
+        """Whether there is such a resource, be it that it cannot be read or does not have the key."""
+        return self._customs.claims.find(key, uid) is not None
+
     def seconds(self, key: Key) -> tuple[Stored, ...]:
         """Return those of the other group that came later."""
         return self._customs.claims.seconds(key)
@@ -136,7 +145,7 @@ class KubernetesCluster:
     def workers(self, key: Key) -> Workers:
         """Return what is owned by the resource that has that key."""
         stored = self.get(key)
-        return self._made.of(stored.uid) if stored else Workers()
+        return self._made.of(key.namespace, stored.uid) if stored else Workers()
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
         """Ask for those that were not asked for just now."""
@@ -249,8 +258,8 @@ class KubernetesCluster:
             return {"apiVersion": NODES.version, "kind": NODES.kind, "name": node.name, "uid": node.uid}, ""
         with contextlib.suppress(InvalidFieldError):
             key = Key.parse(about)
-            if named := self._customs.claims.named(key):
-                return _reference(named), ""
+            if first := self._customs.claims.first(key):
+                return _reference(first), ""
         lease = {
             "apiVersion": LEASES.version,
             "kind": LEASES.kind,

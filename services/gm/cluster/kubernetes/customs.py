@@ -1,7 +1,7 @@
 """The custom resources: read by one informer a kind, written under the version that was seen.
 
 What cannot be read, or stands behind another object of the same name, is left alone but for two things: its status says
-why it cannot be read, and our finalizer does not keep it from being deleted.
+why, and our finalizer does not keep it from being deleted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.claims import Claims
 from services.gm.cluster.kubernetes.client import KubernetesClient
-from services.gm.cluster.kubernetes.errors import NotFoundError
+from services.gm.cluster.kubernetes.errors import NotFoundError, StaleError, worded
 from services.gm.cluster.kubernetes.fence import Leadership, check_leading
-from services.gm.cluster.kubernetes.informer import Informer
+from services.gm.cluster.kubernetes.informer import Informer, Item
 from services.gm.cluster.kubernetes.names import Object, resources
 from services.gm.cluster.kubernetes.objects import Custom, custom, finalizer_patch, status_patch
+from services.gm.cluster.kubernetes.pauses import Pauses
 from services.gm.cluster.port import FINALIZER, ConflictError, Stored, utc_now
 from services.gm.controllers.base import same
 from services.gm.status import conclude
 from services.gm.tally import Verdict
 from services.gm.workqueue import WorkQueue
 
-INVALID = "Invalid"
+INVALID, CONFLICT = "Invalid", "NameConflict"
 
 
 class Customs:
@@ -47,7 +48,8 @@ class Customs:
         self.claims = Claims(announce, self.left.add)
         #: one write of ours at a time for each object, by uid: the next then knows what the last has made of it
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._by_api = {api: Informer(client, api, partial(custom, api), self.claims.changed) for api in resources()}
+        self._pauses = Pauses()
+        self._by_api = {api: Informer(client, api, partial(custom, api), self._changed) for api in resources()}
 
     @property
     def informers(self) -> Iterator[Informer[Custom]]:
@@ -89,30 +91,52 @@ class Customs:
             if found.held:
                 await self._release(found)
         elif found.problem:
-            verdict, earlier = Verdict("Failed", INVALID, found.problem), found.status
-            status = conclude(earlier or Status(), verdict, earlier, found.generation, utc_now())
-            if not same(status, earlier):
-                await self._write_status(found, status)
-                self._tell(INVALID, found, found.problem)
+            await self._explain(found, INVALID, found.problem)
+        elif (first := self.claims.first(found.key)) and first.problem:  # of others the reconciler says so
+            text = f"{first.api.version} {found.key} has that name already and cannot be read: mend or delete it"
+            await self._explain(found, CONFLICT, text)
+
+    async def _explain(self, found: Custom, reason: str, text: str) -> None:
+        earlier = found.status
+        status = conclude(earlier or Status(), Verdict("Failed", reason, text), earlier, found.generation, utc_now())
+        if not same(status, earlier):
+            await self._write_status(found, status)
+            self._tell(reason, found, text)
 
     async def _write_status(self, found: Custom, status: Status) -> None:
         await self._patch(found, status_patch(status, found.version, found.written), "status")
 
     async def _patch(self, found: Custom, patch: Object, subresource: str = "") -> None:
         """Patch a resource as it was seen, and take the answer in so that the next look is not behind it."""
-        check_leading(self._leadership)
-        api = found.api
         try:
-            answer = await self._client.patch(api, found.namespace, found.name, patch, subresource=subresource)
+            answer = await self._send(found, patch, subresource)
         except NotFoundError as error:
             raise ConflictError(f"{found.key} has just been deleted") from error
-        self._by_api[api].learn(answer, found.version)
+        self._by_api[found.api].learn(answer, found.version)
+
+    async def _send(self, found: Custom, patch: Object, subresource: str = "") -> Object:
+        """Patch a resource as it was seen. It cannot be read again on its own: its watch has to catch up."""
+        check_leading(self._leadership)
+        if self._pauses.hold(found.uid):
+            raise ConflictError(f"{found.key} has changed, and how is not known yet")
+        try:
+            with worded(f"{found.api.kind} {found.namespace}/{found.name}"):
+                api, at = found.api, (found.namespace, found.name)
+                return await self._client.patch(api, *at, patch, subresource=subresource)
+        except StaleError:
+            if self.claims.find(found.key, found.uid) is found:
+                self._pauses.lengthen(found.uid)
+            raise
+
+    def _changed(self, old: Item[Custom] | None, new: Item[Custom] | None, ours: bool) -> None:  # noqa: FBT001
+        if old is not None:  # be it that our own write has succeeded
+            self._pauses.end(old.uid)
+        self.claims.changed(old, new, ours)
 
     async def _release(self, found: Custom) -> None:
-        check_leading(self._leadership)
         informer, left = self._by_api[found.api], [name for name in found.finalizers if name != FINALIZER]
         try:
-            answer = await self._client.patch(found.api, found.namespace, found.name, finalizer_patch(found, left))
+            answer = await self._send(found, finalizer_patch(found, left))
         except NotFoundError:
             left = []
         if left:

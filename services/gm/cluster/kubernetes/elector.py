@@ -75,6 +75,9 @@ class Elector:
         self._seen_at = 0.0
         self._highest = 0
         self._deadline = 0.0
+        #: why we cannot even try to lead; empty when somebody else leads, or all is well
+        self.trouble = ""
+        self._troubled_at = 0.0
         self._writing = asyncio.Lock()
 
     @property
@@ -91,6 +94,11 @@ class Elector:
     def leading(self) -> bool:
         """Whether nobody else can be leading now."""
         return self._mine is not None and asyncio.get_running_loop().time() < self._deadline
+
+    @property
+    def troubled_s(self) -> float:
+        """For how long we have not been able to try."""
+        return asyncio.get_running_loop().time() - self._troubled_at if self.trouble else 0.0
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Wait until we lead, then run ``work`` to its end.
@@ -140,17 +148,22 @@ class Elector:
         told = ""
         while True:
             try:
-                if await self._try_to_begin():
-                    log.info("leads", lease=self.name, identity=self.identity, epoch=self.epoch)
-                    return
-                trouble = f"{self._seen.holder} leads" if self._seen else ""
+                began, trouble = await self._try_to_begin(), ""
+                why = f"{self._seen.holder} leads" if self._seen else ""
             except (StaleError, AlreadyExistsError):
-                trouble = "somebody was faster"
+                began, trouble, why = False, "", "somebody was faster"
             except ApiError as error:
-                trouble = str(error)
-            if trouble != told:
-                log.info("waits to lead", lease=self.name, identity=self.identity, why=trouble)
-                told = trouble
+                began, trouble, why = False, str(error), str(error)
+            if trouble and not self.trouble:
+                self._troubled_at = asyncio.get_running_loop().time()
+            self.trouble = trouble
+            if began:
+                log.info("leads", lease=self.name, identity=self.identity, epoch=self.epoch)
+                return
+            if why != told:
+                say = log.warning if trouble else log.info
+                say("waits to lead", lease=self.name, identity=self.identity, why=why)
+                told = why
             await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _try_to_begin(self) -> bool:

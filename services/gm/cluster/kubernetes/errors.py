@@ -6,17 +6,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from typing import Self
 
 import msgspec
+import structlog
 
 from halimede.errors import HalimedeError, hide_secrets
 from services.gm.cluster.port import ConflictError, NotAcceptedError
+
+log = structlog.get_logger()
 
 #: characters of the server's own words that are shown: they name the field
 MAX_MESSAGE = 1000
 #: seconds; a server that asks for more is asked again nevertheless
 MAX_RETRY_AFTER = 30.0
+#: how the server begins to say that what a patch makes of an object is none: with all of the object, then why
+_PATCHED = re.compile(r'\A[^{]* is invalid: patch: Invalid value: "(?:[^"\\]|\\.)*": (?=\S)', re.DOTALL)
 
 
 class ApiError(HalimedeError):
@@ -26,7 +33,15 @@ class ApiError(HalimedeError):
         self.status = status
         text = hide_secrets(message[: 2 * MAX_MESSAGE])
         shown = text if text.isprintable() else " ".join(text.split())
-        super().__init__(f"{what}: {shown[:MAX_MESSAGE]} ({status})" if status else f"{what}: {shown[:MAX_MESSAGE]}")
+        #: the server's own words
+        self.message = shown[:MAX_MESSAGE]
+        super().__init__(f"{what}: {self.message} ({status})" if status else f"{what}: {self.message}")
+
+    def about(self, what: str) -> Self:
+        """Return the same for users: about that thing, without how it was called and answered."""
+        told = type(self)(what, 0, self.message)
+        told.status = self.status
+        return told
 
 
 class NotFoundError(ApiError):
@@ -61,6 +76,16 @@ class UnavailableError(ApiError):
         super().__init__(what, status, message)
 
 
+@contextlib.contextmanager
+def worded(about: object) -> Iterator[None]:
+    """Have what is not accepted said for users, about what they know. The log has the call and the answer's code."""
+    try:
+        yield
+    except (ForbiddenError, RefusedObjectError) as error:
+        log.info("not accepted", object=str(about), error=str(error))
+        raise error.about(str(about)) from error
+
+
 _by_status: dict[int, type[ApiError]] = {
     400: RefusedObjectError,
     401: ForbiddenError,
@@ -91,7 +116,9 @@ def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) ->
     told = _Status()
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a proxy in between answers in plain text
         told = msgspec.json.decode(body, type=_Status)
-    message = told.message or body[:MAX_MESSAGE].decode(errors="replace") or "no reason given"
+    message = (
+        _PATCHED.sub("", told.message, count=1) or body[:MAX_MESSAGE].decode(errors="replace") or "no reason given"
+    )
     if status == 409 and told.reason == "AlreadyExists":
         return AlreadyExistsError(what, status, message)
     if status in _by_status:

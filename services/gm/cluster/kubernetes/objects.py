@@ -27,6 +27,8 @@ POD_METADATA = (
     "ownerReferences",
 )  # fmt: skip
 POD_STATUS = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
+#: what makes pods of a Deployment: most clusters have a ReplicaSet in between
+MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
 CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
 
 
@@ -132,16 +134,31 @@ def finalizer_patch(of: Custom, finalizers: Collection[str]) -> Object:
 
 
 def service_of(body: Object) -> tuple[Key, str] | None:
-    """Return the service that an object or a pod is there for, and that service's uid."""
-    metadata = body["metadata"]
-    namespace, labels = metadata.get("namespace", ""), metadata.get("labels") or {}
-    for owner in metadata.get("ownerReferences") or ():
-        for kind in kinds():
-            if owner.get("controller") and (kind.api_version, kind.kind) == (owner["apiVersion"], owner["kind"]):
-                return Key(kind.plural, namespace, owner["name"]), owner["uid"]
-    if labels.get(NAME) and labels.get(UID):
-        return Key(PLURAL, namespace, labels[NAME]), labels[UID]
+    """Return the service that controls an object, in the object's own namespace, and that service's uid."""
+    if (owner := _controller(body)) is None:
+        return None
+    for kind in kinds():
+        if (kind.api_version, kind.kind) == (owner["apiVersion"], owner["kind"]):
+            return Key(kind.plural, body["metadata"].get("namespace", ""), owner["name"]), owner["uid"]
     return None
+
+
+def service_of_pod(body: Object) -> tuple[Key, str] | None:
+    """Return the service that a pod says it is of, and that service's uid: only if a Deployment has made the pod.
+
+    Anybody who may make pods may copy labels, so they count within their namespace alone (see ``Made``).
+    """
+    owner, labels = _controller(body), body["metadata"].get("labels") or {}
+    if owner is None or (owner["apiVersion"], owner["kind"]) not in MAKERS:
+        return None
+    if labels.get(NAME) and labels.get(UID):
+        return Key(PLURAL, body["metadata"].get("namespace", ""), labels[NAME]), labels[UID]
+    return None
+
+
+def _controller(body: Object) -> Object | None:
+    """Return the reference to what manages an object. It is always in the object's namespace."""
+    return next((each for each in body["metadata"].get("ownerReferences") or () if each.get("controller")), None)
 
 
 def _status(raw: object) -> Status | None:

@@ -25,7 +25,9 @@ def merge(old: Object, patch: Object) -> Object:
         if value is None:
             new.pop(field, None)
         else:
-            new[field] = merge(new.get(field) or {}, value) if isinstance(value, dict) else value
+            known = new.get(field)
+            mine = known if isinstance(known, dict) else {}
+            new[field] = merge(mine, value) if isinstance(value, dict) else value
     return new
 
 
@@ -71,7 +73,9 @@ class Shelf:
             raise NotFoundError("get", 404, "there is none")
         return copy.deepcopy(self.objects[namespace, name])
 
-    async def create(self, api: Api, namespace: str, body: Object, *, timeout_s: float | None = None) -> Object:
+    async def create(
+        self, api: Api, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
+    ) -> Object:
         await self._call("create", timeout_s)
         if (namespace, body["metadata"]["name"]) in self.objects:
             raise AlreadyExistsError("create", 409, "there is one")
@@ -79,7 +83,15 @@ class Shelf:
         return self._keep("ADDED", body)
 
     async def patch(
-        self, api: Api, namespace: str, name: str, body: Object, *, timeout_s: float | None = None
+        self,
+        api: Api,
+        namespace: str,
+        name: str,
+        body: Object,
+        *,
+        subresource: str = "",
+        strict: bool = False,
+        timeout_s: float | None = None,
     ) -> Object:
         await self._call("patch", timeout_s)
         if (namespace, name) not in self.objects:

@@ -7,9 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.gm.cluster.kubernetes.elector import MAX_EPOCH, Elector, LeadershipLostError
 from services.gm.cluster.kubernetes.errors import ForbiddenError
+from services.gm.operator import waiting_health
 from tests.simulated import eventually, simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
 
@@ -257,3 +259,34 @@ async def test_a_candidate_outlasts_a_server_that_is_away() -> None:
         await asyncio.sleep(120)
         shelf.down = False
         await eventually(lambda: a.working, timeout_s=2.0)
+
+
+@simulated
+async def test_a_candidate_says_why_it_cannot_try_and_for_how_long_but_not_that_another_leads() -> None:
+    shelf = Shelf()
+    async with candidates(shelf, "a") as (a,):
+        await eventually(lambda: a.working)
+        async with candidates(shelf, "b") as (b,):
+            with capture_logs() as logs:
+                await asyncio.sleep(60)
+            assert (b.elector.trouble, b.elector.troubled_s) == ("", 0.0)
+            assert [(each["log_level"], each["why"]) for each in logs] == [("info", "a leads")]
+            health = waiting_health(b.elector)
+            assert health.report(readiness=True)[0]
+            shelf.errors = [ForbiddenError("GET leases x/y", 403, "no right")] * 1000
+            with capture_logs() as logs:
+                await asyncio.sleep(20)
+            told = [each for each in logs if each["event"] == "waits to lead" and each["identity"] == "b"]
+            assert [(each["log_level"], each["why"]) for each in told] == [
+                ("warning", "GET leases x/y: no right (403)")
+            ]
+            assert b.elector.trouble == "GET leases x/y: no right (403)"
+            assert health.report(readiness=True)[0], "an API server may start anew"
+            await asyncio.sleep(15)
+            assert 30.0 <= b.elector.troubled_s <= 40.0
+            well, checks = health.report(readiness=True)
+            assert (well, checks["lease"]) == (False, b.elector.trouble)
+            assert health.report(readiness=False)[0], "starting it again would not help"
+            shelf.errors = []
+            await eventually(lambda: not b.elector.trouble, timeout_s=3.0)
+            assert health.report(readiness=True)[0]

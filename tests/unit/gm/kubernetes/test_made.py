@@ -1,4 +1,6 @@
-"""A server that makes something else of what it is asked for, as admission webhooks do, is not asked for ever."""
+"""What belongs to whom, and servers that are ahead of their watches, refuse, or make something else of what they are
+asked for, as admission webhooks do.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
+from halimede.names import Key
+from services.gm.cluster.kubernetes.errors import ForbiddenError, RefusedObjectError, StaleError
 from services.gm.cluster.kubernetes.made import Made
-from services.gm.cluster.kubernetes.names import DEPLOYMENTS, Object
+from services.gm.cluster.kubernetes.names import DEPLOYMENTS, PODS, Api, Object
+from services.gm.cluster.port import ConflictError, NotAcceptedError
+from services.gm.workloads.identity import NAME, UID
 from tests.simulated import simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
 
@@ -49,9 +57,9 @@ def deployment(image: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def made_on(shelf: Shelf) -> AsyncIterator[Made]:
-    made = Made(shelf, lambda _: None)  # type: ignore[arg-type]
-    [informer] = [each for each in made.informers if each.api == DEPLOYMENTS]
+async def made_on(shelf: Shelf, api: Api = DEPLOYMENTS, announced: list[Key] | None = None) -> AsyncIterator[Made]:
+    made = Made(shelf, (announced if announced is not None else []).append)  # type: ignore[arg-type]
+    [informer] = [each for each in made.informers if each.api == api]
     task = asyncio.create_task(informer.run())
     await informer.synced.wait()
     yield made
@@ -87,3 +95,100 @@ async def test_it_is_asked_for_again_once_the_object_has_changed() -> None:
         assert writes(shelf) == 2
         [container] = shelf.objects["default", "d"]["spec"]["template"]["spec"]["containers"]
         assert container["image"] == "a"
+
+
+@simulated
+async def test_an_object_that_is_ahead_of_its_watch_is_read_once_and_then_brought() -> None:
+    shelf = Shelf()
+    shelf.silent = True
+    async with made_on(shelf) as made:
+        await made.ensure(deployment("a"))
+        shelf.put("d", metadata={"generation": 2})
+        before = len(shelf.calls)
+        with pytest.raises(ConflictError):
+            await made.ensure(deployment("b"))
+        await made.ensure(deployment("b"))
+        assert shelf.calls[before:] == ["patch", "get", "patch"]
+        assert "image': 'b'" in str(shelf.objects["default", "d"])
+
+
+@simulated
+async def test_a_conflict_is_nothing_else_when_the_object_cannot_be_read_again() -> None:
+    shelf = Shelf()
+    async with made_on(shelf) as made:
+        await made.ensure(deployment("a"))
+        shelf.errors = [StaleError("PATCH", 409, "changed"), ForbiddenError("GET", 403, "no right to get")]
+        with pytest.raises(ConflictError, match="changed"):
+            await made.ensure(deployment("b"))
+        assert not shelf.errors
+
+
+@pytest.mark.parametrize("kind", [RefusedObjectError, ForbiddenError])
+def test_what_is_not_accepted_is_said_of_the_object_and_not_of_the_call(kind: type[RefusedObjectError]) -> None:
+    @simulated
+    async def run() -> None:
+        shelf = Shelf()
+        async with made_on(shelf) as made:
+            await asyncio.sleep(1)  # it watches by then
+            shelf.errors = [kind("POST deployments default", 422, "spec.replicas: too many")]
+            with pytest.raises(NotAcceptedError) as caught:
+                await made.ensure(deployment("a"))
+            assert str(caught.value) == "Deployment default/d: spec.replicas: too many"
+            assert isinstance(caught.value, kind)
+            assert caught.value.status == 422
+
+    run()
+
+
+def pod(name: str, namespace: str, owner: str) -> Object:
+    controller = {"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o", "controller": True}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"{namespace}-{name}",
+            "labels": {NAME: "helmet", UID: "u"},
+            "ownerReferences": [controller] if owner else [],
+        }
+    }
+
+
+@simulated
+async def test_pods_count_in_their_services_namespace_alone_and_if_a_deployment_made_them() -> None:
+    shelf, announced = Shelf(), list[Key]()
+    for body in (pod("p1", "shop", "ReplicaSet"), pod("p2", "shop", "Deployment")):
+        shelf._keep("ADDED", body)
+    async with made_on(shelf, PODS, announced) as made:
+        announced.clear()
+        for body in (
+            pod("p1", "attacker", "ReplicaSet"),
+            pod("p3", "attacker", "ReplicaSet"),
+            pod("p4", "shop", ""),
+            pod("p5", "shop", "Job"),
+        ):
+            shelf._keep("ADDED", body)
+        await asyncio.sleep(1)
+        assert {each["metadata"]["uid"] for each in made.of("shop", "u").pods} == {"shop-p1", "shop-p2"}
+        assert {key.namespace for key in announced} == {"attacker"}
+        shelf._log("DELETED", shelf.objects.pop(("attacker", "p1")))
+        await asyncio.sleep(1)
+        assert len(made.of("shop", "u").pods) == 2
+
+
+@simulated
+async def test_objects_count_in_their_services_namespace_alone_and_if_it_controls_them() -> None:
+    shelf = Shelf()
+    labels = {"app.kubernetes.io/managed-by": "halimede", NAME: "helmet", UID: "u"}
+    copied: dict[str, Any] = {
+        "theirs": {"namespace": "attacker"},
+        "labels-alone": {"namespace": "shop", "ownerReferences": None},
+        "owned": {"namespace": "shop", "ownerReferences": [{**OWNER, "controller": False}]},
+        "ours": {"namespace": "shop"},
+    }
+    for name, metadata in copied.items():
+        body = deployment("a")
+        body["metadata"] |= {"name": name, "uid": name, "labels": labels, **metadata}
+        shelf._keep("ADDED", body)
+    async with made_on(shelf) as made:
+        assert [ref.name for ref in made.of("shop", "u").objects] == ["ours"]
+        assert [ref.name for ref in made.of("attacker", "u").objects] == ["theirs"]

@@ -11,6 +11,7 @@ from services.gm.cluster.kubernetes.objects import (
     custom,
     finalizer_patch,
     service_of,
+    service_of_pod,
     status_patch,
     trimmed_pod,
 )
@@ -144,8 +145,12 @@ def test_an_object_belongs_to_its_controller_a_pod_to_the_service_of_its_labels(
     assert service_of({"metadata": {**metadata, "ownerReferences": [{**owner, "controller": False}]}}) is None
     replica_set = {**owner, "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "helmet-1", "uid": "r"}
     labels = {"jointinferenceservice.sedna.io/name": "helmet", "jointinferenceservice.sedna.io/uid": "u"}
-    assert service_of({"metadata": {**metadata, "ownerReferences": [replica_set], "labels": labels}}) == (key, "u")
-    assert service_of({"metadata": {**metadata, "ownerReferences": [replica_set]}}) is None
+    pod = {"metadata": {**metadata, "ownerReferences": [replica_set], "labels": labels}}
+    assert service_of(pod) is None
+    assert service_of_pod(pod) == (key, "u")
+    assert service_of_pod({"metadata": {**metadata, "ownerReferences": [replica_set]}}) is None
+    assert service_of_pod({"metadata": {**metadata, "labels": labels}}) is None
+    assert service_of_pod({"metadata": {**metadata, "ownerReferences": [owner], "labels": labels}}) is None
     assert DEPLOYMENTS.kind == "Deployment"
 
 

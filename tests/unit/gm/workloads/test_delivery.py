@@ -45,7 +45,15 @@ def test_a_model_of_the_web_is_downloaded_through_the_nodes_cache() -> None:
     volumes = {v["name"]: v for v in pod(built(service(), small))["volumes"]}
     assert volumes["halimede-cache"]["hostPath"] == {"path": "/var/lib/halimede/nodes", "type": "DirectoryOrCreate"}
     assert found["securityContext"]["runAsNonRoot"] is True
+    assert found["resources"] == {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
     assert {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in found["env"]
+
+
+@pytest.mark.parametrize("user", [0, 2000])
+def test_the_fetcher_is_who_the_cache_belongs_to_whoever_the_pod_is(user: int) -> None:
+    spec = pod(built(service(edge=template(securityContext={"runAsUser": user, "runAsGroup": user}))))
+    confined = spec["initContainers"][0]["securityContext"]
+    assert (confined["runAsUser"], confined["runAsGroup"], confined["runAsNonRoot"]) == (10001, 10001, True)
 
 
 def test_a_site_may_do_without_a_cache_on_its_nodes() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.gm.cluster.port import Ref
-from services.gm.workloads.pods import PodView, read_pods
+from services.gm.workloads.pods import PodView, places, read_pods
 from tests.unit.gm.workloads.world import built, container, service, template
 
 SIDECAR = {"name": "agent", "image": "x"}  # its status comes first: the kubelet sorts by name
@@ -170,6 +170,16 @@ def test_pods_on_their_way_out_and_those_of_others_do_not_count() -> None:
     assert read_pods(OBJECTS, [leaving, foreign]) == ()
 
 
+def test_a_pod_on_its_way_out_is_still_somewhere() -> None:
+    leaving = pod(worker(RUNNING), name="old", deletionTimestamp="2026-01-01T00:00:00Z")
+    elsewhere = pod(worker(RUNNING), name="new")
+    elsewhere["spec"]["nodeName"] = "edge1"
+    nowhere = pod({"phase": "Pending"}, role="cloud")
+    nowhere["spec"] = {}
+    assert places([leaving, elsewhere, nowhere]) == {"edge": {"edge0", "edge1"}}
+    assert places([elsewhere]) == {"edge": {"edge1"}}
+
+
 def test_they_come_by_role_and_name() -> None:
     pods = [pod(role="cloud", name="a"), pod(name="c"), pod(name="b")]
     assert [(view.role, view.name) for view in read_pods(OBJECTS, pods)] == [
@@ -183,3 +193,17 @@ def test_messages_are_bounded_and_keep_their_end() -> None:
     view = seen({"phase": "Failed", "reason": "Evicted", "message": "x" * 5000 + " the end"})
     assert len(view.message) < 1100
     assert view.message.endswith("the end")
+
+
+def test_pods_that_cannot_be_made_are_told_by_their_deployment() -> None:
+    said = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: small"}
+    failing = {ref: {**body, "status": {"conditions": [said]}} for ref, body in OBJECTS.items()}
+    views = read_pods(failing, [pod(worker(RUNNING), name="old")])
+    assert [(view.role, view.name, view.reason) for view in views] == [
+        ("edge", "helmet-deployment-edge", "FailedCreate"),
+        ("edge", "old", ""),
+        ("cloud", "helmet-deployment-cloud", "FailedCreate"),
+    ]
+    assert views[0].message == "exceeded quota: small"
+    over = {**said, "status": "False"}
+    assert read_pods({ref: {**body, "status": {"conditions": [over]}} for ref, body in OBJECTS.items()}, []) == ()

@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from halimede import __version__
 from halimede.errors import InvalidFieldError
 from services.gm.workloads.settings import PodSettings, parse, read
 
 BROKER = {"broker": "mqtts://broker:8883"}
 EVERYTHING: dict[str, Any] = {
-    **BROKER, "edgeBroker": "mqtts://place:8883", "workerImage": "r/w:1", "fetcherImage": "r/l:1", "images": {"tensorflow:1.18": "r/tf"},
-    "pullPolicy": "Always", "pullSecrets": ["key"], "edgeSecret": "e", "cloudSecret": "c", "credentials": False,
-    "hostPaths": ["/data"], "allowedImages": ["r/"], "nodeCache": "", "privileged": True, "port": 9200,
-    "env": {"OTEL_SERVICE_NAME": "x"},
+    **BROKER, "edgeBroker": "mqtts://place:8883", "workerImage": "r/w:1", "fetcherImage": "r/l:1",
+    "images": {"tensorflow:1.18": "r/tf"}, "pullPolicy": "Always", "pullSecrets": ["key"], "edgeSecret": "e",
+    "cloudSecret": "c", "credentials": False, "hostPaths": ["/data"], "writableHostPaths": ["/out"],
+    "allowedImages": ["r/"], "nodeCache": "", "privileged": True, "port": 9200, "env": {"OTEL_SERVICE_NAME": "x"},
 }  # fmt: skip
 
 
@@ -34,6 +35,12 @@ def test_everything_can_be_said() -> None:
     assert [f.name for f in fields(plain) if getattr(settings, f.name) == getattr(plain, f.name)] == []
     assert settings.images == {"tensorflow:1.18": "r/tf"}
     assert settings.host_paths == ("/data",)
+
+
+def test_images_are_of_our_own_version() -> None:
+    settings = parse(BROKER, {})
+    images = (settings.worker_image, settings.fetcher_image)
+    assert images == (f"halimede/worker:{__version__}", f"halimede/lc:{__version__}")
 
 
 def test_the_environment_goes_before_the_file() -> None:
@@ -54,6 +61,11 @@ def test_the_environment_goes_before_the_file() -> None:
         ({"hostPaths": ["data"]}, "pods.hostPaths[0]"),
         ({"hostPaths": ["/data", "/a/../b"]}, "pods.hostPaths[1]"),
         ({"hostPaths": "/data"}, "pods.hostPaths"),
+        ({"writableHostPaths": ["out"]}, "pods.writableHostPaths[0]"),
+        ({"writableHostPaths": ["/out", "//out/x"]}, "pods.writableHostPaths[1]"),
+        ({"writableHostPaths": ["/out"], "hostPaths": ["/data", "/out/x"]}, "pods.hostPaths[1]"),
+        ({"writableHostPaths": ["/var/lib/halimede/nodes/"]}, "pods.nodeCache"),
+        ({"writableHostPaths": ["/var/lib"]}, "pods.nodeCache"),
         ({"allowedImages": [""]}, "pods.allowedImages[0]"),
         ({"nodeCache": "var"}, "pods.nodeCache"),
         ({"edgeSecret": "A b"}, "pods.edgeSecret"),

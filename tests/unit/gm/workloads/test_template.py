@@ -107,7 +107,8 @@ def test_the_template_is_kept_whole() -> None:
     for name in ("image", "command", "resources", "livenessProbe", "envFrom", "securityContext"):
         assert worker[name] == first[name]
     assert "readinessProbe" not in worker, "nobody knows what a foreign image can bear"
-    assert worker["volumeMounts"][0] == {"name": "data", "mountPath": "/d"}
+    mount = {"name": "data", "mountPath": "/d", "readOnly": True, "recursiveReadOnly": "IfPossible"}
+    assert worker["volumeMounts"][0] == mount
     assert spec["volumes"][0] == whole["spec"]["volumes"][0]
     assert made["metadata"]["annotations"] == {"note": "b"}
     assert made["metadata"]["labels"]["team"] == "a"
@@ -122,7 +123,7 @@ def test_what_a_pod_gets_beside() -> None:
     assert (spec["nodeName"], spec["restartPolicy"], spec["automountServiceAccountToken"]) == ("edge0", "Always", False)
     volumes = {v["name"]: v for v in spec["volumes"]}
     assert volumes["halimede-broker"]["secret"] == {"secretName": "halimede-edge-worker"}
-    assert volumes["halimede-state"]["emptyDir"] == {}
+    assert volumes["halimede-state"]["emptyDir"] == {"sizeLimit": "16Mi"}
     mounts = {m["mountPath"]: m for m in worker["volumeMounts"]}
     assert mounts["/etc/halimede/broker"]["readOnly"] is True
     assert mounts["/downloads"]["readOnly"] is True
@@ -130,7 +131,8 @@ def test_what_a_pod_gets_beside() -> None:
     assert "halimede-cache" not in {m["name"] for m in worker["volumeMounts"]}, "the cache is the node's"
     secret = {v["name"]: v for v in pod(built(), "cloud")["volumes"]}["halimede-broker"]
     assert secret["secret"] == {"secretName": "halimede-cloud-worker"}
-    kept = pod(built(service(edge=template(automountServiceAccountToken=True))))
+    privileged = replace(SETTINGS, privileged=True)
+    kept = pod(built(service(edge=template(automountServiceAccountToken=True)), settings=privileged))
     assert kept["automountServiceAccountToken"] is True
 
 
@@ -149,6 +151,26 @@ def test_without_an_image_it_is_our_worker_with_probes_and_no_rights() -> None:
     assert pod(built(service(edge=template({**OURS, "args": ["edge"]}))))["containers"][0]["args"] == ["edge"]
 
 
+def test_what_our_worker_says_at_its_end_is_shown_and_its_metrics_have_a_port() -> None:
+    def worker(first: dict[str, Any], **of_pod: Any) -> dict[str, Any]:
+        settings = replace(SETTINGS, privileged=True)
+        found: dict[str, Any] = pod(built(service(edge=template(first, **of_pod)), settings=settings))["containers"][0]
+        return found
+
+    metrics = {"name": "metrics", "containerPort": 9101, "protocol": "TCP"}
+    assert worker(OURS)["ports"] == [metrics]
+    assert worker(OURS)["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert worker({**OURS, "terminationMessagePolicy": "File"})["terminationMessagePolicy"] == "File"
+    other = {"name": "x", "containerPort": 5000}
+    assert worker({**OURS, "ports": [other]})["ports"] == [other, metrics]
+    for theirs in ({"containerPort": 9101}, {"name": "metrics", "containerPort": 1}):
+        assert worker({**OURS, "ports": [theirs]})["ports"] == [theirs]
+    assert "ports" not in worker(OURS, hostNetwork=True), "it would be a port of the node"
+    assert not worker(container()).keys() & {"ports", "terminationMessagePolicy"}, "it is the user's program"
+    command = worker({**OURS, "command": ["python", "mine.py"]})
+    assert (command["terminationMessagePolicy"], command.get("ports")) == ("FallbackToLogsOnError", None)
+
+
 def test_what_the_user_says_of_our_own_container_stands() -> None:
     first = {**OURS, "securityContext": {"readOnlyRootFilesystem": False}, "readinessProbe": {"tcpSocket": {"port": 1}}}
     first["env"] = [{"name": "HALIMEDE_HTTP", "value": "off"}]
@@ -157,6 +179,10 @@ def test_what_the_user_says_of_our_own_container_stands() -> None:
     assert "runAsNonRoot" not in worker["securityContext"]
     assert worker["readinessProbe"] == {"tcpSocket": {"port": 1}}
     assert "livenessProbe" not in worker, "nothing would answer it"
+    assert "ports" not in worker
+    off = replace(SETTINGS, env={"HALIMEDE_HTTP": "off"})
+    worker = pod(built(service(edge=template({})), settings=off))["containers"][0]
+    assert not worker.keys() & {"livenessProbe", "readinessProbe", "ports"}
 
 
 def test_a_command_on_our_own_image_is_the_users_program() -> None:

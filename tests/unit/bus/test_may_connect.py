@@ -1,0 +1,30 @@
+"""A client that may not go by its id any more does not connect: it would take another's connection away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from halimede.bus.linked import LAST_BACKOFF
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.errors import DisconnectedError
+from tests.simulated import eventually, simulated
+
+
+@simulated
+async def test_one_that_lost_its_connection_and_may_not_connect_leaves_the_id_to_another() -> None:
+    broker, may = MemoryBroker(), True
+    old, new = MemoryBus("gm", broker), MemoryBus("gm", broker)
+    old.may_connect = lambda: may
+    async with old:
+        await old.wait_connected(10)
+        may = False
+        async with new:
+            await new.wait_connected(10)
+            await asyncio.sleep(60)
+            assert (old.connected, new.connected, new.stats.connects) == (False, True, 1)
+            with pytest.raises(DisconnectedError, match="may be another client's"):
+                await old.wait_connected(1)
+        may = True
+        await eventually(lambda: old.connected, 2 * LAST_BACKOFF)
