@@ -87,20 +87,26 @@ async def test_kubectl_shows_how_services_fare(api: Api) -> None:
     fares = {
         "phase": "Running",
         "observedGeneration": 1,
-        "conditions": [{"type": "Pending", "status": "False"}, {"type": "Running", "lastTransitionTime": NOW}],
+        "conditions": [
+            {"type": "Pending", "status": "False"},
+            {"type": "Running", "lastTransitionTime": NOW, "reason": "AllWorkersRun", "message": "2 workers run"},
+        ],
         "startTime": NOW,
         "active": 2,
         "failed": 0,
         "metrics": [{"key": "inferenceNumber", "value": "40"}, {"key": "uploadCloudRatio", "value": "0.1"}],
     }
     for body, shown in (
-        (SERVICE, ["Running", 2, 0, "0.1"]),
-        (SAMPLES["the proposal's"], ["Running", "Running", 2, 0, "0.1"]),
+        (SERVICE, ["Running", "AllWorkersRun", 2, 0, "0.1"]),
+        (SAMPLES["the proposal's"], ["Running", "Running", "AllWorkersRun", 2, 0, "0.1"]),
     ):
         name = (await add(api, body))["metadata"]["name"]
         await api.client.patch(address(body), api.namespace, name, {"status": fares}, "status")
         table = await api.client.list(address(body), api.namespace, accept=TABLE)
-        assert table["rows"][0]["cells"][:-1] == [name, *shown]
+        *cells, age, message = table["rows"][0]["cells"]
+        assert cells == [name, *shown]
+        assert age
+        assert message == "2 workers run"
 
 
 async def test_an_empty_time_in_a_status_is_refused(api: Api) -> None:

@@ -6,6 +6,7 @@ misspelt name or a tightened rule costs no running worker.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +150,8 @@ def _problems(
         yield _missing("ModelNotFound", f"{at}.model.name", _model_key(service, place))
     elif path := host_file(model.spec.url):
         field = f"{at}.model.name: Model {model.metadata.name}: spec.url"
-        yield from check_host_path(field, path, settings)
+        # its whole folder is mounted
+        yield from check_host_path(field, posixpath.dirname(posixpath.normpath(path)), settings)
     dataset = service.spec.dataset
     if dataset and place.role == "edge":
         key = Key(DATASETS, service.metadata.namespace, dataset.name)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from tests.kubernetes.double import builtin, errors
 from tests.kubernetes.double.defaults import begin, carry_over, fill
 from tests.kubernetes.double.errors import ApiError
@@ -165,7 +167,8 @@ class Writer:
             if replace or error.code != 400 or kind.custom:
                 raise
             # what a patch leads to is refused as the patch's fault
-            said = f' "" is invalid: patch: Invalid value: "...": {error.message}'
+            whole = errors.shown(msgspec.json.encode(sent).decode())
+            said = f' "" is invalid: patch: Invalid value: {whole}: {error.message}'
             raise ApiError(422, "Invalid", said, details={}) from error
 
     def _decode(self, kind: Kind, sent: Body, options: Options) -> Body:

@@ -142,3 +142,11 @@ def test_a_model_opens_no_folder_that_the_operator_has_not_opened(path: str) -> 
 @pytest.mark.parametrize("url", ["/a/b", "file:///a/b", "file://localhost/a/%20b"])
 def test_gm_and_fetcher_find_the_same_file(url: str) -> None:
     assert host_file(url) == str(local_path(url))
+
+
+def test_a_model_whose_folder_is_not_allowed_is_refused_though_its_file_is() -> None:
+    """For the whole folder is mounted."""
+    settings = replace(SETTINGS, host_paths=("/data/models", "/srv/small.onnx"))
+    of = built(service(), model(url="/srv/small.onnx"), settings=settings)
+    assert (reasons(of), of.kept) == (["HostPathNotAllowed"], {"edge"})
+    assert "/srv" in of.problems[0].message

@@ -282,6 +282,9 @@ def test_a_copy_made_by_hand_is_left_alone_and_what_is_ours_goes_on(name: str) -
     scaler = Ref("autoscaling/v2", "HorizontalPodAutoscaler", "default", "hpa-helmet-deployment-edge")
     gone = [action for action in differences(built(), there, UID) if isinstance(action, Remove)]
     assert gone == [Remove(scaler, "u-1")]
+    copied["metadata"]["name"] = scaler.name
+    if name != scaler.kind:
+        assert list(differences(built(), {**stored(built()), Ref.of(copied): normalise(copied)}, UID)) == []
 
 
 def test_nothing_of_another_owner_is_removed() -> None:
