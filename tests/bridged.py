@@ -62,7 +62,10 @@ class Place:
     async def stop(self) -> None:
         if self.process:
             self.process.terminate()
-            await asyncio.to_thread(self.process.wait, PATIENCE)
+            try:
+                await asyncio.to_thread(self.process.wait, PATIENCE)
+            finally:
+                self.process.kill()  # one that hangs must not outlive its test
 
 
 @dataclass

@@ -8,7 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.stateful.machine import Machine
 
-EXAMPLES, STEPS = 40, 50
+EXAMPLES, STEPS = 25, 50
 
 
 # a falsifying example is made small before it is shown: that takes minutes

@@ -105,10 +105,10 @@ def test_kubectl_shows_how_a_service_fares() -> None:
         for file, body in DEFINITIONS.items()
     }
     shown = columns["sedna.io_jointinferenceservices.yaml"]
-    assert list(shown) == ["Phase", "Active", "Failed", "Upload", "Age"]
+    assert list(shown) == ["Phase", "Reason", "Active", "Failed", "Upload", "Age", "Message"]
     assert shown["Upload"] == '.status.metrics[?(@.key=="uploadCloudRatio")].value'
     assert columns["neptune.io_jointinferenceservices.yaml"]["status"] == ".status.conditions[-1].type"
-    assert list(columns["sedna.io_models.yaml"]) == ["Phase", "Format", "Ready", "Age"]
+    assert list(columns["sedna.io_models.yaml"]) == ["Phase", "Reason", "Format", "Ready", "Age", "Message"]
     assert list(columns["sedna.io_datasets.yaml"]) == ["Phase", "Node", "Age"]
 
 
