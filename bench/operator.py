@@ -111,27 +111,29 @@ class Nodes:
 
 
 async def kubelets(client: Client) -> None:
-    """Make a pod for every Deployment, once, and have it run."""
-    done: set[str] = set()
+    """Make a pod for every Deployment, once, and have it run: watching, as those do who do this in a cluster."""
+    version = (await client.list("Deployment"))["metadata"]["resourceVersion"]
     while True:
-        for deployment in (await client.list("Deployment"))["items"]:
-            meta = deployment["metadata"]
-            if meta["uid"] in done:
-                continue
-            done.add(meta["uid"])
-            template = deployment["spec"]["template"]
-            owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
-            body = {
-                "metadata": {
-                    "name": f"{meta['name']}-0",
-                    "labels": template["metadata"]["labels"],
-                    "ownerReferences": [{**owner, "controller": True}],
-                },
-                "spec": template["spec"],
-            }
-            pod = await client.create("Pod", NAMESPACE, body)
-            await client.patch("Pod", NAMESPACE, pod["metadata"]["name"], {"status": running(pod)}, "status")
-        await asyncio.sleep(1)
+        with contextlib.suppress(TimeoutError):
+            async with client.watch("Deployment", resourceVersion=version, timeoutSeconds=600) as changes:
+                while event := await changes.next(3600.0):
+                    kind, deployment = event
+                    version = deployment["metadata"]["resourceVersion"]
+                    if kind == "ADDED":
+                        await run_pod(client, deployment)
+
+
+async def run_pod(client: Client, deployment: dict[str, Any]) -> None:
+    """Be deployment controller, scheduler and kubelet of one Deployment."""
+    meta, template = deployment["metadata"], deployment["spec"]["template"]
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
+    metadata = {
+        "name": f"{meta['name']}-0",
+        "labels": template["metadata"]["labels"],
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    pod = await client.create("Pod", NAMESPACE, {"metadata": metadata, "spec": template["spec"]})
+    await client.patch("Pod", NAMESPACE, pod["metadata"]["name"], {"status": running(pod)}, "status")
 
 
 @contextlib.asynccontextmanager
