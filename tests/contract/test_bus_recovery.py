@@ -179,7 +179,8 @@ async def test_two_clients_of_one_id_are_noticed_and_stop_chasing_each_other(wor
         connects = first.stats.connects + second.stats.connects
         await asyncio.sleep(1.0)
     assert first.connected != second.connected
-    assert first.stats.connects + second.stats.connects == connects
+    # on a busy machine one more attempt may have been on its way
+    assert first.stats.connects + second.stats.connects <= connects + 1
     assert connects < 12
 
 
