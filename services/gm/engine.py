@@ -192,7 +192,7 @@ class Engine:
             self._scheduled(key)
         # the service before what it names: a node lets go of it first
         for each in (key, *sorted(concerned)):
-            self.queue.add(each)
+            self.queue.add(each, first=True)  # an edit does not wait behind what nodes and pods have to say
 
     def _scheduled(self, key: Key) -> None:
         """Take note of the nodes where a service's pods are."""

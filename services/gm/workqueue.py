@@ -59,9 +59,12 @@ class WorkQueue(Generic[K]):
         """Keys that are due now or later."""
         return len(self._due)
 
-    def add(self, key: K, *, at: float = 0.0, spaced: bool = False) -> None:
-        """Work on a key soon, at a time, or (``spaced``) not sooner than ``spacing`` seconds after the last time."""
-        due = max(at, asyncio.get_running_loop().time())
+    def add(self, key: K, *, at: float = 0.0, spaced: bool = False, first: bool = False) -> None:
+        """Work on a key soon, at a time, or (``spaced``) not sooner than ``spacing`` seconds after the last time.
+
+        ``first``: before all that is due already, since somebody waits for it.
+        """
+        due = 0.0 if first else max(at, asyncio.get_running_loop().time())
         if spaced and key in self._last:
             due = max(due, self._last[key] + self._spacing)
         if due >= self._due.get(key, float("inf")):

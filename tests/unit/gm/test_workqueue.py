@@ -95,3 +95,14 @@ async def test_a_slow_key_does_not_stop_the_others() -> None:
         worker.queue.add(key)
     await worker.run(1)
     assert [key for _, key in worker.done] == ["a", "b", "c"]
+
+
+@simulated
+async def test_what_somebody_waits_for_comes_before_what_is_due_already() -> None:
+    worker = Worker(duration=1)
+    for number in range(20):
+        worker.queue.add(f"report-{number:02}")
+    asyncio.get_running_loop().call_later(0.5, lambda: worker.queue.add("edit", first=True))
+    await worker.run(10)
+    assert (1, "edit") in worker.done
+    assert worker.done[-1][0] == 2
