@@ -64,7 +64,7 @@ class WorkQueue(Generic[K]):
 
         ``first``: before all that is due already, since somebody waits for it.
         """
-        due = 0.0 if first else max(at, asyncio.get_running_loop().time())
+        due = float("-inf") if first else max(at, asyncio.get_running_loop().time())
         if spaced and key in self._last:
             due = max(due, self._last[key] + self._spacing)
         if due >= self._due.get(key, float("inf")):
