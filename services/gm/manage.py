@@ -13,6 +13,7 @@ from halimede.observe.metrics import registry
 from services.gm.alone import refuse_a_second
 from services.gm.app import GlobalManager
 from services.gm.cluster.port import Cluster, Editor
+from services.gm.collection import brief_collections
 from services.gm.page.routes import Page
 from services.gm.page.token import page_token
 from services.gm.workloads.settings import PodSettings
@@ -44,4 +45,5 @@ class Manage:
         shown = HttpServer(self.http, health=figures.health(), registry=registered, routes=routes, or_any=self.or_any)
         async with shown as server:
             manager.http = server.url
-            await manager.run()
+            with brief_collections():
+                await manager.run()
