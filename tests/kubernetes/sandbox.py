@@ -215,11 +215,12 @@ def script(spec: Spec, folder: Path) -> Iterator[str]:
     yield f"cd {root}; mount -t tmpfs -o mode=755 root {root}; cd {root}"
     yield "mkdir -p etc dev proc tmp var/lib run; chmod 1777 tmp; mount -t proc proc proc"
     image = dict.fromkeys((*SYSTEM, sys.base_prefix, str(ROOT), sys.prefix))
+    parts: list[Mount] = []
     for place in map(Path, image):
         if place.is_symlink():
             yield f"mkdir -p .{place.parent}; ln -s {place.readlink()} .{place}"
         elif place.is_dir() and not any(str(other) in image for other in place.parents):
-            yield from bound(Mount(source=place, path=str(place), read_only=True))
+            parts.append(Mount(source=place, path=str(place), read_only=True))
     for name in FILES:
         yield f"if [ -e /etc/{name} ]; then cp -L /etc/{name} etc/{name}; fi"
     yield f"cp {folder / 'hosts'} etc/hosts"
@@ -227,7 +228,8 @@ def script(spec: Spec, folder: Path) -> Iterator[str]:
         yield f"touch dev/{name}; mount --bind /dev/{name} dev/{name}"
     yield "ln -s /proc/self/fd dev/fd; mkdir -m 1777 dev/shm; mount -t tmpfs -o mode=1777 shm dev/shm"
     yield f"touch dev/termination-log; mount --bind {folder / 'termination-log'} dev/termination-log"
-    for mount in sorted(spec.mounts, key=lambda mount: mount.path):
+    # this repository may be below a folder that a pod mounts, such as /tmp
+    for mount in sorted([*parts, *spec.mounts], key=lambda mount: mount.path):
         yield from bound(mount)
     yield f"mkdir -p {shlex.quote('.' + spec.workdir)}"
     if spec.read_only_root:
