@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
+from halimede.api.processing import STD_FIX, Postprocess, Scale, Steps
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, Rule
 from halimede.errors import InvalidFieldError
 
 PLURAL = "models"
 SCHEMES = ("file://", "http://", "https://", "s3://", "/")
 SCHEME_FIX = "use an absolute path or file://, http://, https:// or s3://"
-STD_FIX = "use values other than 0"
 COLUMNS = (
     PHASE,
     REASON,
@@ -23,63 +23,7 @@ COLUMNS = (
     MESSAGE,
 )
 
-Extent = Annotated[int, Meta(ge=1, le=8192)]
-PerChannel = Annotated[list[float], Meta(max_length=16)]
 SocVersions = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=64)]
-
-
-class Step(Spec, tag_field="op", tag=str.lower, kw_only=True):
-    """One step of the declared pre-processing: ``op`` names it."""
-
-
-class Grayscale(Step, kw_only=True):
-    """Make one channel of three (ITU-R BT.601 weights, as Pillow does)."""
-
-
-class Resize(Step, kw_only=True):
-    """Scale the picture to ``width`` x ``height`` pixels."""
-
-    width: Annotated[Extent, Meta(description="Width in pixels.")]
-    height: Annotated[Extent, Meta(description="Height in pixels.")]
-
-
-class Scale(Step, kw_only=True):
-    """Multiply by ``factor``, then subtract ``mean`` and divide by ``std`` (one value, or one a channel)."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (Rule("!has(self.std) || self.std.all(value, value != 0.0)", STD_FIX, ".std"),)
-
-    factor: Annotated[float, Meta(description="What every value is multiplied by first (default 1).")] = 1.0
-    mean: Annotated[PerChannel, Meta(description="What is subtracted then: one value, or one a channel.")] = []
-    std: Annotated[PerChannel, Meta(description="What it is divided by at last: one value, or one a channel.")] = []
-
-
-class Layout(Step, kw_only=True):
-    """Order of the axes that the model wants: ``hwc``, ``chw`` or ``flat``."""
-
-    order: Annotated[Literal["hwc", "chw", "flat"], Meta(description="Order of the axes that the model wants.")]
-
-
-class Cast(Step, kw_only=True):
-    """Element type that the model wants."""
-
-    dtype: Annotated[
-        Literal["float32", "float16", "float64", "uint8", "int32", "int64"],
-        Meta(description="Element type that the model wants."),
-    ]
-
-
-class Postprocess(Spec, kw_only=True):
-    """How the model's output is read: the output's name (empty: the float output), and its activation."""
-
-    task: Annotated[Literal["classification", "detection"], Meta(description="What the model finds.")] = (
-        "classification"
-    )
-    output: Annotated[
-        str, Meta(max_length=256, description="Name of the output that is read; empty: the one of floats.")
-    ] = ""
-    activation: Annotated[
-        Literal["none", "softmax", "sigmoid"], Meta(description="What makes scores of the output's values.")
-    ] = "none"
 
 
 def check(spec: ModelSpec) -> None:
@@ -131,7 +75,7 @@ class ModelSpec(Spec, kw_only=True):
         Meta(max_length=10_000, description="Names of the classes, in the model's order."),
     ] = []
     preprocess: Annotated[
-        list[Grayscale | Resize | Scale | Layout | Cast],
+        list[Steps],
         Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
     ] = []
     postprocess: Annotated[Postprocess | None, Meta(description="How the model's output is read.")] = None

@@ -17,7 +17,8 @@ import numpy as np
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
-from halimede.api.model import Grayscale, ModelSpec, Postprocess, Resize
+from halimede.api.model import ModelSpec
+from halimede.api.processing import Grayscale, Postprocess, Resize
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.model import Array, Model, ModelError, SampleError

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from halimede.api.model import Postprocess
+from halimede.api.processing import Postprocess
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.postprocess import BOX_COLUMNS
 

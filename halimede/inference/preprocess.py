@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halimede.api.model import Cast, Grayscale, Layout, Resize, Scale, Step
+from halimede.api.processing import Cast, Grayscale, Layout, Resize, Scale, Step
 from halimede.inference.model import Array, SampleError
 
 #: ITU-R BT.601 luma of red, green and blue

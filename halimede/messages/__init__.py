@@ -34,6 +34,7 @@ from halimede.messages.control import (
     WorkerInfo,
     WorkerReport,
 )
+from halimede.messages.facts import BrokenEntry, ClassCount, DatasetFacts, ModelFacts, ModelInUse, TensorInfo
 from halimede.messages.operator import (
     ApiError,
     ApiReply,
@@ -67,8 +68,11 @@ __all__ = [
     "ApiReply",
     "ApiRequest",
     "Box",
+    "BrokenEntry",
+    "ClassCount",
     "Condition",
     "Count",
+    "DatasetFacts",
     "DeadLetter",
     "Delete",
     "Event",
@@ -85,6 +89,8 @@ __all__ = [
     "Message",
     "Metric",
     "Millis",
+    "ModelFacts",
+    "ModelInUse",
     "ModelOutput",
     "Name",
     "NodeInfo",
@@ -103,6 +109,7 @@ __all__ = [
     "Sync",
     "Synced",
     "TaskInfo",
+    "TensorInfo",
     "Text",
     "TraceReply",
     "TraceRequest",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from halimede.messages.base import Count, Label, Message, Name, Short, Text, Uid
+from halimede.messages.facts import DatasetFacts, ModelFacts, ModelInUse
 
 
 class Delete(Message, kw_only=True):
@@ -96,10 +97,14 @@ class WorkerInfo(Message, kw_only=True):
     #: where its health and metrics are, such as http://127.0.0.1:40123
     http: Short = ""
     #: what it does, and for which uid of its owner: what tells workers apart whose names the LC did not choose
-    role: Literal["edge", "cloud", ""] = ""
+    role: Literal["edge", "cloud", "serve", ""] = ""
     owner_uid: Annotated[str, Meta(max_length=64)] = ""
     #: seconds within which it reports again, even if nothing changes; 0: it does not say
     period_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    #: the model that it answers with; one that says so takes another one without being started anew
+    model: ModelInUse | None = None
+    #: where its inference protocol is, of one that serves it
+    url: Short = ""
 
 
 class ModelOutput(Message, kw_only=True):
@@ -120,12 +125,14 @@ class WorkerReport(Message, kw_only=True):
     """One worker process as its LC sees it."""
 
     name: Name
-    role: Literal["edge", "cloud"]
+    role: Literal["edge", "cloud", "serve"]
     phase: Literal["Pending", "Running", "Failed"]
     restarts: Count = 0
     reason: Short = ""
     message: Text = ""
     http: Short = ""
+    model: ModelInUse | None = None
+    url: Short = ""
 
 
 class NodeStatus(Message, kw_only=True):
@@ -139,6 +146,9 @@ class NodeStatus(Message, kw_only=True):
     reason: Short = ""
     message: Text = ""
     workers: Annotated[list[WorkerReport], Meta(max_length=256)] = []
+    #: of a Model; of a Dataset: what the node knows of it
+    model: ModelFacts | None = None
+    dataset: DatasetFacts | None = None
 
 
 class Held(Message, kw_only=True):

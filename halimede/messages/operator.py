@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from halimede.messages.base import Count, Label, Message, Name, ResourceBody, Short, Text, Time, Uid
 from halimede.messages.control import TaskInfo
+from halimede.messages.facts import DatasetFacts, Digest, ModelFacts
 
 
 class Condition(Message, kw_only=True, omit_defaults=False):
@@ -41,6 +42,15 @@ class NodeSummary(Message, kw_only=True):
     task_info: Annotated[TaskInfo | None, Meta(description="What its workers have done.")] = None
 
 
+class ServedVersion(Message, kw_only=True):
+    """A version of a model that has been served."""
+
+    version: Annotated[Short, Meta(description="Its name; without one the beginning of its digest.")]
+    url: Annotated[Text, Meta(description="Where it came from, without secrets.")] = ""
+    digest: Annotated[Digest, Meta(description="SHA-256 of its content.")] = ""
+    since: Annotated[Time, Meta(description="When it was first served.")] = ""
+
+
 class Status(Message, kw_only=True, omit_defaults=False):
     """What GM knows of a resource. ``metrics`` hold the seed's counts as text."""
 
@@ -59,6 +69,20 @@ class Status(Message, kw_only=True, omit_defaults=False):
             max_length=10_000,
             extra={"crd": {"maxItems": 100}},
             description="Each node's share: of 100 nodes at most, those with trouble first.",
+        ),
+    ] = []
+    model: Annotated[ModelFacts | None, Meta(description="Of a Model: its content, as the nodes have verified it.")] = (
+        None
+    )
+    dataset: Annotated[DatasetFacts | None, Meta(description="Of a Dataset: what is in it.")] = None
+    number_of_samples: Annotated[Count | None, Meta(description="Of a Dataset: its samples.")] = None
+    update_time: Annotated[Short | None, Meta(description="Of a Model or Dataset: when this last changed.")] = None
+    url: Annotated[Short | None, Meta(description="Of an InferenceModel: where it is served.")] = None
+    serving_version: Annotated[Short | None, Meta(description="Of an InferenceModel: the version that answers.")] = None
+    versions: Annotated[
+        list[ServedVersion],
+        Meta(
+            max_length=10, description="Versions that have been served, the latest first: what rollback goes back to."
         ),
     ] = []
 

@@ -124,7 +124,7 @@ class PodCounts:
 
     def total(self) -> TaskInfo | None:
         """Return what all pods have counted; None while no edge pod that there is has told any."""
-        told: dict[Role, list[TaskInfo]] = {"edge": [], "cloud": []}
+        told: dict[Role, list[TaskInfo]] = {"edge": [], "cloud": [], "serve": []}
         for role, counts in self.retired.items():
             told[role].append(counts)
         for pod in self.pods.values():

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from halimede.api.placement import Role
 from halimede.messages import TaskInfo, WorkerInfo
 from halimede.names import Key
 from services.lc.folders import Worker
+from services.lc.process import Role
 
 COLUMNS = {"pods": "service, uid, worker, number, record", "retired": "service, uid, role, counts"}
 SCHEMA = """

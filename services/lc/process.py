@@ -18,7 +18,7 @@ from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.store import ProcessRecord
 
-Role = Literal["edge", "cloud"]
+Role = Literal["edge", "cloud", "serve"]
 
 
 @dataclass(frozen=True, slots=True)

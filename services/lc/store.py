@@ -61,7 +61,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     name: str
     service: str
     uid: str
-    role: Literal["edge", "cloud"]
+    role: Literal["edge", "cloud", "serve"]
     spec_hash: str
     pid: int
     ticks: int

@@ -169,7 +169,7 @@ def _timeless(status: Status) -> tuple[object, ...]:
     ]
     return (
         status.phase, status.observed_generation, conditions, status.start_time, status.active, status.failed,
-        status.metrics, status.nodes,
+        status.metrics, status.nodes, status.model, status.dataset, status.url, status.serving_version, status.versions,
     )  # fmt: skip
 
 

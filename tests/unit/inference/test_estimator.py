@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halimede.api.model import Layout, ModelSpec, Scale
+from halimede.api.model import ModelSpec
+from halimede.api.processing import Layout, Scale
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, isolate, load_estimator, open_model
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from halimede.api.model import Cast, Grayscale, Layout, ModelSpec, Resize, Scale
+from halimede.api.model import ModelSpec
+from halimede.api.processing import Cast, Grayscale, Layout, Resize, Scale
 from halimede.inference import ModelError, SampleError, open_model
 
 FLAT = [Scale(factor=1 / 16), Layout(order="flat")]

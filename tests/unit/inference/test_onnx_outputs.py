@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from halimede.api.model import ModelSpec, Postprocess
+from halimede.api.model import ModelSpec
+from halimede.api.processing import Postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, isolate, open_model
 

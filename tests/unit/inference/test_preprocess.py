@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from PIL import Image
 
-from halimede.api.model import Cast, Grayscale, Layout, Resize, Scale, Step
+from halimede.api.processing import Cast, Grayscale, Layout, Resize, Scale, Step
 from halimede.inference import SampleError
 from halimede.inference.preprocess import apply, run
 

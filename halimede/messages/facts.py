@@ -1,0 +1,76 @@
+"""What a node has found out about a model, a dataset or what it serves: measured there, shown in the status.
+
+A node says it once for each state of the thing; GM passes on what it was told and computes nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from halimede.messages.base import Count, Message, Short, Text, Time
+
+Digest = Annotated[str, Meta(max_length=64)]
+
+
+class TensorInfo(Message, kw_only=True):
+    """One input or output of a model, as its file declares it."""
+
+    name: Annotated[Short, Meta(description="The name of it.")]
+    datatype: Annotated[Short, Meta(description="Element type in the words of the Open Inference Protocol: FP32, ...")]
+    shape: Annotated[list[int], Meta(max_length=16, description="Extent of each axis; -1 where it is open.")] = []
+
+
+class ModelFacts(Message, kw_only=True):
+    """A model's file on a node: what was verified, how large it is, and what it declares of itself."""
+
+    digest: Annotated[Digest, Meta(description="SHA-256 of the content.")] = ""
+    size: Annotated[Count, Meta(description="Bytes of the content.")] = 0
+    since: Annotated[Time, Meta(description="When it came to be there.")] = ""
+    inputs: Annotated[list[TensorInfo], Meta(max_length=32, description="The model's inputs.")] = []
+    outputs: Annotated[list[TensorInfo], Meta(max_length=32, description="The model's outputs.")] = []
+    done: Annotated[Count, Meta(description="While it is on its way: bytes that are here.")] = 0
+    rate: Annotated[Count, Meta(description="While it is on its way: bytes a second.")] = 0
+
+
+class ClassCount(Message, kw_only=True):
+    """How many samples of a dataset are of one class."""
+
+    name: Annotated[Short, Meta(description="The class.")]
+    count: Annotated[Count, Meta(description="Its samples (of a detection dataset: its objects).")]
+
+
+class BrokenEntry(Message, kw_only=True):
+    """An entry of a dataset that cannot be used."""
+
+    name: Annotated[Text, Meta(description="The file, or the file and line.")]
+    reason: Annotated[Text, Meta(description="Why, and what to do.")]
+
+
+class DatasetFacts(Message, kw_only=True):
+    """What is in a dataset, as the node that owns it has counted."""
+
+    number_of_samples: Annotated[Count, Meta(description="How many samples there are.")] = 0
+    size: Annotated[Count, Meta(description="Bytes of the content.")] = 0
+    classes: Annotated[
+        list[ClassCount], Meta(max_length=1000, description="Samples a class, most frequent first; of 1000 at most.")
+    ] = []
+    number_of_classes: Annotated[Count, Meta(description="How many classes there are.")] = 0
+    number_broken: Annotated[Count, Meta(description="Entries that cannot be used.")] = 0
+    broken: Annotated[list[BrokenEntry], Meta(max_length=20, description="The first of them.")] = []
+    counted_at: Annotated[Time, Meta(description="When this was counted.")] = ""
+
+
+class ModelInUse(Message, kw_only=True):
+    """Which model a worker or server answers with, and what became of the one that it was asked to take instead.
+
+    ``refused``: the digest that it did not take; ``reason`` and ``message`` say why.
+    """
+
+    digest: Annotated[Digest, Meta(description="SHA-256 of the model in use.")] = ""
+    version: Annotated[Short, Meta(description="Its version.")] = ""
+    canary_version: Annotated[Short, Meta(description="The version that a share of requests goes to.")] = ""
+    refused: Annotated[Digest, Meta(description="SHA-256 of the one that was not taken.")] = ""
+    reason: Annotated[Short, Meta(description="Why it was not, in one word.")] = ""
+    message: Annotated[Text, Meta(description="Why it was not, in words.")] = ""

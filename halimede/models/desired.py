@@ -1,0 +1,78 @@
+"""Which model a running worker or server shall answer with: a small file beside it, written by who looks after it.
+
+The file is the whole wish, replaced at once; whoever reads it takes the step from what it has to what is written, and
+says in its info (``ModelInUse``) how far it has come. So a wish survives both sides, and needs no broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from halimede.errors import InvalidFieldError
+
+#: seconds between two looks at the file
+LOOK_S = 0.25
+
+
+class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model to answer with: its name, version, file, digest, and the Model's spec as JSON would say it.
+
+    ``canary_percent``: the share of requests that go to it while the one before answers the others; 100: all.
+    """
+
+    name: str
+    path: str
+    version: str = ""
+    digest: str = ""
+    spec: dict[str, Any] = {}
+    canary_percent: Annotated[int, Meta(ge=0, le=100)] = 100
+
+
+class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """All models that a process shall have."""
+
+    models: list[DesiredModel] = []
+
+
+def write(path: Path, desired: Desired) -> None:
+    """Replace the wish. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new.write_bytes(msgspec.json.encode(desired))
+    new.replace(path)
+
+
+def read(path: Path) -> Desired | None:
+    """Return the wish, None where there is no such file. Raises InvalidFieldError for one that cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Desired)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidFieldError("MODEL_FILE", str(path), f"it cannot be read: {error}") from error
+
+
+async def changes(path: Path) -> AsyncIterator[Desired]:
+    """Yield the wish, and each one that replaces it, until cancelled. Raises InvalidFieldError."""
+    seen: tuple[int, int] | None = None
+    while True:
+        mark = _mark(path)
+        if mark is not None and mark != seen and (desired := read(path)) is not None:
+            seen = mark
+            yield desired
+        await asyncio.sleep(LOOK_S)
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_mtime_ns, facts.st_ino
