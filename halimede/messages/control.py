@@ -9,6 +9,9 @@ from msgspec import Meta
 from halimede.messages.base import Count, Label, Message, Name, Short, Text, Uid
 from halimede.messages.facts import DatasetFacts, ModelFacts, ModelInUse
 
+#: what a worker does: small model, big model, or answering by the inference protocol
+WorkerRole = Literal["edge", "cloud", "serve"]
+
 
 class Delete(Message, kw_only=True):
     """GM tells a node to forget one resource. The uid keeps it from hitting a re-created one of the same name."""
@@ -125,7 +128,7 @@ class WorkerReport(Message, kw_only=True):
     """One worker process as its LC sees it."""
 
     name: Name
-    role: Literal["edge", "cloud", "serve"]
+    role: WorkerRole
     phase: Literal["Pending", "Running", "Failed"]
     restarts: Count = 0
     reason: Short = ""

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from halimede.messages import TaskInfo, WorkerInfo
+from halimede.messages.control import WorkerRole as Role
 from halimede.names import Key
 from services.lc.folders import Worker
-from services.lc.process import Role
 
 COLUMNS = {"pods": "service, uid, worker, number, record", "retired": "service, uid, role, counts"}
 SCHEMA = """

@@ -14,11 +14,12 @@ from typing import Literal, Protocol
 import msgspec
 
 from halimede.errors import HalimedeError
+from halimede.messages.control import WorkerRole
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.store import ProcessRecord
 
-Role = Literal["edge", "cloud", "serve"]
+Role = WorkerRole
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import msgspec
 import structlog
@@ -21,6 +21,7 @@ import structlog
 from halimede.bus.stamp import MAX_INTEGER, Stamp
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
+from halimede.messages.control import WorkerRole
 from halimede.names import Key
 from services.lc import schema
 from services.lc.decide import Identity
@@ -61,7 +62,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     name: str
     service: str
     uid: str
-    role: Literal["edge", "cloud", "serve"]
+    role: WorkerRole
     spec_hash: str
     pid: int
     ticks: int
