@@ -30,7 +30,7 @@ demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one clo
 test: setup $(MODELS) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
 	@scripts/setup.sh browser
 	@echo '==> pytest'
-	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double or on a real API server (KUBEBUILDER_ASSETS=folder)
 	@echo '==> pytest tests/kubernetes'

@@ -22,16 +22,27 @@ settings.load_profile("halimede")
 
 #: the files that take longest, mostly waiting: begun first, nobody waits for them at the end
 LONGEST = (
+    "test_attack_21_floods",
     "test_fault_23_two_clients_one_id",
-    "test_fault_02_broker_stopped",
-    "test_convergence",
-    "test_commands_documentation",
+    "test_guarded",
     "test_images",
-    "test_bridge_system",
-    "test_crd_agreement",
+    "test_operator",
     "test_end_to_end",
-    "test_any_resource",
+    "test_fault_02_broker_stopped",
+    "test_observability",
+    "test_fault_24_corrupt_stores",
+    "test_demo",
     "test_lc_pods",
+    "test_main_job",
+    "test_fault_20_clocks_a_day_apart",
+    "test_rbac",
+    "test_fault_03_lc_cut_off",
+    "test_convergence",
+    "test_fault_12_gm_killed_between_writes",
+    "test_attack_10_compression_bombs",
+    "test_bridge_system",
+    "test_documentation",
+    "test_commands_documentation",
     "test_install",
 )
 
