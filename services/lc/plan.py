@@ -7,15 +7,16 @@ here any more, or a better one can take over at once. While a Model is away or s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import msgspec
 import structlog
 
 from halimede.api import Resource, dataset, jointinference, model
 from halimede.api.placement import Placement
-from halimede.messages import ModelOutput
+from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
 from halimede.models import redact
 from halimede.names import Key
 from services.lc.folders import Worker
@@ -30,24 +31,30 @@ Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A Model's file, or a Dataset's, that should be on this node. The generation is that of its resource."""
+    """A Model's file, or a Dataset's, that should be on this node. The generation is that of its resource.
+
+    ``spec``: a Model's spec as JSON without its URL, which says how its file is to be tried.
+    """
 
     key: Key
     uid: str
     generation: int
     url: str
     sha256: str = ""
+    format: str = ""
+    spec: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How far a Want has come; ``path`` once it is there."""
+    """How far a Want has come; ``path`` once it is there, and what has been found out about it."""
 
     want: Want
     phase: Phase = "Pending"
     reason: str = "Preparing"
     message: str = ""
     path: Path | None = None
+    facts: ModelFacts | DatasetFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class Standing:
     models: tuple[ModelOutput, ...] = ()
     #: set where workers have no say: for resources without any, and for a service that cannot have one here
     settled: Lack | None = None
+    facts: ModelFacts | DatasetFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,12 @@ def _want(item: Item) -> Want | None:
     held, resource = item.held, item.resource
     if resource is None or resource.kind.plural not in {model.PLURAL, dataset.PLURAL}:
         return None
-    return Want(held.key, held.uid, held.generation, resource.spec.url, getattr(resource.spec, "sha256", ""))
+    spec = resource.spec
+    told = Want(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format)
+    if resource.kind.plural != model.PLURAL:
+        return told
+    plain = msgspec.structs.replace(spec, url="/", credential_name="")
+    return replace(told, spec=msgspec.json.encode(plain).decode())
 
 
 def _left(item: Item, part: Part) -> str:
@@ -169,16 +182,18 @@ def _left(item: Item, part: Part) -> str:
 def _without_workers(item: Item, preparation: Preparation | None, left: str) -> Standing:
     held, resource = item.held, item.resource
     models: tuple[ModelOutput, ...] = ()
+    facts: ModelFacts | DatasetFacts | None = None
     if resource is None:
         settled = Lack("Failed", item.reason, item.error)
     elif (want := _want(item)) is None:
         settled = Lack("Failed", "UnsupportedKind", f"this node cannot run a {resource.kind.kind}: update its LC")
     else:
         known = preparation if preparation and preparation.want == want else Preparation(want)
+        facts = None if left else known.facts
         settled = Lack("Ready", "LeftToPods", left) if left else Lack(known.phase, known.reason, known.message)
         if resource.kind.plural == model.PLURAL:
             models = (_output(resource),)
-    return Standing(held.key, held.uid, held.generation, models=models, settled=settled)
+    return Standing(held.key, held.uid, held.generation, models=models, settled=settled, facts=facts)
 
 
 def _output(resource: Resource[model.ModelSpec]) -> ModelOutput:

@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 
 from halimede import histogram
-from halimede.messages import NodeStatus, Output, TaskInfo, WorkerReport
+from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, TaskInfo, WorkerReport
 from services.lc.entry import WorkerPhase
 from services.lc.folders import Worker
 from services.lc.plan import Lack, Standing
@@ -51,6 +51,8 @@ def status_of(
         reason=worst.reason[:MAX_REASON],
         message=worst.message[:MAX_MESSAGE],
         workers=list(workers),
+        model=standing.facts if isinstance(standing.facts, ModelFacts) else None,
+        dataset=standing.facts if isinstance(standing.facts, DatasetFacts) else None,
     )
 
 
