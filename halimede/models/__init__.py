@@ -1,13 +1,29 @@
 """The one fetcher: whatever halimede runs has been downloaded, verified and cached here, and nowhere else.
 
 ``fetch`` turns a URL into a file of the node's content-addressed cache. It refuses what it cannot verify: a digest that
-differs, an empty or endless body, a folder. It never shows a secret of a URL.
+differs, an empty or endless body, a folder; and it connects to no address that the operator has not allowed. It never
+shows a secret of a URL.
 """
 
 from halimede.models.cache import Cache, Fetched
 from halimede.models.errors import FetchError, Reason, redact
 from halimede.models.fetcher import fetch
+from halimede.models.policy import Policy
 from halimede.models.sources import local_path
-from halimede.models.stream import Limits
+from halimede.models.speed import Speed
+from halimede.models.stream import Limits, Opener, Stream
 
-__all__ = ["Cache", "FetchError", "Fetched", "Limits", "Reason", "fetch", "local_path", "redact"]
+__all__ = [
+    "Cache",
+    "FetchError",
+    "Fetched",
+    "Limits",
+    "Opener",
+    "Policy",
+    "Reason",
+    "Speed",
+    "Stream",
+    "fetch",
+    "local_path",
+    "redact",
+]

@@ -18,6 +18,7 @@ from halimede import log as logging
 from halimede.errors import InvalidFieldError
 from halimede.models.bring import Wanted, bring, check
 from halimede.models.errors import FetchError
+from halimede.models.policy import VARIABLE, Policy
 
 TEMPORARY, MISTAKE = 1, 2
 #: as shells say that SIGTERM ended a process
@@ -52,6 +53,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--sha256", default="", metavar="DIGEST", help="64 hexadecimal digits; without: not verified")
     made.add_argument("--cache", metavar="DIR", help="the node's model cache")
     made.add_argument("--out", metavar="PATH", help="where the model shall be")
+    made.add_argument(
+        "--allow",
+        default=os.environ.get(VARIABLE, ""),
+        metavar="WHAT",
+        help="addresses that may be connected to beside public ones: loopback, private, link-local, networks such as "
+        f"10.0.0.0/8, names of hosts, with commas (default: ${VARIABLE}, else none)",
+    )
+    made.add_argument("--unpack", action="store_true", help="of an archive (tar, tar.gz, zip), --out is its folder")
     made.add_argument("--check", action="store_true", help="bring nothing: see that a file of this machine is right")
     made.add_argument(
         "--patience",
@@ -96,7 +105,9 @@ def _wanted(given: argparse.Namespace) -> Wanted:
         raise InvalidFieldError(
             "--out", given.out or "", "give --cache and --out, or --check for a file of the machine"
         )
-    return Wanted(given.url, given.sha256, given.patience)
+    return Wanted(
+        given.url, given.sha256, given.patience, policy=Policy.parse(given.allow, "--allow"), unpack=given.unpack
+    )
 
 
 def _folder(option: str, text: str) -> Path:
@@ -107,7 +118,7 @@ def _folder(option: str, text: str) -> Path:
 
 
 if __name__ == "__main__":
-    # as the first process of a container it would be deaf to SIGTERM; parts of a download are written over next time
+    # as the first process of a container it would be deaf to SIGTERM; the next one goes on with what has come
     signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
     os.umask(0o077)  # the cache is its owner's alone, as the local controller makes it
     sys.exit(main())

@@ -16,12 +16,15 @@ from pathlib import Path
 import structlog
 
 from halimede.errors import InvalidFieldError
+from halimede.models.archive import unpack
 from halimede.models.cache import Cache, Fetched, in_thread
-from halimede.models.delivery import deliver, make_place
+from halimede.models.delivery import deliver, deliver_folder, make_place
 from halimede.models.errors import FetchError, Reason, redact
 from halimede.models.fetcher import fetch
+from halimede.models.policy import Policy
 from halimede.models.sources import local_path, open_file
-from halimede.models.stream import Limits
+from halimede.models.speed import Speed
+from halimede.models.stream import Ask, Limits
 
 log = structlog.get_logger()
 
@@ -35,12 +38,17 @@ OWN_CACHE = ".halimede-models"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model: where from, its digest (or empty), and seconds until temporary failures are not tried again."""
+    """A model: where from, its digest (or empty), and seconds until temporary failures are not tried again.
+
+    Without a policy, that of the environment counts. ``unpack``: an archive becomes the folder that is in it.
+    """
 
     url: str
     sha256: str = ""
     patience_s: float = 120.0
     limits: Limits = field(default_factory=Limits)
+    policy: Policy | None = None
+    unpack: bool = False
 
     def __post_init__(self) -> None:
         if self.sha256 and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
@@ -60,13 +68,13 @@ async def bring(wanted: Wanted, cache: Path, out: Path, say: Callable[[str], Non
         try:
             fetched = await _fetch(wanted, Cache(using), say)
         except FetchError as error:
-            if error.reason is not Reason.CACHE_FAILED or using == own:
+            if error.reason not in {Reason.CACHE_FAILED, Reason.DISK_FULL} or using == own:
                 raise
             log.warning("downloading without the node's cache", reason=str(error))
             await in_thread(make_place, out)  # before the cache in that folder makes it for this process alone
             using = own
             fetched = await _fetch(wanted, Cache(using), say)
-        await in_thread(deliver, fetched.path, out)
+        await _deliver(wanted, Cache(using), fetched, out)
 
     try:
         await _patiently(wanted, attempt)
@@ -82,7 +90,7 @@ async def check(wanted: Wanted) -> Path:
         raise InvalidFieldError("--url", redact(wanted.url), "only a file of the node can be checked: /path or file://")
 
     async def attempt() -> None:
-        async with open_file(path, "") as stream:
+        async with open_file(path, Ask()) as stream:
             sha256, size = hashlib.sha256(), 0
             if stream.blocks is not None:
                 async for block in stream.blocks:
@@ -98,6 +106,12 @@ async def check(wanted: Wanted) -> Path:
 
     await _patiently(wanted, attempt)
     return path
+
+
+async def _deliver(wanted: Wanted, cache: Cache, fetched: Fetched, out: Path) -> None:
+    with cache.using(fetched.digest):
+        place = await unpack(cache, fetched) if wanted.unpack else fetched.path
+        await in_thread(deliver_folder if place.is_dir() else deliver, place, out)
 
 
 async def _patiently(wanted: Wanted, attempt: Callable[[], Awaitable[None]]) -> None:
@@ -117,12 +131,14 @@ async def _patiently(wanted: Wanted, attempt: Callable[[], Awaitable[None]]) -> 
 async def _fetch(wanted: Wanted, cache: Cache, say: Callable[[str], None]) -> Fetched:
     loop = asyncio.get_running_loop()
     told = loop.time()
+    speed = Speed(loop.time)
 
     def progress(done: int, total: int | None) -> None:
         nonlocal told
+        rate = speed.told(done)
         if loop.time() - told >= PROGRESS_S:
             told = loop.time()
             whole = f" of {total / 1e6:.0f}" if total else ""
-            say(f"{done / 1e6:.0f}{whole} MB are here")
+            say(f"{done / 1e6:.0f}{whole} MB are here, {rate / 1e6:.1f} MB/s")
 
-    return await fetch(wanted.url, wanted.sha256, cache, progress, limits=wanted.limits)
+    return await fetch(wanted.url, wanted.sha256, cache, progress, limits=wanted.limits, policy=wanted.policy)

@@ -13,16 +13,18 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
 
+from halimede.models import eviction
 from halimede.models.errors import FetchError, Reason
 
 T = TypeVar("T")
@@ -72,6 +74,29 @@ class Cache:
         """Return the cached file of a digest, or None. One that has been tampered with is removed."""
         return await in_thread(self._find, digest)
 
+    def digests(self) -> dict[str, int]:
+        """Return the bytes on disk of each digest, with what was unpacked of it. Blocks: call it in a thread."""
+        return eviction.digests(self.root)
+
+    def touch(self, digest: str) -> None:
+        """Note that a digest is used now. It needs no call after ``find``, ``fetch`` or ``unpack``."""
+        eviction.touch(self.root, digest)
+
+    def using(self, digest: str) -> AbstractContextManager[None]:
+        """Keep a digest from being evicted by any process, for the length of a block. Raises FetchError: it is gone."""
+        return eviction.using(self.root, digest)
+
+    def evict(self, in_use: Collection[str], max_bytes: int) -> list[str]:
+        """Take away what was used the longest ago until the cache has no more than ``max_bytes``; return what went.
+
+        What is ``in_use``, held by any process (``using``) or being fetched stays. Blocks: call it in a thread.
+        """
+        return eviction.evict(self.root, in_use, max_bytes)
+
+    def forget(self, digest: str) -> bool:
+        """Take one digest away with what was unpacked of it; False: somebody holds it. Blocks: call it in a thread."""
+        return eviction.forget(self.root, digest)
+
     def recall(self, key: str) -> UrlRecord | None:
         """Return what an asker's URL, which names no digest, led to. ``key`` is ``Asker.key``."""
         return self._read(self._url_record(key), UrlRecord)
@@ -85,7 +110,7 @@ class Cache:
         if not self.path(digest).exists():  # else it came from where it is open to all
             folder = self._guarded(digest)
             folder.mkdir(parents=True, exist_ok=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
     def grant(self, key: str, digest: str) -> None:
         """Note that an asker has had content from its origin."""
@@ -119,17 +144,13 @@ class Cache:
         finally:
             lock.release()
 
-    def part(self, name: str) -> Part:
-        """Return a new unfinished file. Its name is fixed, so that what a killed process left is written over."""
-        return Part(self, self.root / "parts" / name)
-
     def keep(self, part: Path, digest: str) -> Fetched:
         """Move a finished part to its place. Blocks: call it in a thread."""
         target = self.path(digest)
         target.parent.mkdir(parents=True, exist_ok=True)
         part.chmod(0o400)  # what only its owner could read stays that way
         part.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
         return self._record(target)
 
     def _find(self, digest: str) -> Fetched | None:
@@ -140,6 +161,7 @@ class Cache:
             return None
         seen = self._read(self._file_record(digest), FileRecord)
         if seen and (seen.size, seen.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+            self.touch(digest)
             return Fetched(path, digest, stat.st_size)
         with path.open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -151,6 +173,7 @@ class Cache:
     def _record(self, path: Path) -> Fetched:
         stat = path.stat()
         self._write(self._file_record(path.name), FileRecord(stat.st_size, stat.st_mtime_ns))
+        self.touch(path.name)
         return Fetched(path, path.name, stat.st_size)
 
     def _file_record(self, digest: str) -> Path:
@@ -172,62 +195,25 @@ class Cache:
     def _write(self, path: Path, record: FileRecord | UrlRecord) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.urandom(8).hex()}.new")  # containers' processes have the same number
-        new.write_bytes(msgspec.json.encode(record))
-        new.replace(path)
+        try:
+            new.write_bytes(msgspec.json.encode(record))
+            new.replace(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
 
 
-class Part:
-    """A file that is being written and hashed. Leaving the block without ``commit`` removes it."""
+async def in_thread(function: Callable[..., T], *args: object, stop: threading.Event | None = None) -> T:
+    """Run blocking file work in a thread; when cancelled, wait for it first, so that no file is closed beneath it.
 
-    def __init__(self, cache: Cache, path: Path) -> None:
-        self.cache = cache
-        self.path = path
-        self.size = 0
-        self._hash = hashlib.sha256()
-        self._fd = -1
-
-    async def __aenter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._fd)
-        self.path.unlink(missing_ok=True)  # a committed part has been moved away
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what has been written."""
-        return self._hash.hexdigest()
-
-    async def write(self, block: bytes) -> None:
-        """Append a block."""
-        await in_thread(self._write, block)
-        self.size += len(block)
-
-    async def commit(self) -> Fetched:
-        """Bring the file to disk and to its place in the cache."""
-        return await in_thread(self._commit)
-
-    def _write(self, block: bytes) -> None:
-        left = memoryview(block)
-        while left:
-            left = left[os.write(self._fd, left) :]
-        self._hash.update(block)
-
-    def _commit(self) -> Fetched:
-        os.fsync(self._fd)
-        return self.cache.keep(self.path, self.digest)
-
-
-async def in_thread(function: Callable[..., T], *args: object) -> T:
-    """Run blocking file work in a thread; when cancelled, wait for it first, so that no file is closed beneath it."""
+    Work that is long looks at ``stop``, which is set then.
+    """
     work = asyncio.get_running_loop().run_in_executor(None, function, *args)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+        if stop:
+            stop.set()
         await asyncio.wait([work])
         raise
 
@@ -236,7 +222,8 @@ def _hashed(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -25,18 +25,30 @@ def deliver(source: Path, target: Path) -> None:
     make_place(target)
     try:
         new.unlink(missing_ok=True)  # what one that was killed has left
-        with source.open("rb") as origin, new.open("xb") as copy:
-            try:
-                fcntl.ioctl(copy.fileno(), FICLONE, origin.fileno())
-            except OSError:  # another file system, or one that cannot
-                shutil.copyfileobj(origin, copy, 1024 * 1024)
-            copy.flush()
-            os.fsync(copy.fileno())
-            os.fchmod(copy.fileno(), READABLE)
+        _copy(source, new)
         new.replace(target)
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
+        raise _not_written(target, error) from error
+
+
+def deliver_folder(source: Path, target: Path) -> None:
+    """Copy a folder that was unpacked to its place; what was there goes. Raises FetchError."""
+    new = target.with_name(f".{target.name}.new")
+    make_place(target)
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        for folder, _, files in os.walk(source):
+            place = new / Path(folder).relative_to(source)
+            place.mkdir()
+            place.chmod(PASSABLE)
+            for name in files:
+                _copy(Path(folder, name), place / name)
+        shutil.rmtree(target, ignore_errors=True)
+        new.replace(target)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
         raise _not_written(target, error) from error
 
 
@@ -46,6 +58,17 @@ def make_place(target: Path) -> None:
         _make_folder(target.parent)
     except OSError as error:
         raise _not_written(target, error) from error
+
+
+def _copy(source: Path, new: Path) -> None:
+    with source.open("rb") as origin, new.open("xb") as copy:
+        try:
+            fcntl.ioctl(copy.fileno(), FICLONE, origin.fileno())
+        except OSError:  # another file system, or one that cannot
+            shutil.copyfileobj(origin, copy, 1024 * 1024)
+        copy.flush()
+        os.fsync(copy.fileno())
+        os.fchmod(copy.fileno(), READABLE)
 
 
 def _not_written(target: Path, error: OSError) -> FetchError:

@@ -7,6 +7,7 @@ says in its info (``ModelInUse``) how far it has come. So a wish survives both s
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,12 +20,15 @@ from halimede.errors import InvalidFieldError
 
 #: seconds between two looks at the file
 LOOK_S = 0.25
+#: characters of a wish's mark
+MARK = 16
 
 
 class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A model to answer with: its name, version, file, digest, and the Model's spec as JSON would say it.
 
     ``canary_percent``: the share of requests that go to it while the one before answers the others; 100: all.
+    ``tried``: it has stood its trial in a process of its own already.
     """
 
     name: str
@@ -33,12 +37,28 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
     digest: str = ""
     spec: dict[str, Any] = {}
     canary_percent: Annotated[int, Meta(ge=0, le=100)] = 100
+    tried: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What an answer to this wish is known by."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:MARK]
+
+    def same(self, other: DesiredModel) -> bool:
+        """Whether both would answer alike: the same content, used in the same way."""
+        content = self.digest == other.digest if self.digest and other.digest else self.path == other.path
+        return content and self.spec == other.spec
 
 
 class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """All models that a process shall have."""
 
     models: list[DesiredModel] = []
+
+    @property
+    def only(self) -> DesiredModel | None:
+        """The model of a wish for one."""
+        return self.models[0] if len(self.models) == 1 else None
 
 
 def write(path: Path, desired: Desired) -> None:

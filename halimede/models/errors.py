@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 from halimede.errors import HalimedeError
+
+#: a disk, or a user's share of it, has no room
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Reason(StrEnum):
@@ -18,12 +22,19 @@ class Reason(StrEnum):
     EMPTY_FILE = "EmptyFile"
     NOT_READABLE = "NotReadable"
     HTTP_STATUS = "HTTPStatus"
+    FORBIDDEN_ADDRESS = "ForbiddenAddress"
+    FORBIDDEN_REDIRECT = "ForbiddenRedirect"
     TIMEOUT = "Timeout"
+    TOO_SLOW = "TooSlow"
     UNREACHABLE = "Unreachable"
     INTERRUPTED = "Interrupted"
     TOO_LARGE = "TooLarge"
     DIGEST_MISMATCH = "DigestMismatch"
     CACHE_FAILED = "CacheFailed"
+    DISK_FULL = "DiskFull"
+    UNSAFE_ARCHIVE = "UnsafeArchive"
+    BAD_ARCHIVE = "BadArchive"
+    NO_MODEL_FILE = "NoModelFile"
     NOT_WRITABLE = "NotWritable"
     ACCESS_DENIED = "AccessDenied"
     NOT_INSTALLED = "NotInstalled"
@@ -35,13 +46,22 @@ class FetchError(HalimedeError):
     Attributes:
         reason: which of the known failures it was.
         temporary: whether the same request may succeed a little later, with nothing changed by anyone.
+        status: of the HTTP answer, 0 where there was none.
 
     """
 
-    def __init__(self, reason: Reason, message: str, *, temporary: bool = False) -> None:
+    def __init__(self, reason: Reason, message: str, *, temporary: bool = False, status: int = 0) -> None:
         self.reason = reason
         self.temporary = temporary
+        self.status = status
         super().__init__(message)
+
+
+def disk_error(what: str, error: OSError, reason: Reason = Reason.CACHE_FAILED) -> FetchError:
+    """Say that ``what`` cannot be written. A full disk has a word of its own: somebody has to make room."""
+    if error.errno in FULL:
+        return FetchError(Reason.DISK_FULL, f"{what} cannot be written: the disk is full: make room")
+    return FetchError(reason, f"{what} cannot be used: {error.strerror or type(error).__name__}", temporary=True)
 
 
 def redact(url: str) -> str:

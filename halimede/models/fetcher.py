@@ -5,25 +5,39 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from halimede.errors import InvalidFieldError
 from halimede.models.cache import Cache, Fetched, UrlRecord, in_thread
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.errors import FetchError, Reason, disk_error, redact
+from halimede.models.part import Part
+from halimede.models.policy import Policy
 from halimede.models.sources import asker, open_source
-from halimede.models.stream import Asker, Limits, Stream
+from halimede.models.speed import not_slower
+from halimede.models.stream import Ask, Asker, Limits, Opener, Stream
 
 log = structlog.get_logger()
 
-#: gets the bytes that are here, and how many there will be (None: the origin does not say)
+#: what is wrong with the content itself: a part of it is no beginning of what is wanted
+UNUSABLE = frozenset({Reason.TOO_LARGE, Reason.EMPTY_FILE, Reason.DIGEST_MISMATCH})
+
+#: gets the bytes that are here, and how many there will be (None: the origin does not say). The first call, before
+#: anything has come, says how much was here; where the origin begins anew, the count does
 Progress = Callable[[int, int | None], None]
 
 
 async def fetch(
-    url: str, sha256: str, cache: Cache, progress: Progress | None = None, *, limits: Limits | None = None
+    url: str,
+    sha256: str,
+    cache: Cache,
+    progress: Progress | None = None,
+    *,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
+    openers: Mapping[str, Opener] | None = None,
 ) -> Fetched:
     """Return the model of ``url`` as a file of ``cache``; raise FetchError.
 
@@ -32,15 +46,18 @@ async def fetch(
     cache has what it gave before, that is returned with ``fresh=False``: a node goes on serving without its network.
     However many tasks and processes of a node ask for one model at a time, it is downloaded once. Credentials are an
     exception: what they opened is given to others, digest or not, only after an origin has sent it to them as well.
+
+    What is unfinished is gone on with by the next one, whatever ended this one. ``policy`` says which addresses may be
+    connected to (default: what HALIMEDE_FETCH_ALLOW says); ``openers`` open further schemes.
     """
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidFieldError("sha256", sha256, "write 64 lower-case hexadecimal digits")
-    download = _Download(url, asker(url), sha256, cache, progress, limits or Limits())
+    policy = Policy.from_environment() if policy is None else policy
+    download = _Download(url, asker(url), sha256, cache, progress, limits or Limits(), policy, openers or {})
     try:
         return await (download.named() if sha256 else download.latest())
     except OSError as error:
-        text = f"the model cache {cache.root} cannot be used: {error.strerror or type(error).__name__}"
-        raise FetchError(Reason.CACHE_FAILED, text, temporary=True) from error
+        raise disk_error(f"the model cache {cache.root}", error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,8 @@ class _Download:
     cache: Cache
     progress: Progress | None
     limits: Limits
+    policy: Policy
+    openers: Mapping[str, Opener]
 
     @property
     def name(self) -> str:
@@ -84,45 +103,74 @@ class _Download:
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
     async def _from_origin(self, known: str, cached: Fetched | None) -> Fetched:
+        part = Part(self.cache, self.name, self.asker.key, decided=bool(self.sha256))
         try:
-            async with asyncio.timeout(self.limits.total_s), open_source(self.url, known, self.limits) as stream:
-                if stream.blocks is None and cached:
+            async with asyncio.timeout(self.limits.total_s), part:
+                if self.sha256 and part.digest == self.sha256:  # the last one was ended with the whole of it here
+                    fetched, mark = await self._commit(part), part.mark
+                elif (stream := await self._read(part, known)).blocks is None and cached:
+                    part.discard()  # the beginning of what the origin had in between
                     return cached
-                fetched = await self._store(stream)
+                else:
+                    fetched, mark = await self._commit(part), stream.mark
         except TimeoutError:
             text = f"{redact(self.url)} was not complete after {self.limits.total_s:g} s"
             raise FetchError(Reason.TIMEOUT, text, temporary=True) from None
         self.cache.grant(self.asker.key, fetched.digest)
         if not self.sha256:  # without a mark too: it is read anew each time, but known when the origin is away
-            self.cache.remember(self.asker.key, UrlRecord(fetched.digest, stream.mark))
+            self.cache.remember(self.asker.key, UrlRecord(fetched.digest, mark))
         log.info("model fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
         return fetched
 
-    async def _store(self, stream: Stream) -> Fetched:
-        shown = redact(self.url)
-        async with self.cache.part(self.name) as part:
-            async for block in self._bounded(stream):
-                await part.write(block)
-                if self.progress:
-                    self.progress(part.size, stream.size)
-            if part.size == 0:
-                raise FetchError(Reason.EMPTY_FILE, f"{shown} is empty: a model file was expected")
-            if self.sha256 and part.digest != self.sha256:
-                text = f"{shown} has sha256 {part.digest}, not {self.sha256}: correct one of the two"
-                raise FetchError(Reason.DIGEST_MISMATCH, text)
-            if self.asker.credentials:
-                await in_thread(self.cache.guard, part.digest)
-            return await part.commit()
+    async def _read(self, part: Part, known: str) -> Stream:
+        """Read what is missing; once more from the beginning if what was resumed turns out to be something else."""
+        resumed = part.size
+        try:
+            stream = await self._append(part, Ask(known, part.size, part.mark))
+            if self.sha256 and part.digest != self.sha256 and resumed and stream.offset:
+                log.warning("what was here of it is something else, it is read anew", url=redact(self.url))
+                stream = await self._append(part, Ask(known))
+            if stream.blocks is not None:
+                self._verify(part)
+        except FetchError as error:
+            if error.reason in UNUSABLE:
+                part.discard()
+            raise
+        return stream
 
-    async def _bounded(self, stream: Stream) -> AsyncIterator[bytes]:
-        limit, total = self.limits.max_bytes, 0
-        error = FetchError(Reason.TOO_LARGE, f"{redact(self.url)} is larger than the limit of {limit} bytes")
-        if stream.size is not None and stream.size > limit:
-            raise error
-        if stream.blocks is None:
-            return
-        async for block in stream.blocks:
-            total += len(block)
-            if total > limit:
-                raise error
-            yield block
+    async def _append(self, part: Part, ask: Ask) -> Stream:
+        shown, limits, loop = redact(self.url), self.limits, asyncio.get_running_loop()
+        too_large = FetchError(Reason.TOO_LARGE, f"{shown} is larger than the limit of {limits.max_bytes} bytes")
+        async with open_source(self.url, ask, limits, self.policy, self.openers) as stream:
+            if stream.blocks is None:
+                return stream
+            if stream.size is not None and stream.size > limits.max_bytes:
+                raise too_large
+            await part.begin(stream.mark, stream.offset)
+            self._tell(part, stream)  # what is here already has not come now
+            async for block in not_slower(stream.blocks, limits, shown, loop.time):
+                if part.size + len(block) > limits.max_bytes:
+                    raise too_large
+                await part.write(block)
+                self._tell(part, stream)
+            if stream.size is not None and part.size != stream.size:
+                text = f"{shown} broke off after {part.size} of {stream.size} bytes"
+                raise FetchError(Reason.INTERRUPTED, text, temporary=True)
+            return stream
+
+    def _tell(self, part: Part, stream: Stream) -> None:
+        if self.progress:
+            self.progress(part.size, stream.size)
+
+    def _verify(self, part: Part) -> None:
+        shown = redact(self.url)
+        if part.size == 0:
+            raise FetchError(Reason.EMPTY_FILE, f"{shown} is empty: a model file was expected")
+        if self.sha256 and part.digest != self.sha256:
+            text = f"{shown} has sha256 {part.digest}, not {self.sha256}: correct one of the two"
+            raise FetchError(Reason.DIGEST_MISMATCH, text)
+
+    async def _commit(self, part: Part) -> Fetched:
+        if self.asker.credentials:
+            await in_thread(self.cache.guard, part.digest)
+        return await part.commit()

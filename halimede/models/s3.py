@@ -1,12 +1,11 @@
 """Models in an S3 store (``s3://bucket/key``): Amazon's, MinIO, Ceph and others. Credentials come by environment.
 
-The library (extra ``s3``) is asked for one stream without retries of its own: bounds, verification and patience are the
-fetcher's. It is never left to look for credentials by itself, which on some machines means asking the network.
+The library (extra ``s3``) only signs the URL; what is signed is read as from any HTTP server, under the same policy and
+bounds. It is never left to look for credentials by itself, which on some machines means asking the network.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
@@ -15,16 +14,13 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from halimede.errors import InvalidFieldError
-from halimede.models.cache import BLOCK
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.stream import Asker, Limits, Stream
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store
+from halimede.models.http import open_http
+from halimede.models.policy import Policy
+from halimede.models.stream import Ask, Asker, Limits, Stream
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 REGION = "us-east-1"
@@ -61,20 +57,22 @@ class Access:
 
 def s3_asker(url: str) -> Asker:
     """Return who asks for an object: two stores have buckets of one name, and one store gives them to some only."""
-    access = _access()
+    access = store_access()
     secret = hashlib.sha256(access.secret.encode()).hexdigest()
     key = json.dumps([url, access.endpoint, access.region, access.key_id, secret])
     return Asker(key, credentials=bool(access.key_id))
 
 
-def _access() -> Access:
+def store_access() -> Access:
+    """Return what the environment says. Raises FetchError."""
     try:
         return Access.read(os.environ)
     except InvalidFieldError as error:
         raise FetchError(Reason.INVALID_URL, str(error)) from None
 
 
-def _place(url: str) -> tuple[str, str]:
+def store_place(url: str) -> tuple[str, str]:
+    """Return the bucket and key of a URL. Raises FetchError."""
     parts = urlsplit(url)
     key = parts.path.lstrip("/")
     if not BUCKET.fullmatch(parts.netloc) or not key or parts.query or parts.fragment:
@@ -83,65 +81,37 @@ def _place(url: str) -> tuple[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def open_s3(url: str, known: str, limits: Limits) -> AsyncIterator[Stream]:
+async def open_s3(url: str, ask: Ask, limits: Limits, policy: Policy) -> AsyncIterator[Stream]:
     """Open an object. Every failure is raised without its cause, whose text may hold a signature."""
-    bucket, key = _place(url)
+    bucket, key = store_place(url)
+    access = store_access()
+    shown = f"{redact(url)} at {access.endpoint or 'Amazon S3'}"
+    at = await _signed(bucket, key, access, limits, shown) if access.key_id else _public(bucket, key, access)
+    try:
+        async with open_http(at, ask, limits, policy, shown, encoded=True) as stream:
+            yield stream
+    except FetchError as error:
+        if error.reason is Reason.HTTP_STATUS and error.status in {401, 403}:
+            how = "these credentials" if access.key_id else "no credentials"
+            raise FetchError(Reason.ACCESS_DENIED, f"{shown} is not given for {how}") from None
+        raise
+
+
+def _public(bucket: str, key: str, access: Access) -> str:
+    return f"{access.endpoint or f'https://s3.{access.region}.amazonaws.com'}/{bucket}/{quote(key)}"
+
+
+async def _signed(bucket: str, key: str, access: Access, limits: Limits, shown: str) -> str:
     try:
         import obstore  # noqa: PLC0415  # not everybody has models there
-        from obstore import exceptions  # noqa: PLC0415
+        from obstore.exceptions import BaseError  # noqa: PLC0415
+        from obstore.store import S3Store  # noqa: PLC0415
     except ImportError:
-        raise FetchError(Reason.NOT_INSTALLED, f"{redact(url)}: {MISSING}") from None
-    access = _access()
-    shown = f"{redact(url)} at {access.endpoint or 'Amazon S3'}"
+        raise FetchError(Reason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
+    config: dict[str, str] = {"region": access.region, "access_key_id": access.key_id}
+    config |= {"secret_access_key": access.secret} | ({"endpoint": access.endpoint} if access.endpoint else {})
     try:
-        store = _store(bucket, access, limits)
-        async with asyncio.timeout(limits.connect_s + limits.inactivity_s):
-            found = await obstore.get_async(store, key, options={"if_none_match": known} if known else {})
-        blocks = found.stream(min_chunk_size=BLOCK)
-        yield Stream(found.meta["e_tag"] or "", found.meta["size"], _bounded(blocks, limits.inactivity_s))
-    except exceptions.NotModifiedError:
-        yield Stream(known, None, None)
-    except TimeoutError:
-        raise FetchError(Reason.TIMEOUT, f"{shown} did not answer in time", temporary=True) from None
-    except FileNotFoundError:
-        raise FetchError(Reason.NOT_FOUND, f"{shown} does not exist") from None
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-        how = "these credentials" if access.key_id else "no credentials"
-        raise FetchError(Reason.ACCESS_DENIED, f"{shown} is not given for {how}") from None
-    except (exceptions.InvalidPathError, ValueError):
+        store = S3Store(bucket, config=config, client_options={"allow_http": True})  # type: ignore[arg-type]
+        return await obstore.sign_async(store, "GET", key, timedelta(seconds=limits.total_s))
+    except (BaseError, ValueError):
         raise FetchError(Reason.INVALID_URL, f"{shown} cannot be asked for") from None
-    except exceptions.BaseError as error:
-        text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
-        raise FetchError(Reason.UNREACHABLE, text, temporary=True) from None
-
-
-def _store(bucket: str, access: Access, limits: Limits) -> S3Store:
-    from obstore.store import S3Store  # noqa: PLC0415
-
-    return S3Store(
-        bucket,
-        config={
-            "region": access.region,
-            **({"endpoint": access.endpoint} if access.endpoint else {}),
-            **(
-                {"access_key_id": access.key_id, "secret_access_key": access.secret}
-                if access.key_id
-                else {"skip_signature": True}
-            ),
-        },
-        client_options={
-            "allow_http": access.endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=limits.connect_s),
-            "timeout": timedelta(seconds=limits.total_s),
-        },
-        retry_config={"max_retries": 0},
-    )
-
-
-async def _bounded(blocks: AsyncIterator[bytes], inactivity_s: float) -> AsyncIterator[bytes]:
-    while True:
-        async with asyncio.timeout(inactivity_s):
-            block = await anext(blocks, None)
-        if block is None:
-            return
-        yield bytes(block)  # whatever buffer the library has made of it

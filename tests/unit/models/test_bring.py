@@ -20,6 +20,7 @@ import structlog
 from halimede.models import delivery
 from halimede.models.__main__ import MISTAKE, TEMPORARY, main
 from halimede.models.bring import OWN_CACHE
+from tests.unit.models.archives import FILES, tar
 
 BODY = os.urandom(300_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -196,6 +197,7 @@ def test_no_termination_log_is_made(tmp_path: Path) -> None:
         (["--url", "/x", "--check", "--sha256", "abc"], "--sha256"),
         (["--url", "/x", "--check", "--patience", "-1"], "--patience"),
         (["--url", "/x", "--check", "--patience", "nan"], "--patience"),
+        (["--url", "/x", "--check", "--allow", "10.0.0.1/8"], "--allow"),
         (["--url", "https://u:hunter2@h/x", "--check"], "--url"),
     ],
 )
@@ -218,6 +220,22 @@ def test_check_reads_and_brings_nothing(tmp_path: Path, ending: Path) -> None:
         ending.write_text("")
         assert main(["--url", str(wrong), "--check"], ending) == MISTAKE
         assert reason in ending.read_text()
+
+
+def test_an_archive_becomes_the_folder_that_is_in_it(tmp_path: Path, out: Path) -> None:
+    archive = tmp_path / "model.tar.gz"
+    archive.write_bytes(tar(FILES))
+    for _ in range(2):  # over what is there already
+        assert main(["--url", str(archive), "--cache", str(tmp_path / "c"), "--out", str(out), "--unpack"]) == 0
+        found = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file()}
+        assert {name: path.read_bytes() for name, path in found.items()} == FILES
+        assert {modes(path) for path in found.values()} == {(0o444, 0o755)}
+        assert [path.name for path in out.parent.iterdir()] == [out.name]
+    single = out.with_name("single.onnx")
+    model = tmp_path / "model.onnx"
+    model.write_bytes(BODY)
+    assert main(["--url", str(model), "--cache", str(tmp_path / "c"), "--out", str(single), "--unpack"]) == 0
+    assert single.read_bytes() == BODY
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, ending: Path) -> None:

@@ -1,0 +1,201 @@
+"""HTTP servers as sources. Redirects are followed by hand, and every connection is judged at the socket.
+
+So neither a name that changes its address between two look-ups, nor a server that sends elsewhere, leads to what the
+policy refuses. Proxies of the environment are not used: behind one, nobody could tell where a connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import re
+import socket
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from halimede.models.cache import BLOCK
+from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.part import strong
+from halimede.models.policy import Policy
+from halimede.models.stream import Ask, Limits, Stream
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+    from yarl import URL
+
+#: HTTP statuses that may be better later: time-out, too early, too many requests
+PASSING = frozenset({408, 425, 429})
+PARTIAL, NOT_MODIFIED, UNSATISFIABLE = 206, 304, 416
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+MAX_REDIRECTS = 5
+CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
+SCHEMES = frozenset({"http", "https"})
+
+
+@contextlib.asynccontextmanager
+async def open_http(
+    url: str, ask: Ask, limits: Limits, policy: Policy, shown: str = "", *, encoded: bool = False
+) -> AsyncIterator[Stream]:
+    """Ask an HTTP server. Every failure is raised without its cause, whose text may hold the URL's secrets.
+
+    ``shown`` stands for the URL in errors; an ``encoded`` one, which is signed, is sent as it is.
+    """
+    import aiohttp  # noqa: PLC0415  # 14 MB that an LC without HTTP models does not need
+    from yarl import URL  # noqa: PLC0415
+
+    timeout = aiohttp.ClientTimeout(
+        total=limits.total_s, connect=limits.connect_s, sock_connect=limits.connect_s, sock_read=limits.inactivity_s
+    )
+    shown = shown or redact(url)
+    guard = Guard(policy)
+    try:
+        async with (
+            aiohttp.TCPConnector(socket_factory=guard, use_dns_cache=False) as connector,
+            aiohttp.ClientSession(
+                connector=connector,
+                timeout=timeout,
+                # a compressed body would be hashed as something that nobody published
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=BLOCK,
+            ) as session,
+        ):
+            hops = _Hops(session, guard, shown, limits.connect_s + limits.inactivity_s)
+            yield await hops.open(URL(url, encoded=encoded), ask)
+    except TimeoutError:
+        raise FetchError(Reason.TIMEOUT, f"{shown} did not answer in time", temporary=True) from None
+    except (aiohttp.ClientError, ValueError) as error:  # ValueError: host names that cannot be encoded
+        raise _explain(error, shown, guard) from None
+
+
+class Guard:
+    """Makes the sockets of one download: none for an address that the policy refuses."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.host = self.shown = ""
+        self.refused = ""
+        self._made = 0
+
+    def expect(self, host: str, shown: str) -> None:
+        """Judge connections for this host from now on. Raises FetchError."""
+        self.policy.check_host(host, shown)
+        self.host, self.shown, self.refused, self._made = host, shown, "", 0
+
+    @property
+    def refused_all(self) -> bool:
+        """No address of the host may be connected to."""
+        return bool(self.refused) and not self._made
+
+    def __call__(self, info: tuple[Any, ...]) -> socket.socket:
+        """Make a socket for an address, as ``getaddrinfo`` writes it."""
+        family, kind, protocol, _, address = info
+        if why := self.policy.refusal(self.host, address[0]):
+            self.refused = why
+            raise PermissionError(errno.EACCES, why)  # the host may have another address that is allowed
+        self._made += 1
+        return socket.socket(family, kind, protocol)
+
+
+class _Hops:
+    """The way from a URL to who answers it."""
+
+    def __init__(self, session: ClientSession, guard: Guard, shown: str, patience_s: float) -> None:
+        self._session = session
+        self._guard = guard
+        self._shown = shown
+        self._patience_s = patience_s
+
+    async def open(self, url: URL, ask: Ask) -> Stream:
+        response = await self._answer(url, _headers(ask))
+        mark = response.headers.get("ETag", "")
+        if response.status == NOT_MODIFIED and ask.known:
+            return Stream(ask.known, None, None)
+        if ask.offset and response.status in {PARTIAL, UNSATISFIABLE}:
+            size = _continues(response, ask, mark)
+            if size is not None:
+                return Stream(mark or ask.mark, size or None, response.content.iter_chunked(BLOCK), ask.offset)
+            response.close()
+            return await self.open(url, Ask(ask.known))
+        self._judge(response.status)
+        return Stream(mark, response.content_length, response.content.iter_chunked(BLOCK))
+
+    async def _answer(self, url: URL, headers: dict[str, str]) -> ClientResponse:
+        from aiohttp import encode_basic_auth  # noqa: PLC0415
+
+        at, shown = url, self._shown
+        if url.user or url.password:
+            headers = headers | {"Authorization": encode_basic_auth(url.user or "", url.password or "")}
+            at = url.with_user(None)
+        for _ in range(MAX_REDIRECTS + 1):
+            self._guard.expect(at.raw_host or "", shown)
+            async with asyncio.timeout(self._patience_s):  # headers that come byte by byte are never silent
+                response = await self._session.get(at, headers=headers, allow_redirects=False)
+            if response.status not in REDIRECTS:
+                return response
+            location = response.headers.get("Location", "")
+            response.close()  # its body is nothing to wait for
+            to = self._next(at, location)
+            if to.origin() != at.origin():
+                headers.pop("Authorization", None)  # it was meant for another
+            at, shown = to, f"{self._shown}, which redirects to {redact(str(to))}"
+        raise FetchError(Reason.HTTP_STATUS, f"{self._shown} redirects more than {MAX_REDIRECTS} times")
+
+    def _next(self, at: URL, location: str) -> URL:
+        from yarl import URL  # noqa: PLC0415
+
+        try:
+            to = at.join(URL(location))
+            _ = to.port
+        except ValueError:
+            to = URL()
+        shown = f"{self._shown} redirects to {redact(str(to)) or 'nowhere'}"
+        if to.scheme not in SCHEMES or not to.host:
+            raise FetchError(Reason.FORBIDDEN_REDIRECT, f"{shown}: only http:// and https:// are followed")
+        if at.scheme == "https" and to.scheme == "http":
+            raise FetchError(Reason.FORBIDDEN_REDIRECT, f"{shown}: from https to http nobody is followed")
+        return to.with_user(None) if to.user or to.password else to
+
+    def _judge(self, status: int) -> None:
+        if status != 200:
+            passing = status in PASSING or status >= 500
+            reason = Reason.NOT_FOUND if status in {404, 410} else Reason.HTTP_STATUS
+            text = f"{self._shown} answered with HTTP status {status}"
+            raise FetchError(reason, text, temporary=passing, status=status)
+
+
+def _headers(ask: Ask) -> dict[str, str]:
+    headers = {"Accept-Encoding": "identity"}
+    if ask.known:
+        headers["If-None-Match"] = ask.known
+    if ask.offset:
+        headers["Range"] = f"bytes={ask.offset}-"
+        if strong(ask.mark):
+            headers["If-Range"] = ask.mark
+    return headers
+
+
+def _continues(response: ClientResponse, ask: Ask, mark: str) -> int | None:
+    """Return the size of the whole (0: unknown) if an answer goes on where a part ended, None if it does not."""
+    found = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if response.status != PARTIAL or found is None or int(found[1]) != ask.offset:
+        return None
+    if ask.mark and mark and mark != ask.mark:
+        return None  # it has other content now, and does not know If-Range
+    return 0 if found[3] == "*" else int(found[3])
+
+
+def _explain(error: Exception, shown: str, guard: Guard) -> FetchError:
+    import aiohttp  # noqa: PLC0415
+
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return FetchError(Reason.INVALID_URL, f"{shown} is not a URL that can be asked")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return FetchError(Reason.UNREACHABLE, f"{shown}: its TLS certificate or handshake was not accepted")
+    if isinstance(error, aiohttp.ClientOSError):
+        if isinstance(error, aiohttp.ClientConnectorError) and guard.refused_all:
+            return FetchError(Reason.FORBIDDEN_ADDRESS, f"{guard.shown} is not connected to: {guard.refused}")
+        text = error.strerror or type(error).__name__
+        return FetchError(Reason.UNREACHABLE, f"{shown} cannot be reached: {text}", temporary=True)
+    return FetchError(Reason.INTERRUPTED, f"{shown} broke off ({type(error).__name__})", temporary=True)

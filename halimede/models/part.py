@@ -1,0 +1,186 @@
+"""An unfinished download on disk: it survives the process that wrote it, and the next one goes on where it ended.
+
+Beside the bytes lies a small record of where they came from. Nothing in it is believed blindly: the bytes are hashed
+anew, and they are gone on with only if a digest will decide in the end, or if the same origin still has content of the
+same strong mark and the machine has not been started anew since (a page that never reached the disk reads as zeros).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+from halimede.models.cache import BLOCK, Cache, Fetched, in_thread
+from halimede.models.errors import FULL
+
+#: bytes that are hashed anew in one go: whoever cancels waits that long
+STRETCH = 64 * BLOCK
+#: seconds after which nobody comes back to what is unfinished
+ABANDONED_S = 3 * 86_400.0
+SIDE = ".json"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class PartRecord(Struct, kw_only=True):
+    """Where the bytes of a part came from: a hash of who asked for what, the origin's mark, the machine's boot."""
+
+    origin: str
+    mark: str
+    boot: str
+
+
+class Part:
+    """A file that is being written and hashed. Leaving the block keeps it if it can be gone on with, else removes it.
+
+    ``origin`` is ``Asker.key``. ``decided`` says that its digest is known beforehand. Whoever uses it holds the lock of
+    its name.
+    """
+
+    def __init__(self, cache: Cache, name: str, origin: str, *, decided: bool) -> None:
+        self.cache = cache
+        self.path = cache.root / "parts" / name
+        self.size = 0
+        #: the strong mark of what has been written, if this origin gave it
+        self.mark = ""
+        self._side = self.path.with_name(name + SIDE)
+        self._origin = hashlib.sha256(origin.encode()).hexdigest()
+        self._decided = decided
+        self._hash = hashlib.sha256()
+        self._fd = -1
+        self._recorded = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            record = await in_thread(self._open)
+            if record:
+                while await in_thread(self._hash_on):
+                    pass
+                self.mark = record.mark if record.origin == self._origin else ""
+        except BaseException:
+            if self._fd >= 0:
+                self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            self.discard()  # nobody has use for a full disk
+        self._leave()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what has been written."""
+        return self._hash.hexdigest()
+
+    async def begin(self, mark: str, offset: int) -> None:
+        """Go on at ``offset`` with content of this mark: at the part's size, or anew at 0."""
+        if offset != self.size:
+            await in_thread(self._clear)
+        self.mark = mark if strong(mark) else ""
+        self._recorded = self._decided or bool(self.mark)
+        if self._recorded:
+            record = PartRecord(origin=self._origin, mark=self.mark, boot=_boot())
+            await in_thread(self._write_record, record)
+
+    async def write(self, block: bytes) -> None:
+        """Append a block."""
+        await in_thread(self._write, block)
+
+    async def commit(self) -> Fetched:
+        """Bring the file to disk and to its place in the cache."""
+        return await in_thread(self._commit)
+
+    def discard(self) -> None:
+        """Do not keep it: what it holds is wrong, or nobody needs it."""
+        self._recorded = False
+
+    def _open(self) -> PartRecord | None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(self.path.parent)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        record = self._read_record()
+        if record is None:
+            os.ftruncate(self._fd, 0)
+        self._recorded = record is not None
+        return record
+
+    def _read_record(self) -> PartRecord | None:
+        try:
+            record = msgspec.json.decode(self._side.read_bytes(), type=PartRecord)
+        except (OSError, msgspec.DecodeError):
+            return None
+        same = record.origin == self._origin and strong(record.mark) and record.boot == _boot()
+        return record if self._decided or same else None
+
+    def _hash_on(self) -> bool:
+        end = self.size + STRETCH
+        while self.size < end:
+            block = os.pread(self._fd, BLOCK, self.size)
+            if not block:
+                os.lseek(self._fd, self.size, os.SEEK_SET)
+                return False
+            self._hash.update(block)
+            self.size += len(block)
+        return True
+
+    def _clear(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        self._hash, self.size = hashlib.sha256(), 0
+
+    def _write(self, block: bytes) -> None:
+        left = memoryview(block)
+        while left:
+            done = os.write(self._fd, left)
+            self._hash.update(left[:done])  # with the size: what one that fails later has written still counts
+            self.size += done
+            left = left[done:]
+
+    def _write_record(self, record: PartRecord) -> None:
+        new = self._side.with_suffix(f".{os.urandom(8).hex()}.new")
+        new.write_bytes(msgspec.json.encode(record))
+        new.replace(self._side)
+
+    def _commit(self) -> Fetched:
+        os.fsync(self._fd)
+        fetched = self.cache.keep(self.path, self.digest)
+        self._recorded = False
+        return fetched
+
+    def _leave(self) -> None:
+        kept = self._recorded and os.fstat(self._fd).st_size
+        os.close(self._fd)
+        if not kept:
+            self.path.unlink(missing_ok=True)  # a committed part has been moved away
+            self._side.unlink(missing_ok=True)
+
+
+def strong(mark: str) -> bool:
+    """Say whether equal marks mean equal bytes. Weak ETags do not."""
+    return bool(mark) and not mark.startswith("W/")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what has been left behind for good. A download that still writes to it would only begin again."""
+    oldest = time.time() - ABANDONED_S
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):
+            if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                os.unlink(entry)  # noqa: PTH108
+
+
+def _boot() -> str:
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return os.urandom(16).hex()  # never the same: where nothing is known, nothing is resumed

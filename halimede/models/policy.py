@@ -1,0 +1,185 @@
+"""Which addresses a download may connect to. Public ones; others only if the operator of this machine says so.
+
+Whoever writes a Model chooses a URL, and this machine asks it from inside its own network: without a rule, a manifest
+reads what a cloud's metadata service, a neighbour's router or a port of this machine answers. Names decide nothing,
+for their owner may give them any address at any time: each address is judged when a connection to it is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from halimede.errors import InvalidFieldError
+from halimede.models.errors import FetchError, Reason
+
+#: where operators say what is allowed
+VARIABLE = "HALIMEDE_FETCH_ALLOW"
+HOST = re.compile(r"(?!.*-(\.|$))([a-z0-9_][a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
+#: what C libraries read as an address though it does not look like one: 127.1, 2130706433, 0x7f.1, 0177.0.0.1
+NUMERIC = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
+HOW = "write loopback, private, link-local, addresses such as 10.0.0.0/8, or names of hosts, with commas between"
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+#: services that give a machine's credentials to whoever asks from it: opened by their own address alone
+METADATA = frozenset(
+    map(
+        ip_address,
+        (
+            "169.254.169.254",  # AWS, Google, Azure, OpenStack and others
+            "169.254.170.2",  # AWS ECS
+            "169.254.170.23",  # AWS EKS
+            "100.100.100.200",  # Alibaba
+            "168.63.129.16",  # Azure's host
+            "192.0.0.192",  # Oracle
+            "fd00:ec2::254",  # AWS
+            "fd00:ec2::23",  # AWS EKS
+            "fd20:ce::254",  # Google
+        ),
+    )
+)
+NAT64 = ip_network("64:ff9b::/96")
+#: with those that providers share among their customers, and the old ones of a site
+PRIVATE = tuple(
+    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10"))
+)
+
+
+class Kind(StrEnum):
+    """What an address is, in the words that allow it."""
+
+    LOOPBACK = "loopback"
+    PRIVATE = "private"
+    LINK_LOCAL = "link-local"
+    METADATA = "metadata"
+    SPECIAL = "special"
+    PUBLIC = "public"
+
+
+#: what one word opens
+WORDS = frozenset({Kind.LOOPBACK, Kind.PRIVATE, Kind.LINK_LOCAL})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be connected to beside public addresses: kinds of addresses, networks, and hosts by their names.
+
+    A named host may have a private or a loopback address. A metadata service is opened by its very address only.
+    """
+
+    kinds: frozenset[Kind] = frozenset()
+    networks: frozenset[Network] = frozenset()
+    hosts: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str, field: str = VARIABLE) -> Policy:
+        """Read ``private,10.0.0.0/8,models.lan``. Raises InvalidFieldError."""
+        kinds: set[Kind] = set()
+        networks: set[Network] = set()
+        hosts: set[str] = set()
+        for word in re.split(r"[\s,]+", text.strip().lower()):
+            if not word:
+                continue
+            if word in WORDS:
+                kinds.add(Kind(word))
+            elif (network := _network(word)) is not None:
+                networks.add(network)
+            elif HOST.fullmatch(word) and not NUMERIC.fullmatch(word):
+                hosts.add(word)
+            else:
+                raise InvalidFieldError(field, word, HOW)
+        return cls(frozenset(kinds), frozenset(networks), frozenset(hosts))
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Policy:
+        """Read HALIMEDE_FETCH_ALLOW. Raises InvalidFieldError."""
+        return cls.parse((os.environ if environ is None else environ).get(VARIABLE, ""))
+
+    def check_host(self, host: str, shown: str) -> None:
+        """Refuse what is neither a name nor a whole address. Raises FetchError."""
+        if not host:
+            raise FetchError(Reason.INVALID_URL, f"{shown} names no host")
+        if NUMERIC.fullmatch(host.lower().rstrip(".")) and _address(host) is None:
+            text = f"{shown}: {host} is neither a name nor an address of four numbers: write it in full"
+            raise FetchError(Reason.FORBIDDEN_ADDRESS, text)
+
+    def refusal(self, host: str, address: str) -> str:
+        """Return why no connection to an address is made for ``host``, empty if it is."""
+        found = _address(address)
+        if found is None:
+            return f"{address} is no address"
+        name = host.lower().rstrip(".")
+        for face in _faces(found):
+            if not self._allows(name, face):
+                return _why(face)
+        return ""
+
+    def _allows(self, host: str, address: Address) -> bool:
+        kind = kind_of(address)
+        if kind is Kind.PUBLIC:
+            return True
+        holding = [network for network in self.networks if address in network]
+        if kind is Kind.METADATA:
+            return any(network.num_addresses == 1 for network in holding)
+        named = host in self.hosts and kind in {Kind.LOOPBACK, Kind.PRIVATE}
+        return bool(holding) or kind in self.kinds or named
+
+
+def kind_of(address: Address) -> Kind:
+    """Return what an address is. Whatever has no other word and is not reachable for everybody is special."""
+    if address in METADATA:
+        return Kind.METADATA
+    if address.is_loopback:
+        return Kind.LOOPBACK
+    if address.is_link_local:
+        return Kind.LINK_LOCAL
+    if any(address in network for network in PRIVATE):
+        return Kind.PRIVATE
+    if address.is_multicast or address.is_unspecified or address.is_reserved:
+        return Kind.SPECIAL
+    return Kind.PUBLIC if address.is_global else Kind.SPECIAL
+
+
+def _why(address: Address) -> str:
+    kind = kind_of(address)
+    if kind is Kind.METADATA:
+        return f"{address} is a metadata service, which gives out a machine's credentials"
+    allow = kind if kind in WORDS else f"{address}"
+    what = "no public address" if kind is Kind.SPECIAL else f"a {kind} address"
+    return f"{address} is {what}: if models are kept there, allow it on that machine ({VARIABLE}={allow})"
+
+
+def _faces(address: Address) -> Iterator[Address]:
+    """Yield an address, or what it leads to: several kinds of IPv6 addresses stand for one of IPv4."""
+    if isinstance(address, IPv4Address):
+        yield address
+        return
+    if address.ipv4_mapped:
+        yield address.ipv4_mapped
+        return
+    if address in NAT64:
+        yield IPv4Address(int(address) & 0xFFFFFFFF)
+        return
+    yield address
+    if address.sixtofour:
+        yield address.sixtofour
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ip_network(text)
+    except ValueError:
+        return None

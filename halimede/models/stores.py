@@ -1,0 +1,178 @@
+"""Where uploads go. Each takes one file whole or leaves what was there: no reader ever sees half of one.
+
+Errors of libraries are never passed on: their texts hold whole URLs.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halimede.models.cache import in_thread, sync_folder
+from halimede.models.errors import FetchError, Reason, disk_error
+from halimede.models.http import PASSING, REDIRECTS, Guard
+from halimede.models.policy import Policy
+from halimede.models.s3 import MISSING, Access, store_access, store_place
+from halimede.models.stream import Limits
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+    from obstore.store import S3Store
+
+#: bytes of one part of a multipart upload at least, and parts at most (a store takes 10,000)
+PART, MOST_PARTS = 8 * 1024**2, 9000
+#: parts on their way at a time
+PARALLEL = 4
+DENIED = frozenset({401, 403})
+TOO_LARGE = 413
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """One file on its way: its blocks, and what is known of it. ``shown`` stands for the URL in errors."""
+
+    blocks: AsyncIterator[bytes]
+    size: int
+    sha256: str
+    shown: str
+    limits: Limits
+
+
+async def put_file(path: Path, sending: Sending) -> None:
+    """Write a file of this machine, beside its place first. Raises FetchError."""
+    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
+    try:
+        await in_thread(lambda: path.parent.mkdir(parents=True, exist_ok=True))
+        with new.open("xb", buffering=0) as file:
+            async for block in sending.blocks:
+                await in_thread(_write, file, block)
+            await in_thread(os.fsync, file.fileno())
+        await in_thread(new.replace, path)
+        await in_thread(sync_folder, path.parent)
+    except OSError as error:
+        raise disk_error(str(path), error, Reason.NOT_WRITABLE) from error
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def _write(file: FileIO, block: bytes) -> None:
+    left = memoryview(block)
+    while left:
+        left = left[file.write(left) :]
+
+
+async def put_http(url: str, sending: Sending, policy: Policy | None) -> None:
+    """Send a file by PUT. Raises FetchError. Redirects are not followed: the body is gone by then."""
+    import aiohttp  # noqa: PLC0415  # 14 MB that others do not need
+    from yarl import URL  # noqa: PLC0415
+
+    guard = Guard(policy) if policy else None
+    limits, shown = sending.limits, sending.shown
+    digest = base64.b64encode(bytes.fromhex(sending.sha256)).decode()
+    headers = {
+        "Content-Length": str(sending.size),
+        "Content-Type": "application/octet-stream",
+        "Content-Digest": f"sha-256=:{digest}:",  # RFC 9530
+    }
+    timeout = aiohttp.ClientTimeout(total=limits.total_s, connect=limits.connect_s, sock_connect=limits.connect_s)
+    try:
+        async with (
+            aiohttp.TCPConnector(socket_factory=guard, use_dns_cache=False) as connector,
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+        ):
+            if guard:
+                guard.expect(URL(url).raw_host or "", shown)
+            answer = session.put(url, data=sending.blocks, headers=headers, allow_redirects=False)
+            async with answer as response:
+                _judge(response, shown, digest)
+    except (aiohttp.ClientError, ValueError) as error:
+        if guard and guard.refused_all:
+            raise FetchError(Reason.FORBIDDEN_ADDRESS, f"{shown} is not connected to: {guard.refused}") from None
+        if isinstance(error, ValueError) and not isinstance(error, OSError):
+            raise FetchError(Reason.INVALID_URL, f"{shown} is not a URL that can be asked") from None
+        text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
+        raise FetchError(Reason.UNREACHABLE, text, temporary=True) from None
+
+
+def _judge(response: ClientResponse, shown: str, digest: str) -> None:
+    status = response.status
+    if status in REDIRECTS:
+        raise FetchError(Reason.HTTP_STATUS, f"{shown} sends elsewhere (HTTP status {status}): give that address")
+    if status in DENIED:
+        raise FetchError(Reason.ACCESS_DENIED, f"{shown} does not take it from us (HTTP status {status})")
+    if status == TOO_LARGE:
+        raise FetchError(Reason.TOO_LARGE, f"{shown} does not take files of that size (HTTP status {status})")
+    if not 200 <= status < 300:
+        passing = status in PASSING or status >= 500
+        raise FetchError(Reason.HTTP_STATUS, f"{shown} answered with HTTP status {status}", temporary=passing)
+    said = response.headers.get("Repr-Digest", "")
+    if "sha-256=:" in said and f"sha-256=:{digest}:" not in said:
+        text = f"{shown} says that it has other content than was sent"
+        raise FetchError(Reason.DIGEST_MISMATCH, text, temporary=True)
+
+
+async def put_s3(url: str, sending: Sending) -> None:
+    """Send a file to an S3 store, in parts if it is large, each with its SHA-256. Raises FetchError."""
+    bucket, key = store_place(url)
+    access = store_access()
+    shown = f"{sending.shown} at {access.endpoint or 'Amazon S3'}"
+    try:
+        import obstore  # noqa: PLC0415  # not everybody has a store
+        from obstore import exceptions  # noqa: PLC0415
+    except ImportError:
+        raise FetchError(Reason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
+    try:
+        store = _store(bucket, access, sending.limits)
+        await obstore.put_async(
+            store,
+            key,
+            sending.blocks,
+            attributes={"sha256": sending.sha256},
+            use_multipart=sending.size > PART,
+            chunk_size=max(PART, -(-sending.size // MOST_PARTS)),
+            max_concurrency=PARALLEL,
+        )
+        there = await obstore.head_async(store, key)
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+        how = "these credentials" if access.key_id else "no credentials"
+        raise FetchError(Reason.ACCESS_DENIED, f"{shown} takes nothing for {how}") from None
+    except FileNotFoundError:
+        raise FetchError(Reason.NOT_FOUND, f"{shown}: there is no such bucket") from None
+    except (exceptions.InvalidPathError, ValueError):
+        raise FetchError(Reason.INVALID_URL, f"{shown} cannot be asked for") from None
+    except exceptions.BaseError as error:
+        text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
+        raise FetchError(Reason.UNREACHABLE, text, temporary=True) from None
+    if there["size"] != sending.size:
+        text = f"{shown} has {there['size']} bytes of {sending.size}"
+        raise FetchError(Reason.DIGEST_MISMATCH, text, temporary=True)
+
+
+def _store(bucket: str, access: Access, limits: Limits) -> S3Store:
+    from obstore.store import S3Store  # noqa: PLC0415
+
+    who = {"access_key_id": access.key_id, "secret_access_key": access.secret}
+    config = {
+        "region": access.region,
+        "checksum_algorithm": "sha256",
+        **({"endpoint": access.endpoint} if access.endpoint else {}),
+        **(who if access.key_id else {"skip_signature": "true"}),
+    }
+    return S3Store(
+        bucket,
+        config=config,  # type: ignore[arg-type]
+        client_options={
+            "allow_http": access.endpoint.startswith("http://"),
+            "connect_timeout": timedelta(seconds=limits.connect_s),
+            "timeout": timedelta(seconds=limits.total_s),
+        },
+        retry_config={"max_retries": 2},
+    )

@@ -1,0 +1,140 @@
+"""Tries a model before it serves: in a child process that may die of it, within limits of memory and time.
+
+The child (``python -m halimede.inference.trial``) reads the file, opens it and answers a first sample. Whatever a
+hostile file does there is a reason in the end. Who asks needs neither NumPy nor ONNX Runtime; where these are not
+installed nothing is tried, and the trial says so. The child leads a group of its own, which ends with the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+from msgspec import Meta, Struct
+
+import halimede
+from halimede.messages.trial import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
+
+__all__ = ["Trial", "TrialLimits", "TrialReason", "try_model"]
+
+NEEDED = ("numpy", "onnxruntime", "PIL")
+#: what the child inherits: no credentials
+INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TZ"})
+#: threads that would wait for work take address space, which is limited
+ALONE = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
+#: seconds that the child may take to start and to say something, beyond its limit: it ends itself in time
+START_S = 30.0
+#: bytes of its output that are read
+MAX_OUTPUT = 1024 * 1024
+TAIL = 4096
+IMPORT_WORDS = ("ImportError", "ModuleNotFoundError")
+
+
+class TrialLimits(Struct, kw_only=True, frozen=True):
+    """What a model may take while it is opened and answers a first sample, beyond what the process itself takes."""
+
+    memory_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
+    seconds: Annotated[float, Meta(gt=0)] = 60.0
+
+
+async def try_model(path: Path, spec_json: str, limits: TrialLimits = TrialLimits()) -> Trial:  # noqa: B008 - frozen
+    """Open a model's file by its Model spec (JSON; ``{}`` for none) in a child process, and answer a first sample.
+
+    Never raises for what the model does. A spec of another format than ONNX is skipped: only a user's estimator reads
+    it. Cancelling ends the child.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return Trial(ok=True, skipped=True, message=f"not tried: {', '.join(missing)} is not installed here")
+    try:
+        with contextlib.ExitStack() as files:
+            asked, said, complained = (files.enter_context(_memory_file()) for _ in range(3))
+            asked.write(msgspec.json.encode(_job(path, spec_json, limits)))
+            asked.seek(0)
+            code = await _ended(_start(asked, said, complained), limits.seconds + START_S)
+            said.seek(0)
+            complained.seek(max(0, complained.seek(0, os.SEEK_END) - TAIL))
+            return verdict(code, said.read(MAX_OUTPUT), complained.read().decode(errors="replace"), limits)
+    except OSError as error:
+        return Trial(reason=TrialReason.FAILED, message=f"no process could be started to try the model: {error}")
+
+
+def verdict(code: int | None, said: bytes, complained: str, limits: TrialLimits) -> Trial:
+    """Say what came of a trial by the child's exit code (None: it had to be ended), its answer and its last words."""
+    if code is None or -code in {signal.SIGALRM, signal.SIGXCPU}:
+        text = f"the model was not ready within {limits.seconds:g} s: it may never end; simplify it or raise the limit"
+        return Trial(reason=TrialReason.SLOW, message=text)
+    if code == 0:
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(said, type=Trial)
+    last = next((line.strip()[:300] for line in reversed(complained.splitlines()) if line.strip()), "")
+    if code == -signal.SIGKILL or any(word in complained for word in MEMORY_WORDS):
+        return Trial(reason=TrialReason.MEMORY, message=too_much(limits.memory_bytes))
+    if last.startswith(IMPORT_WORDS):
+        return Trial(reason=TrialReason.FAILED, message=f"models cannot be tried here, mend the installation: {last}")
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return Trial(reason=TrialReason.CRASHED, message=f"the model ended its process ({how}){last and f': {last}'}")
+
+
+def _job(path: Path, spec_json: str, limits: TrialLimits) -> TrialJob:
+    return TrialJob(
+        path=str(path.absolute()),
+        spec=spec_json,
+        parent=os.getpid(),
+        memory_bytes=limits.memory_bytes,
+        seconds=limits.seconds,
+    )
+
+
+def _memory_file() -> BinaryIO:
+    """A file of no folder: what is read from a child through it needs no pipe to be kept empty."""
+    return os.fdopen(os.memfd_create("halimede-trial"), "w+b")
+
+
+def _start(asked: BinaryIO, said: BinaryIO, complained: BinaryIO) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "halimede.inference.trial"],
+        stdin=asked,
+        stdout=said,
+        stderr=complained,
+        cwd="/",
+        env=_environment(os.environ),
+        start_new_session=True,
+    )
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    home = str(Path(halimede.__file__).parents[1])
+    kept = {name: value for name, value in own.items() if name in INHERITED}
+    return {**kept, **ALONE, "PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH", "")]))}
+
+
+async def _ended(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Wait for a child's end and reap it; None: it was ended at the deadline. Its group ends in any case."""
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            loop.add_reader(pidfd, gone.set)
+            async with asyncio.timeout(seconds):
+                await gone.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+    except TimeoutError:
+        return None
+    finally:
+        # nobody has reaped it yet, so the group is still its own
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    return child.returncode

@@ -1,0 +1,174 @@
+"""Archives become folders of the cache: whole at once, once, and made again when they are not what they were."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from halimede.models import Cache, FetchError, Reason
+from halimede.models.archive import model_file, unpack
+from tests.simulated import eventually
+from tests.unit.models.archives import FILES, member, stored, tar, tar_of, tree, zip_of, zipped
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+MAKERS: dict[str, Callable[[], bytes]] = {
+    "tar": lambda: tar(FILES, "w"),
+    "tar.gz": lambda: tar(FILES),
+    "zip": lambda: zipped(FILES),
+    "zip, stored": lambda: zipped(FILES, zipfile.ZIP_STORED),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+async def test_an_archive_becomes_a_folder(kind: str, cache: Cache) -> None:
+    fetched = stored(cache, MAKERS[kind]())
+    folder = await unpack(cache, fetched)
+    assert folder == cache.root / "unpacked" / fetched.digest
+    assert tree(folder) == FILES
+    assert model_file(folder) == folder / "model.onnx"
+    assert {oct(path.stat().st_mode & 0o7777) for path in folder.rglob("*") if path.is_file()} == {"0o400"}
+    assert cache.digests() == {fetched.digest: fetched.size + sum(map(len, FILES.values()))}
+
+
+@pytest.mark.parametrize("form", ["gnu", "pax", "ustar", "v7"])
+async def test_tars_as_people_make_them(form: str, cache: Cache, tmp_path: Path) -> None:
+    files = dict(FILES)
+    if form in {"gnu", "pax"}:  # the others have short names
+        files[f"{'a' * 120}/{'b' * 120}/note.txt"] = b"long"
+    for name, body in files.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(body)
+    archive = tmp_path / "model.tar.gz"
+    words = ["tar", "-C", str(tmp_path / "in"), f"--format={form}", "-czf", str(archive), "."]
+    await asyncio.to_thread(subprocess.run, words, check=True)
+    assert tree(await unpack(cache, stored(cache, archive.read_bytes()))) == files
+
+
+@pytest.mark.parametrize("content", [b"\x08\x08an ONNX model", b"", b"x" * 2000, bytes(2000)])
+async def test_what_is_no_archive_stays_a_file(content: bytes, cache: Cache) -> None:
+    fetched = stored(cache, content)
+    assert await unpack(cache, fetched) == fetched.path
+    assert model_file(fetched.path) == fetched.path
+    assert not (cache.root / "unpacked").exists()
+
+
+async def test_it_is_unpacked_once_by_many_at_a_time(cache: Cache) -> None:
+    fetched = stored(cache, tar(FILES))
+    folders = await asyncio.gather(*(unpack(Cache(cache.root), fetched) for _ in range(8)))
+    made = {path.stat().st_ino for folder in folders for path in [folder / "model.onnx"]}
+    assert len(set(folders)) == len(made) == 1
+    assert (await unpack(cache, fetched) / "model.onnx").stat().st_ino in made
+
+
+@pytest.mark.parametrize("harm", ["changed", "removed", "added", "link"])
+async def test_a_folder_that_was_meddled_with_is_made_again(harm: str, cache: Cache) -> None:
+    fetched = stored(cache, tar(FILES))
+    folder = await unpack(cache, fetched)
+    target = folder / "labels.txt"
+    if harm == "added":
+        (folder / "more.txt").write_text("more")
+    else:
+        target.unlink()
+        if harm == "changed":
+            target.write_bytes(b"dog\ncat\n")
+        if harm == "link":
+            target.symlink_to("/etc/passwd")
+    assert tree(await unpack(cache, fetched)) == FILES
+    assert not target.is_symlink()
+
+
+async def test_a_process_killed_while_it_unpacks_leaves_nothing_that_is_taken_for_whole(
+    cache: Cache, tmp_path: Path
+) -> None:
+    files = {f"{i}.bin": os.urandom(200_000) for i in range(150)} | FILES
+    fetched = stored(cache, tar(files, "w"))
+    script = "import asyncio, sys; from pathlib import Path; from halimede.models import Cache, Fetched;\n"
+    script += "from halimede.models.archive import unpack\nroot, path, digest, size = sys.argv[1:]\n"
+    script += "asyncio.run(unpack(Cache(Path(root)), Fetched(Path(path), digest, int(size))))"
+    words = [sys.executable, "-c", script, str(cache.root), str(fetched.path), fetched.digest, str(fetched.size)]
+    target, new = cache.root / "unpacked" / fetched.digest, cache.root / "unpacked" / f".{fetched.digest}.new"
+    for members in (1, 20, 60):
+        process = subprocess.Popen(words)
+        await eventually(
+            lambda n=members: (new.is_dir() and len(list(new.iterdir())) >= n) or target.exists(), 30, 0.001
+        )
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not target.exists(), "the machine was too quick for this test"
+    assert new.exists()
+    cache.evict([fetched.digest], 0)
+    assert not new.exists()
+    assert tree(await unpack(cache, fetched)) == files
+
+
+async def test_cancelled_it_ends_soon_and_leaves_nothing(cache: Cache) -> None:
+    fetched = stored(cache, tar({f"{i}.bin": os.urandom(200_000) for i in range(150)}, "w"))
+    task = asyncio.create_task(unpack(cache, fetched))
+    await eventually(lambda: list((cache.root / "unpacked").glob(".*.new/*")), 30, 0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list((cache.root / "unpacked").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (["a/b/net.onnx", "readme.md"], "a/b/net.onnx"),
+        (["model.onnx", "old/model.onnx", "other.onnx"], "model.onnx"),
+        (["net/model.onnx", "net/encoder.onnx"], "net/model.onnx"),
+        (["net.onnx", "._net.onnx", "__MACOSX/net.onnx", ".cache/net.onnx"], "net.onnx"),
+        (["a.onnx", "b.onnx"], None),
+        (["a/model.onnx", "b/model.onnx"], None),
+        (["saved_model.pb"], None),
+        ([], None),
+    ],
+)
+def test_which_file_is_the_model(names: list[str], wanted: str | None, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    if wanted:
+        assert model_file(tmp_path) == tmp_path / wanted
+        return
+    with pytest.raises(FetchError) as caught:
+        model_file(tmp_path)
+    assert caught.value.reason is Reason.NO_MODEL_FILE
+    assert all(name in str(caught.value) for name in names)
+    assert "model.onnx" in str(caught.value)
+
+
+@pytest.mark.parametrize("head", [b"BZh91AY&SY", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"Rar!\x1a\x07\x00"])
+async def test_other_archives_are_told_what_to_be(head: bytes, cache: Cache) -> None:
+    with pytest.raises(FetchError, match=r"use tar, tar\.gz or zip") as caught:
+        await unpack(cache, stored(cache, head + bytes(100)))
+    assert caught.value.reason is Reason.BAD_ARCHIVE
+
+
+async def test_one_that_has_just_been_evicted_is_a_failure_that_passes(cache: Cache) -> None:
+    fetched = stored(cache, tar(FILES))
+    assert cache.forget(fetched.digest)
+    with pytest.raises(FetchError) as caught:
+        await unpack(cache, fetched)
+    assert (caught.value.reason, caught.value.temporary) == (Reason.CACHE_FAILED, True)
+
+
+async def test_folders_may_be_named_after_their_files_or_twice(cache: Cache) -> None:
+    folder = member("a", type=b"5", mode=0o000)
+    content = tar_of((member("a/b/c.txt", size=1), b"c"), (folder, b""), (folder, b""))
+    assert tree(await unpack(cache, stored(cache, content))) == {"a/b/c.txt": b"c"}
+    content = zip_of((zipfile.ZipInfo("a/b/c.txt"), b"c"), (zipfile.ZipInfo("a/"), b""))
+    assert tree(await unpack(cache, stored(cache, content))) == {"a/b/c.txt": b"c"}

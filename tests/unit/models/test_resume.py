@@ -1,0 +1,256 @@
+"""What is unfinished is gone on with, and is never taken for something that it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede.models import Cache, Fetched, FetchError, Limits, Reason, Stream, fetch
+from halimede.models import part as part_module
+from tests.origins import Handler, Origin, serving
+
+SIZE, HALF = 3_000_000, 1_500_000
+BODY, OTHER = (random.Random(seed).randbytes(SIZE) for seed in (1, 2))
+DIGEST = hashlib.sha256(BODY).hexdigest()
+PATIENT = Limits(connect_s=30, inactivity_s=30, total_s=60)
+
+
+@pytest.fixture
+def origin() -> Iterator[Origin]:
+    with serving(BODY) as origin:
+        yield origin
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def parts(cache: Cache) -> list[str]:
+    return sorted(path.name for path in (cache.root / "parts").iterdir())
+
+
+async def broken_off(origin: Origin, cache: Cache, sha256: str, path: str = "/model") -> int:
+    """Begin a download and end it in the middle; return how much of it is here."""
+    reached: list[int] = []
+
+    def hold(at: int) -> None:
+        if at > HALF:
+            reached.append(at)
+            time.sleep(1)
+
+    origin.before = hold
+    came: list[int] = []
+    task = asyncio.create_task(
+        fetch(f"{origin.url}{path}", sha256, cache, lambda done, _: came.append(done), limits=PATIENT)
+    )
+    async with asyncio.timeout(30):
+        while not (reached and came and came[-1] > HALF - 1_000_000):
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    origin.before = lambda _: None
+    # a block that was on its way to the disk has come too
+    return sum(path.stat().st_size for path in (cache.root / "parts").iterdir() if not path.suffix)
+
+
+async def again(origin: Origin, cache: Cache, sha256: str, path: str = "/model") -> tuple[Fetched, list[int]]:
+    seen: list[int] = []
+    fetched = await fetch(f"{origin.url}{path}", sha256, cache, lambda done, _: seen.append(done), limits=PATIENT)
+    assert parts(cache) == []
+    return fetched, seen
+
+
+@pytest.mark.parametrize(("sha256", "etag"), [(DIGEST, '"1"'), (DIGEST, ""), ("", '"1"'), (DIGEST, 'W/"1"')])
+async def test_a_download_goes_on_where_it_ended(sha256: str, etag: str, origin: Origin, cache: Cache) -> None:
+    origin.etag = etag
+    here = await broken_off(origin, cache, sha256)
+    fetched, seen = await again(origin, cache, sha256)
+    assert fetched.path.read_bytes() == BODY
+    assert (seen[0], seen[-1]) == (here, SIZE)
+    asked = origin.asked[-1].headers
+    assert asked["Range"] == f"bytes={here}-"
+    assert asked["If-Range"] == ('"1"' if etag == '"1"' else None)
+
+
+@pytest.mark.parametrize("etag", ["", 'W/"1"'])
+async def test_without_digest_and_strong_etag_nothing_is_kept(etag: str, origin: Origin, cache: Cache) -> None:
+    origin.etag = etag
+    await broken_off(origin, cache, "")
+    assert parts(cache) == []
+    fetched, seen = await again(origin, cache, "")
+    assert (fetched.digest, seen[0]) == (DIGEST, 0)
+    assert "Range" not in origin.asked[-1].headers
+
+
+@pytest.mark.parametrize("sha256", [DIGEST, ""])
+async def test_a_server_without_ranges_begins_anew(sha256: str, origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, sha256)
+    origin.ranges = False
+    fetched, seen = await again(origin, cache, sha256)
+    assert (fetched.path.read_bytes() == BODY, seen[0]) == (True, 0)
+
+
+async def test_content_that_has_changed_is_read_from_its_beginning(origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, "")
+    origin.body, origin.etag = OTHER, '"2"'
+    fetched, seen = await again(origin, cache, "")
+    assert (fetched.path.read_bytes() == OTHER, seen[0]) == (True, 0)
+
+
+def ignores_if_range(handler: Handler) -> bool:
+    del handler.headers["If-Range"]
+    return False
+
+
+async def test_a_server_that_does_not_know_if_range_mixes_nothing(origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, "")
+    origin.body, origin.etag, origin.answers["/model"] = OTHER, '"2"', ignores_if_range
+    fetched, _ = await again(origin, cache, "")
+    assert fetched.path.read_bytes() == OTHER
+
+
+def another_part(handler: Handler) -> bool:
+    if "Range" not in handler.headers:
+        return False
+    handler.head(206, {"Content-Range": f"bytes 5-{SIZE - 1}/{SIZE}", "Content-Length": str(SIZE - 5)})
+    handler.wfile.write(BODY[5:])
+    return True
+
+
+@pytest.mark.parametrize(
+    "answer", [another_part, lambda h: "Range" in h.headers and (h.head(206, {"Content-Length": "0"}) or True)]
+)
+async def test_an_answer_that_is_another_part_is_not_used(
+    answer: Callable[[Handler], bool], origin: Origin, cache: Cache
+) -> None:
+    await broken_off(origin, cache, "")
+    origin.answers["/model"] = answer
+    fetched, seen = await again(origin, cache, "")
+    assert (fetched.path.read_bytes() == BODY, seen[0]) == (True, 0)
+
+
+async def test_a_beginning_that_was_wrong_costs_one_more_download(origin: Origin, cache: Cache) -> None:
+    here = await broken_off(origin, cache, DIGEST)
+    (cache.root / "parts" / DIGEST).write_bytes(bytes(here))  # as after a power cut
+    fetched, seen = await again(origin, cache, DIGEST)
+    assert fetched.path.read_bytes() == BODY
+    assert (seen[0], 0 in seen) == (here, True)
+    assert [("Range" in handler.headers) for handler in origin.asked] == [False, True, False]
+
+
+async def test_a_wrong_digest_is_refused_after_a_resume_too(origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, "0" * 64)
+    with pytest.raises(FetchError) as caught:
+        await fetch(f"{origin.url}/model", "0" * 64, cache, limits=PATIENT)
+    assert caught.value.reason is Reason.DIGEST_MISMATCH
+    assert len(origin.asked) == 3
+    assert parts(cache) == []
+
+
+async def test_another_address_of_the_same_digest_goes_on(origin: Origin, cache: Cache) -> None:
+    here = await broken_off(origin, cache, DIGEST)
+    fetched, _ = await again(origin, cache, DIGEST, "/mirror")
+    assert fetched.path.read_bytes() == BODY
+    asked = origin.asked[-1].headers
+    assert (asked["Range"], asked["If-Range"]) == (f"bytes={here}-", None)  # its mark is the other's
+
+
+async def test_what_was_whole_already_is_not_asked_for(origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, DIGEST)
+    (cache.root / "parts" / DIGEST).write_bytes(BODY)
+    fetched, _ = await again(origin, cache, DIGEST)
+    assert (fetched.path.read_bytes() == BODY, len(origin.asked)) == (True, 1)
+
+
+@pytest.mark.parametrize("more", [b"", b"and more"])
+async def test_a_part_as_long_as_the_whole_or_longer_begins_anew(more: bytes, origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, "")
+    name = next(name for name in parts(cache) if "." not in name)
+    (cache.root / "parts" / name).write_bytes(BODY + more)  # the server says 416
+    fetched, _ = await again(origin, cache, "")
+    assert fetched.path.read_bytes() == BODY
+
+
+@pytest.mark.parametrize("spoil", ["boot", "record", "none"])
+async def test_what_cannot_be_relied_on_is_not_gone_on_with(
+    spoil: str, origin: Origin, cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await broken_off(origin, cache, "")
+    side = next((cache.root / "parts").glob("*.json"))
+    if spoil == "boot":  # what never reached the disk reads as zeros
+        (tmp_path / "boot").write_text("another")
+        monkeypatch.setattr(part_module, "BOOT", tmp_path / "boot")
+    elif spoil == "record":
+        side.write_bytes(b"{")
+    else:
+        side.unlink()
+    fetched, seen = await again(origin, cache, "")
+    assert (fetched.path.read_bytes() == BODY, seen[0]) == (True, 0)
+
+
+async def test_the_whole_may_not_be_too_large_whatever_was_here(origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, DIGEST)
+    with pytest.raises(FetchError) as caught:
+        await fetch(f"{origin.url}/model", DIGEST, cache, limits=replace(PATIENT, max_bytes=SIZE - 1))
+    assert caught.value.reason is Reason.TOO_LARGE
+    assert parts(cache) == []
+
+
+async def test_what_nobody_comes_back_to_is_removed(origin: Origin, cache: Cache) -> None:
+    await broken_off(origin, cache, DIGEST)
+    long_ago = time.time() - 4 * 86_400
+    for path in (cache.root / "parts").iterdir():
+        os.utime(path, (long_ago, long_ago))
+    await fetch(f"{origin.url}/model", "", cache, limits=PATIENT)
+    assert parts(cache) == []
+
+
+@pytest.mark.parametrize("sha256", [DIGEST, ""])
+async def test_a_caller_brings_a_scheme_of_its_own(sha256: str, cache: Cache) -> None:
+    asked: list[tuple[str, str, int]] = []
+    whole = asyncio.Event()
+
+    async def blocks(offset: int) -> Any:
+        yield BODY[offset:HALF] if offset < HALF else BODY[offset:]
+        if not whole.is_set():
+            raise FetchError(Reason.INTERRUPTED, "the bus broke off", temporary=True)
+
+    @asynccontextmanager
+    async def opener(url: str, known: str, limits: Limits, offset: int) -> Any:
+        assert limits == PATIENT
+        asked.append((url, known, offset))
+        yield Stream(DIGEST, SIZE, blocks(offset), offset)
+
+    url = f"bus://any/sha256/{DIGEST}"
+    with pytest.raises(FetchError, match="broke off"):
+        await fetch(url, sha256, cache, limits=PATIENT, openers={"bus": opener})
+    whole.set()
+    assert (await fetch(url, sha256, cache, limits=PATIENT, openers={"bus": opener})).path.read_bytes() == BODY
+    assert asked == [(url, "", 0), (url, "", HALF)]
+    with pytest.raises(FetchError, match="bus://") as caught:
+        await fetch("ftp://h/x", "", cache, openers={"bus": opener})
+    assert caught.value.reason is Reason.UNSUPPORTED_SCHEME
+
+
+async def test_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
+    async def blocks() -> Any:
+        yield BODY[:HALF]
+
+    @asynccontextmanager
+    async def opener(*_: Any) -> Any:
+        yield Stream("", SIZE, blocks())
+
+    with pytest.raises(FetchError) as caught:
+        await fetch("bus://x", "", cache, openers={"bus": opener})
+    assert (caught.value.reason, caught.value.temporary) == (Reason.INTERRUPTED, True)

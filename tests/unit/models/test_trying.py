@@ -1,0 +1,157 @@
+"""How a trial's end is read, and that its process never outlives whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from halimede.messages import TensorInfo
+from halimede.models import trying
+from halimede.models.trying import Trial, TrialLimits, TrialReason, try_model, verdict
+from tests.hostile_models import endless, harmless
+from tests.simulated import eventually
+
+LIMITS = TrialLimits(memory_bytes=64 * 1024**2, seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "complained", "reason", "says"),
+    [
+        (None, b"", "", TrialReason.SLOW, "within 5 s"),
+        (-signal.SIGALRM, b"", "", TrialReason.SLOW, "within 5 s"),
+        (-signal.SIGXCPU, b"", "", TrialReason.SLOW, "within 5 s"),
+        (-signal.SIGKILL, b"", "", TrialReason.MEMORY, "more than 64 MiB"),
+        (-signal.SIGABRT, b"", "terminate called\n  what():  std::bad_alloc\n", TrialReason.MEMORY, "64 MiB"),
+        (1, b"", "Traceback\nMemoryError\n", TrialReason.MEMORY, "64 MiB"),
+        (-signal.SIGSEGV, b"", "", TrialReason.CRASHED, r"\(SIGSEGV\)$"),
+        (3, b"", "oh\nno\n\n", TrialReason.CRASHED, r"\(exit code 3\): no$"),
+        (0, b"half of", "", TrialReason.CRASHED, "exit code 0"),
+        (1, b"", "Traceback\nImportError: libfoo.so\n", TrialReason.FAILED, "installation: ImportError: libfoo"),
+    ],
+)
+def test_every_end_has_its_reason(code, said, complained, reason, says):
+    trial = verdict(code, said, complained, LIMITS)
+    assert (trial.ok, trial.skipped, trial.reason) == (False, False, reason)
+    with pytest.raises(AssertionError, match=says):
+        raise AssertionError(trial.message)
+
+
+def test_an_answer_is_taken_as_it_was_said():
+    trial = Trial(ok=True, seconds=1.5, inputs=[TensorInfo(name="x", datatype="FP32", shape=[-1])])
+    assert verdict(0, msgspec.json.encode(trial), "warning", LIMITS) == trial
+
+
+async def test_nothing_is_tried_where_nothing_could_run_it(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(trying.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
+    trial = await try_model(tmp_path / "absent", "{}")
+    assert (trial.ok, trial.skipped, trial.reason) == (True, True, "")
+    assert "onnxruntime is not installed" in trial.message
+
+
+async def test_a_format_of_somebody_elses_is_left_to_its_estimator(tmp_path):
+    trial = await try_model(tmp_path / "absent", '{"format": "pb"}')
+    assert (trial.ok, trial.skipped) == (True, True)
+    assert "estimator reads the format 'pb'" in trial.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("{", "spec: .*no JSON"),
+        ("[]", "spec: "),
+        ('{"format": 3}', r"spec\.format"),
+        ('{"labels": ["a"]}', "4 classes and spec.labels names 1"),
+        ('{"preprocess": [{"op": "resize", "width": 9, "height": 9}]}', "spec.preprocess does not fit"),
+        ('{"postprocess": {"output": "z"}}', "no output 'z'"),
+    ],
+)
+async def test_a_spec_that_does_not_fit_is_invalid_with_its_field(tmp_path, spec, says):
+    trial = await try_model(harmless(tmp_path / "m.onnx"), spec)
+    assert trial.reason == TrialReason.INVALID
+    with pytest.raises(AssertionError, match=says):
+        raise AssertionError(trial.message)
+
+
+async def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+    trial = await try_model(tmp_path / "m.onnx", "{}")
+    assert (trial.reason, "does not exist" in trial.message) == (TrialReason.INVALID, True)
+
+
+async def test_a_relative_path_is_that_of_the_caller(tmp_path, monkeypatch):
+    harmless(tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    assert (await try_model(Path("m.onnx"), "{}")).ok
+
+
+async def test_the_child_has_none_of_the_callers_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_ACCESS_KEY", "hidden")
+    trial = asyncio.create_task(try_model(endless(tmp_path / "m.onnx"), "{}"))
+    await eventually(lambda: len(children(os.getpid())) == 1, 30)
+    (child,) = children(os.getpid())
+    assert b"hidden" not in Path(f"/proc/{child}/environ").read_bytes()
+    trial.cancel()
+    await asyncio.wait([trial])
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGSEGV, TrialReason.CRASHED), (signal.SIGKILL, TrialReason.MEMORY)]
+)
+async def test_a_child_that_is_struck_down_is_an_answer(tmp_path, number, reason):
+    trial = asyncio.create_task(try_model(endless(tmp_path / "m.onnx"), "{}"))
+    await eventually(lambda: any(map(limited, children(os.getpid()))), 30)
+    os.kill(children(os.getpid())[0], number)
+    assert (await trial).reason == reason
+
+
+async def test_it_ends_with_its_parent_even_when_that_is_killed(tmp_path):
+    path = endless(tmp_path / "m.onnx")
+    code = f"""
+import asyncio
+from pathlib import Path
+from halimede.models.trying import try_model
+asyncio.run(try_model(Path({json.dumps(str(path))}), "{{}}"))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        await eventually(lambda: any(map(limited, children(parent.pid))), 30)
+        (child,) = children(parent.pid)
+        parent.kill()
+    await eventually(lambda: not Path(f"/proc/{child}").exists() or "Z" in state(child), 30)
+
+
+def children(parent: int) -> list[int]:
+    """Return the trials that a process has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"halimede.inference.trial" in (entry / "cmdline").read_bytes():
+                found += [int(entry.name)] if state(int(entry.name)).split()[1] == str(parent) else []
+        except OSError:
+            continue
+    return found
+
+
+def state(pid: int) -> str:
+    """Return what the kernel says behind the name."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return "Z"
+
+
+def limited(pid: int) -> bool:
+    """Whether it has begun with the model."""
+    try:
+        lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.startswith("Max file size") and "unlimited" not in line for line in lines)
