@@ -1,6 +1,7 @@
 """What becomes of a frame before a model sees it, and of the model's output after: a small vocabulary, declared.
 
-A new step is a class here and a function in ``halimede.inference.preprocess``, registered for it.
+A new step is a class here and a function in ``halimede.inference.preprocess``, registered for it; one that moves
+pixels has another in ``halimede.inference.geometry``, by which boxes find their way back. docs/processing.md lists all.
 """
 
 from __future__ import annotations
@@ -11,11 +12,22 @@ from msgspec import Meta
 
 from halimede.api.base import Spec
 from halimede.api.schema import Rule
+from halimede.errors import InvalidFieldError
 
 STD_FIX = "use values other than 0"
+STD_RULE = "!has(self.std) || self.std.all(value, value != 0.0)"
+DETECTION_FIX = "boxes and nms are of task detection alone: set task, or remove them"
 
 Extent = Annotated[int, Meta(ge=1, le=8192)]
+Offset = Annotated[int, Meta(ge=0, le=65_535)]
 PerChannel = Annotated[list[float], Meta(max_length=16)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Output = Annotated[str, Meta(max_length=256)]
+
+Width = Annotated[Extent, Meta(description="Width in pixels.")]
+Height = Annotated[Extent, Meta(description="Height in pixels.")]
+Mean = Annotated[PerChannel, Meta(description="What is subtracted then: one value, or one a channel.")]
+Std = Annotated[PerChannel, Meta(description="What it is divided by at last: one value, or one a channel.")]
 
 
 class Step(Spec, tag_field="op", tag=str.lower, kw_only=True):
@@ -29,18 +41,46 @@ class Grayscale(Step, kw_only=True):
 class Resize(Step, kw_only=True):
     """Scale the picture to ``width`` x ``height`` pixels."""
 
-    width: Annotated[Extent, Meta(description="Width in pixels.")]
-    height: Annotated[Extent, Meta(description="Height in pixels.")]
+    width: Width
+    height: Height
+
+
+class Letterbox(Step, kw_only=True):
+    """Scale the picture into ``width`` x ``height`` pixels as it is, in the middle; ``fill`` is all around it."""
+
+    width: Width
+    height: Height
+    fill: Annotated[
+        int, Meta(ge=0, le=65_535, description="Value of every channel around the picture (default 114).")
+    ] = 114
+
+
+class Crop(Step, kw_only=True):
+    """Cut ``width`` x ``height`` pixels out of the picture: from its middle, or from ``x`` and ``y``."""
+
+    width: Width
+    height: Height
+    x: Annotated[Offset | None, Meta(description="Pixels left of the part that stays; none: as many as right.")] = None
+    y: Annotated[Offset | None, Meta(description="Pixels above the part that stays; none: as many as below.")] = None
 
 
 class Scale(Step, kw_only=True):
     """Multiply by ``factor``, then subtract ``mean`` and divide by ``std`` (one value, or one a channel)."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (Rule("!has(self.std) || self.std.all(value, value != 0.0)", STD_FIX, ".std"),)
+    rules: ClassVar[tuple[Rule, ...]] = (Rule(STD_RULE, STD_FIX, ".std"),)
 
     factor: Annotated[float, Meta(description="What every value is multiplied by first (default 1).")] = 1.0
-    mean: Annotated[PerChannel, Meta(description="What is subtracted then: one value, or one a channel.")] = []
-    std: Annotated[PerChannel, Meta(description="What it is divided by at last: one value, or one a channel.")] = []
+    mean: Mean = []
+    std: Std = []
+
+
+class Normalize(Step, kw_only=True):
+    """Scale by 1/255, then subtract ``mean`` and divide by ``std``: what PyTorch's users mean by it."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (Rule(STD_RULE, STD_FIX, ".std"),)
+
+    mean: Mean = []
+    std: Std = []
 
 
 class Layout(Step, kw_only=True):
@@ -58,19 +98,77 @@ class Cast(Step, kw_only=True):
     ]
 
 
+class Boxes(Spec, kw_only=True):
+    """How a detection model writes its boxes."""
+
+    decode: Annotated[
+        Literal["rows", "yolo", "yolov5"],
+        Meta(
+            description="rows: four numbers, score and class a row. yolo: four numbers and a score for each class,"
+            " as YOLOv8 gives them. yolov5: four numbers, a score that there is anything, and one for each class.",
+        ),
+    ] = "rows"
+    form: Annotated[
+        Literal["xyxy", "xywh", "cxcywh"] | None,
+        Meta(
+            description="What the four numbers are: two corners, corner and size, or middle and size"
+            " (default xyxy; cxcywh for yolo and yolov5).",
+        ),
+    ] = None
+    normalized: Annotated[
+        bool, Meta(description="The numbers are shares (0 to 1) of the width and height that the model sees.")
+    ] = False
+    output: Annotated[
+        Output, Meta(description="Name of an output of boxes alone; postprocess.output then has scores alone.")
+    ] = ""
+    classes: Annotated[
+        Output, Meta(description="Name of an output of class indices, where scores are one a box; needs boxes.output.")
+    ] = ""
+
+
+class Nms(Spec, kw_only=True):
+    """Non-maximum suppression: of boxes of one class that overlap, the one with the best score stays."""
+
+    iou: Annotated[Share, Meta(description="Boxes that overlap more than this (intersection over union) go.")] = 0.45
+    score: Annotated[Share, Meta(description="Boxes with a lower score go.")] = 0.25
+    max: Annotated[int, Meta(ge=1, le=10_000, description="So many boxes stay at most.")] = 300
+
+
 class Postprocess(Spec, kw_only=True):
     """How the model's output is read: the output's name (empty: the float output), and its activation."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("self.task == 'detection' || (!has(self.boxes) && !has(self.nms))", DETECTION_FIX, ".task"),
+    )
 
     task: Annotated[Literal["classification", "detection"], Meta(description="What the model finds.")] = (
         "classification"
     )
-    output: Annotated[
-        str, Meta(max_length=256, description="Name of the output that is read; empty: the one of floats.")
-    ] = ""
+    output: Annotated[Output, Meta(description="Name of the output that is read; empty: the one of floats.")] = ""
     activation: Annotated[
         Literal["none", "softmax", "sigmoid"], Meta(description="What makes scores of the output's values.")
     ] = "none"
+    top_k: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="So many of the best classes are listed in the answer's value, or so many of the best boxes"
+            " stay; 0: no list, and all boxes.",
+        ),
+    ] = 0
+    boxes: Annotated[Boxes | None, Meta(description="How the model writes its boxes; none: as rows of six.")] = None
+    nms: Annotated[Nms | None, Meta(description="Suppression of overlapping boxes; none: the model does it.")] = None
 
 
 #: every step, in the order of the documentation
-Steps = Grayscale | Resize | Scale | Layout | Cast
+Steps = Grayscale | Resize | Letterbox | Crop | Scale | Normalize | Layout | Cast
+
+
+def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -> None:
+    """Check what types cannot say. Raises InvalidFieldError."""
+    for i, step in enumerate(preprocess):
+        if isinstance(step, Scale | Normalize) and 0 in step.std:
+            raise InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
+    if postprocess and postprocess.task != "detection" and (postprocess.boxes or postprocess.nms):
+        raise InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX)

@@ -7,13 +7,14 @@ operator libraries and no pickles.
 from halimede.inference.batching import group, isolate, signature
 from halimede.inference.estimator import load_estimator
 from halimede.inference.loading import open_model
-from halimede.inference.model import Array, Model, ModelError, SampleError
+from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
 
 __all__ = [
     "Array",
     "Model",
     "ModelError",
     "SampleError",
+    "UnsafeModelError",
     "group",
     "isolate",
     "load_estimator",

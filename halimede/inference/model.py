@@ -22,6 +22,10 @@ class ModelError(HalimedeError):
     """A model that cannot be loaded or does not fit its declaration. Says what is wrong and what to do."""
 
 
+class UnsafeModelError(ModelError):
+    """A model that is not opened: reading it could run somebody's code, or reach files that are not its own."""
+
+
 class SampleError(HalimedeError):
     """One sample that cannot be answered. The model goes on serving others."""
 

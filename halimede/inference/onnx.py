@@ -2,7 +2,8 @@
 
 What can be known when a file is opened is checked then, so that a model that does not fit its spec is a condition
 with a reason and not a stream of failing samples: inputs, outputs, classes, and one run on zeros. Nothing but the
-file is loaded: custom operator libraries never are.
+file and the weights beside it is loaded (``contents`` sees to that before ONNX Runtime reads a byte): custom operator
+libraries never are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -18,29 +20,46 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 from halimede.api.model import ModelSpec
-from halimede.api.processing import Grayscale, Postprocess, Resize
+from halimede.api.processing import Boxes, Crop, Grayscale, Letterbox, Postprocess, Resize
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
+from halimede.inference.contents import check_model
+from halimede.inference.detection import BoxReader
+from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
-from halimede.inference.ports import InputPort, choose_input, choose_output
-from halimede.inference.postprocess import classify, detect
+from halimede.inference.ports import InputPort, choose_input, choose_outputs
+from halimede.inference.postprocess import ClassReader
 from halimede.messages import Prediction
 
 MAX_REASON = 300
+#: bytes of a frame that are spent on finding out whether steps fit
+MAX_BLANK = 64 * 1024**2
+
+
+class Reader(Protocol):
+    """Reads outputs: ``names`` are asked for, parted by samples, and read one sample at a time."""
+
+    names: tuple[str, ...]
+
+    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
+        """Part outputs by samples. Raises SampleError."""
+
+    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
+        """Read one sample's share. Raises SampleError."""
 
 
 class OnnxModel(Model):
     """An opened ONNX file. ``batched`` tells whether several samples run in one call, or one after the other."""
 
     def __init__(
-        self, session: ort.InferenceSession, port: InputPort, output: str, spec: ModelSpec, *, batched: bool
+        self, session: ort.InferenceSession, port: InputPort, reader: Reader, spec: ModelSpec, *, batched: bool
     ) -> None:
         self._session: ort.InferenceSession | None = session
         self._input = port
-        self._output = output
+        self._reader = reader
         self._steps = spec.preprocess
         self._labels = tuple(spec.labels)
-        self._postprocess = spec.postprocess or Postprocess()
+        self._places = _wants_places(spec)
         self._batched = batched
 
     @property
@@ -49,58 +68,88 @@ class OnnxModel(Model):
         return self._labels
 
     def prepare(self, image: Array) -> Array:
-        """Apply the declared steps, then the model's own element type; axes of length 1 are set as it wants them."""
-        return self._input.fit(preprocess.apply(self._steps, image))
+        """Apply the declared steps, then the model's own element type; axes of length 1 are set as it wants them.
+
+        Where boxes have to find their way back to the frame, the sample knows it (``geometry``).
+        """
+        sample = self._input.fit(preprocess.apply(self._steps, image))
+        geometry = follow(self._steps, image.shape) if self._places else None
+        return placed(sample, geometry) if geometry else sample
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Run the samples in one call where the model can, and read each one's share of the output."""
         samples = [self._input.fit(sample) for sample in batch]
         if self._batched and len(samples) > 1:
-            rows = self.run(np.stack(samples))
+            parts = self.run(np.stack(samples))
         else:
-            rows = [row for sample in samples for row in self.run(sample[np.newaxis])]
-        return [self._read(row) for row in rows]
+            parts = [part for sample in samples for part in self.run(sample[np.newaxis])]
+        return [self._reader.read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]
 
     def close(self) -> None:
         """Free the session."""
         self._session = None
 
-    def run(self, samples: Array) -> list[Array]:
-        """Give the raw output of each of ``samples``, whose first axis counts them."""
+    @property
+    def session(self) -> ort.InferenceSession | None:
+        """What runs it, for who wants the raw tensors; None once it is closed."""
+        return self._session
+
+    def run(self, samples: Array) -> list[tuple[Array, ...]]:
+        """Give each sample's share of the outputs that are read; the first axis of ``samples`` counts them."""
         session = self._session  # close() may come from another thread
         if session is None:
             raise SampleError("the model is closed")
         try:
-            (output,) = session.run([self._output], {self._input.name: samples})
+            outputs = session.run(list(self._reader.names), {self._input.name: samples})
         except Exception as error:
             raise SampleError(f"ONNX Runtime failed: {reason(error)}") from error
-        rows = _rows(np.asarray(output), len(samples), detection=self._postprocess.task == "detection")
-        if len(rows) != len(samples):
-            raise SampleError(f"the model gives {len(rows)} rows for {len(samples)} samples")
-        return rows
-
-    def _read(self, row: Array) -> Prediction:
-        if self._postprocess.task == "detection":
-            return detect(row, self._labels)
-        return classify(row, self._labels, self._postprocess.activation)
+        parts = self._reader.split([np.asarray(output) for output in outputs], len(samples))
+        if len(parts) != len(samples):
+            raise SampleError(f"the model gives {len(parts)} rows for {len(samples)} samples")
+        return parts
 
 
 def open_onnx(path: Path | str, spec: ModelSpec, *, threads: int = 1) -> OnnxModel:
     """Load an ONNX file. Raises ModelError, or InvalidFieldError for a spec that contradicts itself."""
+    check_spec(spec)
+    return fit(open_session(Path(path), spec.format, threads), spec)
+
+
+def check_spec(spec: ModelSpec) -> None:
+    """Refuse a spec that contradicts itself. Raises InvalidFieldError."""
     postprocess = spec.postprocess or Postprocess()
-    if postprocess.task == "detection" and postprocess.activation != "none":
+    boxes = postprocess.boxes or Boxes()
+    rows = postprocess.task == "detection" and boxes.decode == "rows" and not boxes.output
+    if rows and postprocess.activation != "none":
         raise InvalidFieldError(
             "spec.postprocess.activation", postprocess.activation, "use none: boxes come with their final scores"
         )
-    session = _open_session(Path(path), spec.format, threads)
+    if boxes.decode != "rows" and boxes.output:
+        raise InvalidFieldError(
+            "spec.postprocess.boxes.decode", boxes.decode, "leave it out: boxes.output names an output of boxes alone"
+        )
+    if boxes.classes and not boxes.output:
+        raise InvalidFieldError(
+            "spec.postprocess.boxes.classes", boxes.classes, "name the output of boxes too, in boxes.output"
+        )
+
+
+def fit(session: ort.InferenceSession, spec: ModelSpec) -> OnnxModel:
+    """Make a model of an opened file, as the spec says it is to be used. Raises ModelError."""
+    postprocess = spec.postprocess or Postprocess()
     port = choose_input(session.get_inputs())
-    output = choose_output(session.get_outputs(), postprocess, spec.labels)
+    names = choose_outputs(session.get_outputs(), postprocess, spec.labels)
+    reader: Reader = (
+        BoxReader(names, postprocess, spec.labels)
+        if postprocess.task == "detection"
+        else ClassReader(names[0], postprocess, spec.labels)
+    )
     _check_steps(spec, port)
-    one_by_one = OnnxModel(session, port, output, spec, batched=False)
+    one_by_one = OnnxModel(session, port, reader, spec, batched=False)
     if port.shape is None or None in port.shape:
-        return OnnxModel(session, port, output, spec, batched=port.batched)
-    _check_answer(one_by_one, port, spec)
-    return OnnxModel(session, port, output, spec, batched=port.batched and _takes_two(one_by_one, port))
+        return OnnxModel(session, port, reader, spec, batched=port.batched)
+    _check_answer(one_by_one, reader, port, spec)
+    return OnnxModel(session, port, reader, spec, batched=port.batched and _takes_two(one_by_one, port))
 
 
 def reason(error: Exception) -> str:
@@ -109,7 +158,8 @@ def reason(error: Exception) -> str:
     return lines[0][:MAX_REASON]
 
 
-def _open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSession:
+def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSession:
+    """Load a file, whatever its inputs and outputs are. Raises ModelError."""
     if file_format.lower() != "onnx":
         raise ModelError(
             f"the model's format is {file_format!r}: export it to ONNX and set spec.format to onnx, "
@@ -119,6 +169,11 @@ def _open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSe
         raise ModelError(f"the model file {path} does not exist: check the model's url")
     if path.stat().st_size == 0:
         raise ModelError(f"the model file {path} is empty: export or download it again")
+    path = path.resolve()  # weights beside it are looked for there, by us and by ONNX Runtime
+    try:
+        check_model(path)
+    except OSError as error:
+        raise ModelError(f"the model file {path} cannot be read: {error.strerror}") from error
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -126,55 +181,53 @@ def _open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSe
     options.log_severity_level = 3  # errors come as exceptions; warnings on standard error are nobody's log
     # Idle threads sleep: on an edge node the cores belong to other processes too.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # whatever its name is: ORT's own format has checks of its own, and was not looked into
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise ModelError(f"the model file {path} is no ONNX model that can run here: {reason(error)}") from error
 
 
-def _rows(output: Array, count: int, *, detection: bool) -> list[Array]:
-    """Part an output by samples: ``[classes]`` each, or ``[boxes, 6]`` each."""
-    if detection:
-        # Models that suppress overlaps themselves often answer one sample without a batch axis.
-        if output.ndim == 2 and count == 1:
-            return [output]
-        if output.ndim != 3:
-            raise SampleError(f"the model gives {list(output.shape)}, which is no [samples, boxes, 6]")
-        return list(output)
-    if output.ndim == 1:
-        return list(output[:, np.newaxis])
-    # Pooling leaves axes of length 1, such as [samples, classes, 1, 1].
-    return list(output.reshape(len(output), *[size for size in output.shape[1:] if size > 1] or [1]))
+def _wants_places(spec: ModelSpec) -> bool:
+    """Whether boxes have to be led back to the frame."""
+    if not spec.postprocess or spec.postprocess.task != "detection":
+        return False
+    moving = any(isinstance(step, Resize | Letterbox | Crop) for step in spec.preprocess)
+    return moving or (spec.postprocess.boxes or Boxes()).normalized
 
 
 def _check_steps(spec: ModelSpec, port: InputPort) -> None:
-    """Refuse steps that can never give what the model wants. Only a resize step makes that known before a frame."""
-    sizes = [step for step in spec.preprocess if isinstance(step, Resize)]
+    """Refuse steps that can never give what the model wants. Only one with a size makes that known before a frame."""
+    sizes = [step for step in spec.preprocess if isinstance(step, Resize | Letterbox | Crop)]
     if not sizes or port.shape is None or None in port.shape:
         return
     gray = any(isinstance(step, Grayscale) for step in spec.preprocess)
     wanted = int(np.prod([size or 1 for size in port.shape]))
     channels = 3 if gray else max(1, wanted // (sizes[-1].width * sizes[-1].height))
+    frame = preprocess.blank(spec.preprocess, channels)
+    if frame is None or frame.size > MAX_BLANK:
+        return
     try:
-        port.fit(preprocess.apply(spec.preprocess, np.zeros((2, 2, channels), np.uint8)))
+        port.fit(preprocess.apply(spec.preprocess, frame))
     except SampleError as error:
         raise ModelError(f"spec.preprocess does not fit the model: {error}") from error
 
 
-def _check_answer(model: OnnxModel, port: InputPort, spec: ModelSpec) -> None:
+def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: ModelSpec) -> None:
     """Run once on zeros. NaN there is no fault: a model may divide by what a blank frame lacks."""
     try:
-        (row,) = model.run(port.zeros(1))
+        (part,) = model.run(port.zeros(1))
     except SampleError as error:
         raise ModelError(f"the model fails on a sample of zeros: {error}") from error
     postprocess = spec.postprocess or Postprocess()
     try:
-        if postprocess.task == "detection":
-            detect(np.zeros_like(row))
-            return
-        classify(np.zeros_like(row, np.float64))
+        reader.read(tuple(np.zeros_like(array, np.float64) for array in part))
     except SampleError as error:
         raise ModelError(f"{error}: check spec.postprocess") from error
+    if postprocess.task == "detection":
+        return
+    (row,) = part
     # One score and two labels is a two-class model with one output.
     if spec.labels and len(spec.labels) != row.size and (row.size, len(spec.labels)) != (1, 2):
         raise ModelError(

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from halimede.api.processing import Postprocess
+from halimede.inference.detection import BOX_COLUMNS
 from halimede.inference.model import Array, ModelError, SampleError
-from halimede.inference.postprocess import BOX_COLUMNS
 
 DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
@@ -100,6 +100,20 @@ def choose_input(inputs: Sequence[Declared]) -> InputPort:
             f"the model takes exactly {batch} samples a run: export it with an open batch axis or one of 1"
         )
     return InputPort(port.name, dtype, tuple(rest), batched=batch is None)
+
+
+def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> list[str]:
+    """Name the outputs to read: of scores, and for detection those of boxes and classes that are apart from it."""
+    apart = []
+    for field in ("output", "classes") if postprocess.boxes else ():
+        name = getattr(postprocess.boxes, field)
+        if name and name not in {port.name for port in outputs}:
+            listed = ", ".join(f"{port.name} {port.type}" for port in outputs)
+            raise ModelError(f"the model has no output {name!r}: set spec.postprocess.boxes.{field} to one of {listed}")
+        if name:
+            apart.append(name)
+    left = [port for port in outputs if port.name not in apart]
+    return [choose_output(left, postprocess, labels), *apart]
 
 
 def choose_output(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Reads a model's raw output: class scores or boxes of one sample become a Prediction."""
+"""Reads a classifier's raw output: the class scores of one sample become a Prediction. Boxes: ``detection``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from halimede.api.processing import Postprocess
+from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
-from halimede.messages import Box, Prediction
+from halimede.messages import Prediction
 
 Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
 
-BOX_COLUMNS = 6
 #: what a message may hold (messages.samples)
 MAX_CLASSES = 100_000
-MAX_BOXES = 10_000
 
 
 def classify(scores: Array, labels: Sequence[str] = (), activation: Activation = "none") -> Prediction:
@@ -49,26 +49,37 @@ def activate(values: Array, activation: Activation) -> Array:
     return values
 
 
-def detect(rows: Array, labels: Sequence[str] = ()) -> Prediction:
-    """Read the boxes of one sample, shape ``[boxes, 6]``: x1, y1, x2, y2, score, class.
+def best_classes(prediction: Prediction, labels: Sequence[str], count: int) -> list[dict[str, str | float]]:
+    """List the ``count`` best classes of a prediction, the best first and of equal ones the first."""
+    scores = np.asarray(prediction.probabilities or [])
+    best = np.argsort(-scores, kind="stable")[:count].tolist()
+    return [{"label": label_of(index, labels), "score": float(scores[index])} for index in best]
 
-    Rows with a score of 0 or less are the padding of a fixed output size and are left out. Raises SampleError for
-    NaN, infinity, a score over 1 and a class without a label.
-    """
-    values = np.asarray(rows, np.float64)
-    if values.ndim != 2 or values.shape[1] != BOX_COLUMNS:
-        raise SampleError(f"the model gives {list(values.shape)} for one sample, which are no [boxes, 6]")
-    if not np.isfinite(values).all():
-        raise SampleError("the model gives boxes with NaN or infinity for this sample")
-    values = values[values[:, 4] > 0]
-    if len(values) > MAX_BOXES:
-        raise SampleError(f"the model gives {len(values)} boxes, more than {MAX_BOXES}: suppress overlaps in the model")
-    boxes = []
-    for x1, y1, x2, y2, score, kind in values.tolist():
-        if score > 1:
-            raise SampleError(f"the model gives a box the score {score:.6g}, which is not in 0..1")
-        boxes.append(Box(x1, y1, x2, y2, score, label_of(int(kind), labels) if labels else int(kind)))
-    return Prediction(boxes=boxes)
+
+class ClassReader:
+    """Reads the one output of a classifier, one sample at a time."""
+
+    def __init__(self, name: str, postprocess: Postprocess, labels: Sequence[str]) -> None:
+        self.names: tuple[str, ...] = (name,)
+        self._activation = postprocess.activation
+        self._top = postprocess.top_k
+        self._labels = tuple(labels)
+
+    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:  # noqa: ARG002 (others need it)
+        """Part the output by samples, ``[classes]`` each."""
+        (output,) = outputs
+        if output.ndim == 0:
+            raise SampleError("the model gives a single number, which is no [samples, classes]")
+        # Pooling leaves axes of length 1, such as [samples, classes, 1, 1].
+        shape = [len(output), *([size for size in output.shape[1:] if size > 1] or [1])]
+        return [(row,) for row in output.reshape(shape)]
+
+    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (likewise)
+        """Read one sample's share of the output. Raises SampleError."""
+        prediction = classify(part[0], self._labels, self._activation)
+        if self._top:
+            prediction.value = best_classes(prediction, self._labels, self._top)
+        return prediction
 
 
 def label_of(index: int, labels: Sequence[str]) -> str:

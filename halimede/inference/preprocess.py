@@ -1,12 +1,12 @@
 """The declared pre-processing: what turns a decoded frame into a model's input, one function a step.
 
-A new step is a class in ``halimede.api.model`` and a function here, registered for it. Frames are
+A new step is a class in ``halimede.api.processing`` and a function here, registered for it. Frames are
 ``[height, width, channels]`` or ``[height, width]``; the result keeps its element type unless a step changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halimede.api.processing import Cast, Grayscale, Layout, Resize, Scale, Step
+from halimede.api.processing import Cast, Crop, Grayscale, Layout, Letterbox, Normalize, Resize, Scale, Step
+from halimede.inference.geometry import cut, fitted
 from halimede.inference.model import Array, SampleError
 
 #: ITU-R BT.601 luma of red, green and blue
@@ -33,6 +34,19 @@ def apply(steps: Iterable[Step], image: Array) -> Array:
     for step in steps:
         image = run(step, image)
     return np.ascontiguousarray(image)
+
+
+def blank(steps: Sequence[Step], channels: int) -> Array | None:
+    """Give a frame of zeros that steps can work on; None where no step says what size comes out."""
+    sized = [step for step in steps if isinstance(step, Resize | Letterbox | Crop)]
+    if not sized:
+        return None
+    width = height = 2
+    for step in sized:
+        if not isinstance(step, Crop):
+            break
+        width, height = max(width, step.width + (step.x or 0)), max(height, step.height + (step.y or 0))
+    return np.zeros((height, width, channels), np.uint8)
 
 
 @singledispatch
@@ -59,16 +73,28 @@ def grayscale(_: Grayscale, image: Array) -> Array:
 @run.register
 def resize(step: Resize, image: Array) -> Array:
     """Bilinear, with Pillow's antialiasing when it gets smaller. Keeps axes, channels and element type."""
-    picture = _picture("resize", image)
-    height, width, channels = picture.shape
-    if (width, height) == (step.width, step.height):
-        return image
-    if picture.dtype == np.uint8 and channels == 3:
-        whole = Image.fromarray(np.ascontiguousarray(picture))
-        return np.asarray(whole.resize((step.width, step.height), Image.Resampling.BILINEAR))
-    # Channel by channel: Pillow would take a fourth for alpha and weigh the others by it.
-    planes = [_resize_plane(picture[..., i], step) for i in range(channels)]
-    return np.stack(planes, axis=-1).reshape(step.height, step.width, *image.shape[2:])
+    return _resized(_picture("resize", image), step.width, step.height).reshape(
+        step.height, step.width, *image.shape[2:]
+    )
+
+
+@run.register
+def letterbox(step: Letterbox, image: Array) -> Array:
+    """Resized as a whole, in the middle of the given size; all around it the fill, as the element type can hold it."""
+    picture = _picture("letterbox", image)
+    width, height, left, top = fitted(step, picture.shape[1], picture.shape[0])
+    fill = _clip(np.array(step.fill), image.dtype) if image.dtype.kind in "ui" else step.fill
+    whole = np.full((step.height, step.width, picture.shape[2]), fill, image.dtype)
+    whole[top : top + height, left : left + width] = _resized(picture, width, height)
+    return whole.reshape(step.height, step.width, *image.shape[2:])
+
+
+@run.register
+def crop(step: Crop, image: Array) -> Array:
+    """A part of the picture, without a copy."""
+    picture = _picture("crop", image)
+    left, top = cut(step, picture.shape[1], picture.shape[0])
+    return image[top : top + step.height, left : left + step.width]
 
 
 @run.register
@@ -87,6 +113,12 @@ def scale(step: Scale, image: Array) -> Array:
     if step.std:
         result /= np.asarray(step.std, result.dtype)
     return result
+
+
+@run.register
+def normalize(step: Normalize, image: Array) -> Array:
+    """A scale step whose factor is 1/255."""
+    return scale(Scale(factor=1 / 255, mean=step.mean, std=step.std), image)
 
 
 @run.register
@@ -118,9 +150,20 @@ def _picture(step: str, image: Array) -> Array:
     return image
 
 
-def _resize_plane(plane: Array, step: Resize) -> Array:
+def _resized(picture: Array, width: int, height: int) -> Array:
+    if picture.shape[:2] == (height, width):
+        return picture
+    if picture.dtype == np.uint8 and picture.shape[2] == 3:
+        whole = Image.fromarray(np.ascontiguousarray(picture))
+        return np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR))
+    # Channel by channel: Pillow would take a fourth for alpha and weigh the others by it.
+    planes = [_resize_plane(picture[..., i], width, height) for i in range(picture.shape[2])]
+    return np.stack(planes, axis=-1)
+
+
+def _resize_plane(plane: Array, width: int, height: int) -> Array:
     whole = Image.fromarray(np.ascontiguousarray(plane if plane.dtype == np.uint8 else plane.astype(np.float32)))
-    return _like(np.asarray(whole.resize((step.width, step.height), Image.Resampling.BILINEAR)), plane.dtype)
+    return _like(np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR)), plane.dtype)
 
 
 def _like(values: Array, dtype: np.dtype[Any]) -> Array:

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from halimede.api.processing import Postprocess
 from halimede.inference import SampleError
-from halimede.inference.postprocess import MAX_BOXES, activate, classify, detect
+from halimede.inference.detection import MAX_BOXES, detect
+from halimede.inference.postprocess import ClassReader, activate, classify
 from halimede.messages import Prediction
 
 any_scores = npst.arrays(
@@ -52,6 +54,16 @@ def test_a_single_score_is_the_second_class_of_two_unless_one_label_says_otherwi
     assert classify(np.array([0.25]), ("no", "yes")).label == "no"
     assert classify(np.array([0.25]), ("yes",)).probabilities == [0.25]
     assert classify(np.array([2.0]), (), "sigmoid").label == "1"
+
+
+def test_the_best_classes_are_listed_where_the_spec_asks_for_them():
+    spec = Postprocess(top_k=2, activation="softmax")
+    answer = ClassReader("y", spec, ("a", "b", "c")).read((np.log([0.2, 0.5, 0.3]),))
+    assert answer.label == "b"
+    assert answer.probabilities == pytest.approx([0.2, 0.5, 0.3]), "mining decides by all of them"
+    assert [(best["label"], round(best["score"], 6)) for best in answer.value] == [("b", 0.5), ("c", 0.3)]
+    assert ClassReader("y", Postprocess(), ()).read((np.array([0.2, 0.8]),)).value is None
+    assert len(ClassReader("y", Postprocess(top_k=9), ()).read((np.array([0.2, 0.8]),)).value) == 2
 
 
 def test_a_class_without_a_label_is_an_error_of_the_sample():

@@ -1,0 +1,168 @@
+"""Which files are opened at all: looked at before any library reads them, by content and not by name.
+
+| content | what becomes of it |
+|---|---|
+| pickle, PyTorch's ``.pt`` and ``.pth`` (pickles in a zip), NumPy files with objects | refused: reading one runs code |
+| HDF5 (Keras), TensorFlow Lite, safetensors, GGUF, ORT's own format, arrays, archives | refused, with what to do |
+| ONNX with weights in files beside it | these must be regular files in the model's folder, and long enough; no links |
+| ONNX with operators that ONNX Runtime lacks | refused: they come in libraries, which are never loaded |
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from halimede.inference.model import ModelError, UnsafeModelError
+from halimede.inference.protobuf import Kind, MalformedError, Record, records
+
+EXPORT = "export it to ONNX"
+RUNS_CODE = "reading it runs whatever code is in it"
+#: domains whose operators ONNX Runtime brings itself
+DOMAINS = frozenset({
+    "", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training",
+    "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc",
+})  # fmt: skip
+#: a location that ONNX Runtime itself reads as an address in memory
+MEMORY_MARK = "_ORT_MEM_ADDR_"
+HEAD = 512
+MAX_MEMBERS = 10_000
+#: what begins a file, and what to say of it
+STRANGERS: tuple[tuple[bytes, str], ...] = (
+    (b"\x89HDF\r\n\x1a\n", f"it is HDF5, such as Keras writes: {EXPORT} (tf2onnx)"),
+    (b"GGUF", f"it is GGUF: {EXPORT}"),
+    (b"\x1f\x8b", "it is compressed: give an archive (.tar.gz, .zip) that holds the ONNX file, or the file itself"),
+    (b"BZh", "it is compressed: give the ONNX file itself"),
+    (b"\xfd7zXZ\x00", "it is compressed: give the ONNX file itself"),
+)
+#: protocols 2 to 5 begin with their number, the older ones with text
+_pickled = re.compile(rb"\x80[\x02-\x05]|\(*c[\w.]+\n[\w.]+\n|\([dlip]\w*\d*\n|\(i[\w.]+\n[\w.]+\n")
+_object_array = re.compile(rb"'descr':\s*(?:'\|?O|.{0,300}'\|?O\d*')", re.DOTALL)
+
+
+def check_model(path: Path) -> None:
+    """Make sure that a file may be opened by ONNX Runtime. Raises ModelError, UnsafeModelError where it is hostile."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+        check_head(path, head, file)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            try:
+                _check_records(path, records(content))
+            except MalformedError as error:
+                raise ModelError(f"the model file {path} is no ONNX model that can run here: {error}") from error
+
+
+def check_head(path: Path, head: bytes, file: BinaryIO) -> None:
+    """Refuse what is known by its beginning not to be ONNX."""
+    if _pickled.match(head):
+        raise UnsafeModelError(f"the model file {path} is a pickle, and {RUNS_CODE}: {EXPORT}")
+    if head.startswith(b"\x93NUMPY"):
+        raise _numpy(path, head)
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        raise _zipped(path, file)
+    for magic, text in STRANGERS:
+        if head.startswith(magic):
+            raise ModelError(f"the model file {path} is no ONNX model: {text}")
+    if head[4:8] == b"TFL3":
+        raise ModelError(f"the model file {path} is no ONNX model: it is TensorFlow Lite: {EXPORT} (tf2onnx)")
+    if head[4:8] == b"ORTM":
+        raise ModelError(f"the model file {path} is in ONNX Runtime's own format: give the ONNX file")
+    if head[8:10] == b'{"':
+        raise ModelError(f"the model file {path} is safetensors, weights without a model: {EXPORT}")
+    if head[257:262] == b"ustar":
+        raise ModelError(f"the model file {path} is a tar archive: give the ONNX file in it")
+
+
+def _numpy(path: Path, head: bytes) -> ModelError:
+    if _object_array.search(head):
+        return UnsafeModelError(f"the model file {path} is a NumPy file with objects, which are pickled: {EXPORT}")
+    return ModelError(f"the model file {path} is a NumPy array and no model: {EXPORT}")
+
+
+def _zipped(path: Path, file: BinaryIO) -> ModelError:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()[:MAX_MEMBERS]
+            names = [member.filename for member in members]
+            if any(name.endswith(".pkl") for name in names):
+                return UnsafeModelError(
+                    f"the model file {path} is PyTorch's (a pickle in a zip), and {RUNS_CODE}: {EXPORT} (torch.onnx)"
+                )
+            for member in (member for member in members if member.filename.endswith(".npy")):
+                with archive.open(member) as inner:
+                    if isinstance(error := _numpy(path, inner.read(HEAD)), UnsafeModelError):
+                        return error
+    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+        return ModelError(f"the model file {path} is a damaged zip archive: {error}")
+    if any(name.endswith(".npy") for name in names):
+        return ModelError(f"the model file {path} holds NumPy arrays and no model: {EXPORT}")
+    return ModelError(f"the model file {path} is a zip archive: give the ONNX file in it")
+
+
+def _check_records(path: Path, found: Iterator[Record]) -> None:
+    """Check operators and outside data, in one pass; a model's own functions may be told of after their use."""
+    foreign: dict[str, str] = {}
+    own: set[str] = set()
+    sizes: dict[str, int] = {}
+    for record in found:
+        domain = record.texts.get("domain", "")
+        if record.kind is Kind.FUNCTION:
+            own.add(domain)
+        elif record.kind is Kind.NODE and domain not in DOMAINS:
+            foreign.setdefault(domain, record.texts.get("name", ""))
+        elif record.entries:
+            _check_external(path, record, sizes)
+    for domain, operator in foreign.items():
+        if domain not in own:
+            raise UnsafeModelError(
+                f"the model file {path} needs the operator {operator[:100]!r} of {domain[:100]!r}, which comes in a "
+                "library, and none is ever loaded: export it with operators of ONNX"
+            )
+
+
+def _check_external(path: Path, record: Record, sizes: dict[str, int]) -> None:
+    """Check where a tensor's data are. Keys that are said twice are refused: readers differ in which one they take."""
+    name = record.texts.get("name", "")[:100]
+    said = dict(record.entries)
+    if len(said) != len(record.entries) or "location" not in said:
+        raise UnsafeModelError(f"the model file {path} does not say clearly where the data of tensor {name!r} are")
+    location = said["location"]
+    if location not in sizes:
+        sizes[location] = _size_within(path, location, name)
+    try:
+        offset, length = (int(said.get(key) or "0", 10) for key in ("offset", "length"))
+    except ValueError as error:
+        raise ModelError(f"the model file {path} names no number as the place of tensor {name!r}: {error}") from error
+    if min(offset, length) < 0 or offset + length > sizes[location]:
+        raise UnsafeModelError(
+            f"the model file {path} wants bytes {offset} to {offset + length} of {location[:100]!r} for tensor "
+            f"{name!r}, which has {sizes[location]}: deliver the file that belongs to it"
+        )
+
+
+def _size_within(path: Path, location: str, name: str) -> int:
+    """Return the size of a file in the model's folder; no part of the way to it may be a link."""
+    parts = PurePosixPath(location).parts
+    outside = not parts or location.startswith("/") or ".." in parts or "\\" in location or "\0" in location
+    if outside or MEMORY_MARK in location:
+        raise UnsafeModelError(
+            f"the model file {path} takes the data of tensor {name!r} from {location[:200]!r}, which is not in its "
+            "folder: export it with the data beside it"
+        )
+    place = path.parent
+    for i, part in enumerate(parts):
+        place /= part
+        try:
+            facts = place.lstat()
+        except (OSError, ValueError) as error:
+            raise ModelError(f"the model's data file {place} cannot be read: deliver it with the model") from error
+        fits = stat.S_ISREG if i == len(parts) - 1 else stat.S_ISDIR
+        if not fits(facts.st_mode):
+            what = "a link" if stat.S_ISLNK(facts.st_mode) else "no regular file"
+            raise UnsafeModelError(f"the model's data file {place} is {what}: put the file itself there")
+    return facts.st_size

@@ -1,0 +1,191 @@
+"""Reads what detection models give, in the forms that they are exported in: boxes in pixels of the frame come out.
+
+| ``decode`` | one sample's output |
+|---|---|
+| rows | ``[boxes, 6]``: four numbers, score, class |
+| yolo | ``[4 + classes, boxes]`` or ``[boxes, 4 + classes]``: four numbers, a score for each class |
+| yolov5 | ``[boxes, 5 + classes]`` or the other way round: four numbers, a score for anything, one for each class |
+| rows with ``boxes.output`` | boxes ``[boxes, 4]`` apart from scores ``[boxes, classes]``, or from scores and classes |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from halimede.api.processing import Boxes, Nms, Postprocess
+from halimede.inference.boxes import Form, corners, suppress
+from halimede.inference.geometry import Geometry
+from halimede.inference.model import Array, SampleError
+from halimede.inference.postprocess import activate, label_of
+from halimede.messages import Box, Prediction
+
+BOX_COLUMNS = 6
+#: what a message may hold (messages.samples); of more candidates the best are looked at
+MAX_BOXES = 10_000
+MAX_CLASS = 2**31 - 1
+#: what rounding may put a score over 1
+SCORE_SLACK = 1e-3
+#: columns before the scores of classes
+AHEAD = {"yolo": 4, "yolov5": 5}
+
+
+class Found(NamedTuple):
+    """Candidates of one sample: ``[n, 4]`` numbers in the model's form, scores, class indices."""
+
+    boxes: Array
+    scores: Array
+    classes: Array
+
+
+class BoxReader:
+    """Reads the outputs of a detection model, one sample at a time. ``names``: score, box and class outputs."""
+
+    def __init__(self, names: Sequence[str], postprocess: Postprocess, labels: Sequence[str]) -> None:
+        self.names: tuple[str, ...] = tuple(names)
+        self._activation = postprocess.activation
+        self._boxes = postprocess.boxes or Boxes()
+        self._nms = postprocess.nms
+        self._top = postprocess.top_k
+        self._labels = tuple(labels)
+
+    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
+        """Part the outputs by samples. Models that suppress overlaps often answer one without a batch axis."""
+        boxes = outputs[-1 if len(outputs) == 1 else 1]
+        if boxes.ndim == 4 and boxes.shape[2] == 1:
+            boxes = boxes[:, :, 0]
+        if boxes.ndim == 2 and count == 1:
+            return [(outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)]
+        if boxes.ndim != 3 or not all(output.ndim and len(output) == len(boxes) for output in outputs):
+            raise SampleError(f"the model gives {list(boxes.shape)}, which is no [samples, boxes, {self._columns()}]")
+        whole = (outputs[0], boxes, *outputs[2:]) if len(outputs) > 1 else (boxes,)
+        return list(zip(*whole, strict=True))
+
+    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
+        """Read one sample's share of the outputs. Raises SampleError."""
+        if not all(np.isfinite(array).all() for array in part):
+            raise SampleError("the model gives boxes with NaN or infinity for this sample")
+        found = self._checked(self._decode(part))
+        form: Form = self._boxes.form or ("xyxy" if self._boxes.decode == "rows" else "cxcywh")
+        # the four numbers of rows stay as they are, where nothing asks for anything else: a model may mean something
+        boxes = found.boxes if form == "xyxy" and not self._nms else corners(found.boxes, form)
+        if geometry and self._boxes.normalized:
+            boxes = geometry.pixels(boxes)
+        kept = self._kept(boxes, found)
+        boxes = geometry.back(boxes[kept]) if geometry else boxes[kept]
+        if not np.isfinite(boxes).all():
+            raise SampleError("the model gives boxes beyond all measure for this sample")
+        rows = np.column_stack([boxes, found.scores[kept], found.classes[kept]]).tolist()
+        return Prediction(
+            boxes=[Box(x1, y1, x2, y2, score, self._label(int(kind))) for x1, y1, x2, y2, score, kind in rows]
+        )
+
+    def _decode(self, values: Sequence[Array]) -> Found:
+        if len(values) == 1 and self._boxes.decode == "rows":
+            (rows,) = values
+            if rows.ndim != 2 or rows.shape[1] != BOX_COLUMNS:
+                raise SampleError(f"the model gives {list(rows.shape)} for one sample, which are no [boxes, 6]")
+            return self._candidates(rows[:, :4], rows[:, 4], rows[:, 5])
+        if len(values) == 1:
+            return self._decode_yolo(values[0])
+        scores, boxes, *classes = values
+        if boxes.ndim != 2 or boxes.shape[1] != 4 or len(scores) != len(boxes):
+            shapes = f"{list(boxes.shape)} and {list(scores.shape)}"
+            raise SampleError(f"the model gives {shapes} for one sample, which are no boxes [boxes, 4] and scores")
+        if classes:
+            if scores.shape != (len(boxes),) or classes[0].shape != scores.shape:
+                raise SampleError(f"the model gives scores {list(scores.shape)}, of which classes want one a box")
+            return self._candidates(boxes, self._activated(scores), classes[0])
+        return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores)
+
+    def _decode_yolo(self, values: Array) -> Found:
+        ahead = AHEAD[self._boxes.decode]
+        if values.ndim != 2:
+            raise self._misfit(values)
+        if self._labels:
+            columns = ahead + len(self._labels)
+            if columns not in values.shape:
+                raise self._misfit(values)
+            turned = values.shape[0] == columns and (values.shape[1] != columns or ahead == 4)
+        else:
+            turned = values.shape[0] < values.shape[1]  # there are more boxes than classes
+        rows = values.T if turned else values
+        if rows.shape[1] <= ahead:
+            raise self._misfit(values)
+        return self._best(rows[:, :4], rows[:, ahead:], self._activated(rows[:, 4]) if ahead == 5 else None)
+
+    def _best(self, boxes: Array, scores: Array, anything: Array | None = None) -> Found:
+        """Take the best class of each box. After softmax one class more than labels, the last, means nothing."""
+        if scores.ndim != 2 or not scores.shape[1]:
+            raise SampleError(f"the model gives scores {list(scores.shape)}, which are no [boxes, classes]")
+        if self._activation == "softmax" and len(scores):
+            scores = activate(scores.astype(np.float64), "softmax")
+            if scores.shape[1] == len(self._labels) + 1 > 1:
+                scores = scores[:, :-1]
+        best = self._activated(scores.max(axis=1))  # sigmoid changes no order, so the best alone will do
+        return self._candidates(boxes, best if anything is None else best * anything, scores)
+
+    def _activated(self, scores: Array) -> Array:
+        """Activate scores, each for itself."""
+        return activate(scores.astype(np.float64), "sigmoid" if self._activation == "sigmoid" else "none")
+
+    def _candidates(self, boxes: Array, scores: Array, classes: Array) -> Found:
+        """Leave out what scores too low, before anything costly: 0 and less is the padding of a fixed output size.
+
+        ``classes`` are their indices, or the scores of each.
+        """
+        chosen = (scores > 0) & (scores >= (self._nms.score if self._nms else 0))
+        classes = classes[chosen].argmax(axis=1) if classes.ndim == 2 else classes[chosen]
+        return Found(*(np.asarray(array, np.float64) for array in (boxes[chosen], scores[chosen], classes)))
+
+    def _checked(self, found: Found) -> Found:
+        """Refuse what no message can hold, or nobody can mean."""
+        if len(found.scores) and found.scores.max() > 1 + SCORE_SLACK:
+            raise SampleError(
+                f"the model gives a box the score {found.scores.max():.6g}, which is not in 0..1: "
+                "check spec.postprocess.activation"
+            )
+        if len(found.scores) > MAX_BOXES and not (self._nms or self._top):
+            raise SampleError(
+                f"the model gives {len(found.scores)} boxes, more than {MAX_BOXES}: set spec.postprocess.nms, "
+                "or suppress overlaps in the model"
+            )
+        if np.abs(found.classes).max(initial=0) > MAX_CLASS:
+            raise SampleError(f"the model gives a box the class {found.classes.max():.6g}, which is no class index")
+        return found._replace(scores=np.minimum(found.scores, 1))
+
+    def _kept(self, boxes: Array, found: Found) -> Array:
+        """Return which candidates stay."""
+        if not self._nms:
+            return np.argsort(-found.scores, kind="stable")[: self._top] if self._top else np.arange(len(boxes))
+        best = np.argsort(-found.scores, kind="stable")[:MAX_BOXES]
+        limit = min(self._nms.max, self._top or self._nms.max)
+        with np.errstate(over="ignore", invalid="ignore"):  # finite corners may still be infinitely far apart
+            chosen = suppress(boxes[best], found.scores[best], found.classes[best], iou=self._nms.iou, limit=limit)
+        return np.asarray(best[chosen])
+
+    def _label(self, index: int) -> str | int:
+        return label_of(index, self._labels) if self._labels else index
+
+    def _columns(self) -> str:
+        ahead = AHEAD.get(self._boxes.decode)
+        if ahead is None:
+            return "4" if self._boxes.output else "6"
+        return f"{ahead} + {len(self._labels) or 'classes'}"
+
+    def _misfit(self, values: Array) -> SampleError:
+        return SampleError(
+            f"the model gives {list(values.shape)} for one sample, which are no [boxes, {self._columns()}] "
+            f"of {self._boxes.decode}, either way round: check spec.labels and spec.postprocess.boxes.decode"
+        )
+
+
+def detect(rows: Array, labels: Sequence[str] = (), nms: Nms | None = None) -> Prediction:
+    """Read the boxes of one sample, shape ``[boxes, 6]``: x1, y1, x2, y2, score, class.
+
+    Rows with a score of 0 or less are the padding of a fixed output size and are left out. Raises SampleError for
+    NaN, infinity, a score over 1 and a class without a label.
+    """
+    return BoxReader([""], Postprocess(task="detection", nms=nms), labels).read((rows,))

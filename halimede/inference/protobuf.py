@@ -1,0 +1,159 @@
+"""Reads of an ONNX file what tells whether it may be opened: which operators it has, and which files it refers to.
+
+ONNX Runtime cannot be asked, since it opens those files while it loads. The ``onnx`` package could be, but it is 31 MB
+that nothing else at an edge node needs, parses the whole file into objects (several times its size in memory) and runs
+a native parser on bytes that nobody has looked at. Here the file is mapped, skipped through and never copied: weights
+cost nothing, and memory does not grow with the file. The reader is at least as strict as protobuf's own wherever the
+two could see different fields: what it cannot follow is refused.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+#: as deep as protobuf's own reader goes
+MAX_DEPTH = 100
+#: fields with a length that are looked at, over all levels: half a minute of reading
+MAX_FIELDS = 20_000_000
+#: bytes of a name, a domain or a path
+MAX_TEXT = 65_536
+MAX_TAG = 2**32 - 1
+MAX_VARINT_BYTES = 10
+
+
+class MalformedError(ValueError):
+    """Bytes that are no protobuf message, or one that is nested or split beyond all measure."""
+
+
+class Kind(Enum):
+    """The messages of onnx.proto that lead to operators and tensors."""
+
+    MODEL = auto()
+    GRAPH = auto()
+    NODE = auto()
+    ATTRIBUTE = auto()
+    TENSOR = auto()
+    SPARSE = auto()
+    FUNCTION = auto()
+    TRAINING = auto()
+    ENTRY = auto()
+
+
+#: which fields of a message are messages to look into
+CHILDREN: dict[Kind, dict[int, Kind]] = {
+    Kind.MODEL: {7: Kind.GRAPH, 20: Kind.TRAINING, 25: Kind.FUNCTION},
+    Kind.TRAINING: {1: Kind.GRAPH, 2: Kind.GRAPH},
+    Kind.FUNCTION: {7: Kind.NODE, 11: Kind.ATTRIBUTE},
+    Kind.GRAPH: {1: Kind.NODE, 5: Kind.TENSOR, 15: Kind.SPARSE},
+    Kind.NODE: {5: Kind.ATTRIBUTE},
+    Kind.ATTRIBUTE: {5: Kind.TENSOR, 6: Kind.GRAPH, 10: Kind.TENSOR, 11: Kind.GRAPH, 22: Kind.SPARSE, 23: Kind.SPARSE},
+    Kind.SPARSE: {1: Kind.TENSOR, 2: Kind.TENSOR},
+    Kind.TENSOR: {13: Kind.ENTRY},
+    Kind.ENTRY: {},
+}
+#: which fields are texts to keep
+TEXTS: dict[Kind, dict[int, str]] = {
+    Kind.NODE: {4: "name", 7: "domain"},
+    Kind.FUNCTION: {1: "name", 10: "domain"},
+    Kind.TENSOR: {8: "name"},
+    Kind.ENTRY: {1: "key", 2: "value"},
+}
+
+
+@dataclass(slots=True)
+class Record:
+    """A node, function or tensor. ``entries``: the key-value pairs by which a tensor refers to a file."""
+
+    kind: Kind
+    texts: dict[str, str] = field(default_factory=dict)
+    entries: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _one_of(wire_type: int) -> bytes:
+    """A class of the one-byte tags with a wire type, as a regular expression says it."""
+    return b"[" + b"".join(re.escape(bytes([number << 3 | wire_type])) for number in range(1, 16)) + b"]"
+
+
+#: fields of plain numbers, in a row: lists of a million floats are often written as a million fields
+_numbers = re.compile(
+    rb"(?:%b[\x80-\xff]{0,9}[\x00-\x7f]|%b.{4}|%b.{8})++" % (_one_of(0), _one_of(5), _one_of(1)), re.DOTALL
+)
+
+
+def records(content: mmap.mmap | bytes) -> Iterator[Record]:
+    """Yield every node, function and tensor of a ModelProto, wherever it is. Raises MalformedError."""
+    left = MAX_FIELDS
+    root = Record(Kind.MODEL)
+    stack: list[tuple[Record, Iterator[tuple[int, int, int]]]] = [(root, fields(content, 0, len(content)))]
+    while stack:
+        record, rest = stack[-1]
+        children, texts = CHILDREN[record.kind], TEXTS.get(record.kind, {})
+        for number, start, end in rest:
+            left -= 1
+            if left < 0:
+                raise MalformedError(f"it has more than {MAX_FIELDS} fields")
+            if number in children:
+                if len(stack) >= MAX_DEPTH:
+                    raise MalformedError(f"it is nested more than {MAX_DEPTH} levels deep")
+                stack.append((Record(children[number]), fields(content, start, end)))
+                break
+            if number in texts:
+                record.texts[texts[number]] = _text(content, start, end)
+        else:
+            stack.pop()
+            if record.kind is Kind.ENTRY:
+                stack[-1][0].entries.append((record.texts.get("key", ""), record.texts.get("value", "")))
+            elif record.kind in {Kind.NODE, Kind.FUNCTION, Kind.TENSOR}:
+                yield record
+
+
+def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of each field with a length between ``at`` and ``end``. Raises MalformedError."""
+    while at < end:
+        if numbers := _numbers.match(content, at, end):
+            at = numbers.end()
+            continue
+        tag, at = _varint(content, at, end)
+        number, wire_type = tag >> 3, tag & 7
+        if not number or tag > MAX_TAG:
+            raise MalformedError(f"there is no field {number}")
+        size = 0
+        if wire_type == 0:
+            _, at = _varint(content, at, end)
+        elif wire_type in {1, 5}:
+            size = 8 if wire_type == 1 else 4
+        elif wire_type == 2:
+            size, at = _varint(content, at, end)
+        else:
+            raise MalformedError(f"field {number} is of wire type {wire_type}")
+        if at + size > end:
+            raise MalformedError(f"field {number} goes beyond its end")
+        if wire_type == 2:
+            yield number, at, at + size
+        at += size
+
+
+def _varint(content: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(MAX_VARINT_BYTES):
+        if at >= end:
+            break
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, at
+    raise MalformedError("it is cut")
+
+
+def _text(content: mmap.mmap | bytes, start: int, end: int) -> str:
+    if end - start > MAX_TEXT:
+        raise MalformedError(f"a name of {end - start} bytes")
+    try:
+        return content[start:end].decode()
+    except UnicodeDecodeError as error:
+        raise MalformedError("a name that is no UTF-8") from error

@@ -1,0 +1,213 @@
+"""An ONNX file by its own inputs and outputs: tensors in, tensors out, nothing prepared and nothing read.
+
+For those who speak to a model by a protocol of tensors. Element types go by the names of the Open Inference Protocol.
+Whether several requests may share one call is not believed but tried: a first axis that is open may as well count
+words, and rows may look at one another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from halimede.inference.model import Array, ModelError, SampleError
+from halimede.inference.onnx import open_session, reason
+from halimede.inference.ports import ZIPMAP
+
+#: ONNX Runtime's word: the protocol's, and the NumPy type that holds it; bfloat16 travels as its 16 bits
+TYPES: dict[str, tuple[str, type[Any]]] = {
+    "tensor(bool)": ("BOOL", np.bool_),
+    "tensor(uint8)": ("UINT8", np.uint8),
+    "tensor(uint16)": ("UINT16", np.uint16),
+    "tensor(uint32)": ("UINT32", np.uint32),
+    "tensor(uint64)": ("UINT64", np.uint64),
+    "tensor(int8)": ("INT8", np.int8),
+    "tensor(int16)": ("INT16", np.int16),
+    "tensor(int32)": ("INT32", np.int32),
+    "tensor(int64)": ("INT64", np.int64),
+    "tensor(float16)": ("FP16", np.float16),
+    "tensor(float)": ("FP32", np.float32),
+    "tensor(double)": ("FP64", np.float64),
+    "tensor(bfloat16)": ("BF16", np.uint16),
+    "tensor(string)": ("BYTES", np.object_),
+}
+BF16 = "BF16"
+ONNX_BFLOAT16 = 16
+#: extents that open axes are tried with: pictures need some pixels before a convolution fits in
+EXTENTS = (1, 8, 32, 224)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output: -1 is an open axis; ``shape`` is None where the file declares none."""
+
+    name: str
+    datatype: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether an array of that shape fits."""
+        if self.shape is None:
+            return True
+        return len(shape) == len(self.shape) and all(w in {-1, s} for w, s in zip(self.shape, shape, strict=True))
+
+
+class TensorModel:
+    """An opened file. ``batched``: rows of different requests may be put together along the first axis.
+
+    ``call_s``: processor time of the calling thread for one small call; infinite before ``smoke`` has found one.
+    """
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session: ort.InferenceSession | None = session
+        self.inputs = {port.name: port for port in _ports(session.get_inputs(), "input")}
+        self.outputs = {port.name: port for port in _ports(session.get_outputs(), "output")}
+        self._bits = any(p.datatype == BF16 for p in [*self.inputs.values(), *self.outputs.values()])
+        self.batched = False
+        self.call_s = float("inf")
+
+    def run(self, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """Give the named outputs, in that order. Raises SampleError."""
+        session = self._session  # close() may come from another thread
+        if session is None:
+            raise SampleError("the model is closed")
+        try:
+            if self._bits:
+                return self._run_bits(session, feeds, outputs)
+            answers: list[Array] = session.run(outputs, feeds)
+        except Exception as error:
+            raise SampleError(f"ONNX Runtime failed: {reason(error)}") from error
+        return answers
+
+    def smoke(self) -> None:
+        """Run once on something small, so that the first request is not the first run; and learn about rows.
+
+        Where nothing small fits all that is left open, nothing is run, and each request runs by itself.
+        """
+        self.batched = self._rows_stand_alone()
+
+    def close(self) -> None:
+        """Free the session."""
+        self._session = None
+
+    def _run_bits(
+        self, session: ort.InferenceSession, feeds: Mapping[str, Array], outputs: Sequence[str]
+    ) -> list[Array]:
+        """Likewise with bfloat16 somewhere, which NumPy has no type for."""
+        given = {}
+        for name, array in feeds.items():
+            if self.inputs[name].datatype == BF16:
+                given[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                    np.ascontiguousarray(array), ONNX_BFLOAT16
+                )
+            else:
+                given[name] = ort.OrtValue.ortvalue_from_numpy(array)
+        values = session.run_with_ort_values(list(outputs), given)
+        return [
+            _bits_of(value) if self.outputs[name].datatype == BF16 else np.asarray(value.numpy())
+            for name, value in zip(outputs, values, strict=True)
+        ]
+
+    def _rows_stand_alone(self) -> bool:
+        """Whether three rows together give what they give apart. Also warms the model up, where it can be run."""
+        names = list(self.outputs)
+        for extent in EXTENTS:
+            rows = {name: _some(port, extent) for name, port in self.inputs.items()}
+            try:
+                self.run(rows, names)
+                began = time.thread_time()
+                self.run(rows, names)
+                self.call_s = time.thread_time() - began
+                if not self._may_be_batched():
+                    return False
+                whole, first, rest = (
+                    self.run({name: array[part] for name, array in rows.items()}, names)
+                    for part in (slice(0, 3), slice(0, 1), slice(1, 3))
+                )
+            except SampleError:
+                continue
+            return all(
+                together.ndim and len(together) == 3 and _alike(together, np.concatenate(apart), self.outputs[name])
+                for name, together, *apart in zip(names, whole, first, rest, strict=True)
+            )
+        return False
+
+    def _may_be_batched(self) -> bool:
+        return all(port.shape is not None and port.shape[:1] == (-1,) for port in self.inputs.values()) and all(
+            port.shape is None or port.shape[:1] == (-1,) for port in self.outputs.values()
+        )
+
+
+def open_tensors(path: Path | str, file_format: str = "onnx", *, threads: int = 1) -> TensorModel:
+    """Load an ONNX file and run it once. Raises ModelError."""
+    model = TensorModel(open_session(Path(path), file_format, threads))
+    model.smoke()
+    return model
+
+
+def _ports(declared: Sequence[Any], what: str) -> list[Port]:
+    """Describe what the file declares. Outputs that are no tensors cannot be asked for, and are left out."""
+    known = [port for port in declared if port.type in TYPES]
+    if (what == "input" and len(known) < len(declared)) or not known:
+        listed = ", ".join(f"{port.name} {port.type}" for port in declared) or "none"
+        hint = f" ({ZIPMAP})" if "seq(map" in listed else ""
+        raise ModelError(f"the model has {what}s that are no tensors, {listed}: export it with tensors alone{hint}")
+    return [
+        Port(port.name, TYPES[port.type][0], np.dtype(TYPES[port.type][1]), _shape(port.shape, what)) for port in known
+    ]
+
+
+def _shape(declared: Sequence[Any], what: str) -> tuple[int, ...] | None:
+    # an output without a declared shape and one of a single number look the same
+    if not declared and what == "output":
+        return None
+    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in declared)
+
+
+def _some(port: Port, extent: int) -> Array:
+    """Three rows (or what the shape says) that differ from one another."""
+    first, *others = port.shape or (3,)
+    shape = [3 if first == -1 else first, *(extent if size == -1 else size for size in others)]
+    if port.shape == ():
+        shape = []
+    random = np.random.default_rng(7)
+    if port.datatype == "BYTES":
+        return np.array(random.choice(["a", "b", "c"], shape), object)
+    if port.datatype == BF16:
+        return np.asarray(random.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if port.dtype.kind == "f":
+        return np.asarray(random.standard_normal(shape)).astype(port.dtype)
+    return np.asarray(random.integers(0, 2, shape)).astype(port.dtype)
+
+
+def _alike(together: Array, apart: Array, port: Port) -> bool:
+    """Whether they differ by no more than what another order of additions makes."""
+    if together.shape != apart.shape:
+        return False
+    if port.datatype == BF16:
+        together, apart = as_float(together), as_float(apart)
+    if together.dtype.kind != "f":
+        return bool((together == apart).all())
+    rough = 1e-2 if port.datatype in {"FP16", BF16} else 1e-4
+    return bool(np.allclose(together, apart, rtol=rough, atol=rough * 0.1, equal_nan=True))
+
+
+def as_float(bits: Array) -> Array:
+    """Read bfloat16's bits as single precision."""
+    return (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
+def _bits_of(value: ort.OrtValue) -> Array:
+    """Copy a bfloat16 tensor's bits out."""
+    shape = tuple(value.shape())
+    count = int(np.prod(shape, dtype=np.int64))
+    data = ctypes.string_at(value.data_ptr(), count * 2) if count else b""
+    return np.frombuffer(data, np.uint16).reshape(shape)

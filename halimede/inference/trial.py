@@ -1,0 +1,181 @@
+"""The child that tries a model before anything serves it: ``python -m halimede.inference.trial``, for models.trying.
+
+It reads one TrialJob from standard input and writes one Trial to standard output. In between it opens the model as a
+server would, and answers a first sample of zeros, within its limits: address space (RLIMIT_AS) beyond what it takes
+itself once all libraries are loaded, processor time, and a clock that ends it whatever it is doing. It leaves no core
+and no large file, and ends with its parent. What it cannot say, since it is dead, its parent reads off its exit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from halimede.api.base import convert
+from halimede.api.model import ModelSpec
+from halimede.errors import InvalidFieldError
+from halimede.inference import preprocess
+from halimede.inference.model import Array, ModelError, SampleError, UnsafeModelError
+from halimede.inference.onnx import check_spec, fit, open_session
+from halimede.inference.ports import Declared, choose_input
+from halimede.inference.tensors import Port, TensorModel
+from halimede.messages.facts import TensorInfo
+from halimede.messages.trial import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
+
+PR_SET_PDEATHSIG = 1
+#: a trial gives way to those who answer
+NICE = 10
+MAX_OPEN_FILES = 256
+#: bytes that it may write to any file, which is its answer
+MAX_WRITTEN = 1024 * 1024
+#: extents that open axes are tried with: pictures need some pixels before a convolution fits in
+EXTENTS = (1, 32, 224)
+#: what a message may hold of them
+MAX_TENSORS, MAX_AXES, MAX_NAME, MAX_TEXT = 32, 16, 256, 4096
+
+
+def main() -> None:
+    """Try one model."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialJob)
+    if os.getppid() != job.parent:
+        return  # it ended before the line above
+    answers = os.dup(1)
+    os.dup2(2, 1)  # nobody else writes between the lines
+    os.nice(NICE)
+    os.write(answers, msgspec.json.encode(attempt(job)))
+
+
+def attempt(job: TrialJob) -> Trial:
+    """Try a model within the limits of its job, which then hold for this process."""
+    try:
+        spec = _spec(job)
+        if spec.format.lower() != "onnx":
+            return Trial(
+                ok=True, skipped=True, message=f"not tried: only a user's estimator reads the format {spec.format!r}"
+            )
+        check_spec(spec)
+    except InvalidFieldError as error:
+        return _refused(TrialReason.INVALID, str(error))
+    began, before = time.monotonic(), _memory("VmRSS")
+    _limit(job)
+    try:
+        inputs, outputs = _try(Path(job.path), spec)
+    except MemoryError:
+        return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
+    except (ModelError, SampleError, InvalidFieldError) as error:
+        if any(word in str(error) for word in MEMORY_WORDS):
+            return _refused(TrialReason.MEMORY, too_much(job.memory_bytes))
+        return _refused(TrialReason.UNSAFE if isinstance(error, UnsafeModelError) else TrialReason.INVALID, str(error))
+    return Trial(
+        ok=True,
+        inputs=inputs,
+        outputs=outputs,
+        seconds=time.monotonic() - began,
+        memory_bytes=max(0, _memory("VmHWM") - before),
+    )
+
+
+def _try(path: Path, spec: ModelSpec) -> tuple[list[TensorInfo], list[TensorInfo]]:
+    session = open_session(path, spec.format, threads=1)
+    model = TensorModel(session)
+    _smoke(model, session.get_inputs(), spec)
+    if spec.preprocess or spec.postprocess or spec.labels:
+        fit(session, spec)
+    return _infos(model.inputs), _infos(model.outputs)
+
+
+def _smoke(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) -> None:
+    """Answer one sample of zeros. That nothing fits what the file leaves open is no fault of the model."""
+    opened = any(-1 in (port.shape or ())[1:] for port in model.inputs.values())
+    for feeds in _feeds(model, declared, spec):
+        try:
+            model.run(feeds, list(model.outputs))
+        except SampleError as error:
+            if not opened or any(word in str(error) for word in MEMORY_WORDS):
+                raise ModelError(f"the model fails on a sample of zeros: {error}") from error
+        else:
+            return
+
+
+def _feeds(model: TensorModel, declared: Sequence[Declared], spec: ModelSpec) -> Iterator[dict[str, Array]]:
+    """Give first samples, the most fitting first: of the size that the pre-processing makes, then of small ones."""
+    for channels in (3, 1):
+        frame = preprocess.blank(spec.preprocess, channels)
+        if frame is not None:
+            port = choose_input(declared)
+            with contextlib.suppress(SampleError):
+                yield {port.name: port.fit(preprocess.apply(spec.preprocess, frame))[np.newaxis]}
+    for extent in EXTENTS:
+        yield {name: _zeros(port, extent) for name, port in model.inputs.items()}
+
+
+def _zeros(port: Port, extent: int) -> Array:
+    first, *others = port.shape or (1,)
+    shape = [1 if first == -1 else first, *(extent if size == -1 else size for size in others)]
+    if port.datatype == "BYTES":
+        return np.full(shape if port.shape != () else [], "", object)
+    return np.zeros(shape if port.shape != () else [], port.dtype)
+
+
+def _infos(ports: dict[str, Port]) -> list[TensorInfo]:
+    return [
+        TensorInfo(name=port.name[:MAX_NAME], datatype=port.datatype, shape=list(port.shape or ())[:MAX_AXES])
+        for port in list(ports.values())[:MAX_TENSORS]
+    ]
+
+
+def _spec(job: TrialJob) -> ModelSpec:
+    try:
+        said: Any = msgspec.json.decode(job.spec)
+    except msgspec.DecodeError as error:
+        raise InvalidFieldError("spec", job.spec, f"it is no JSON: {error}") from error
+    if isinstance(said, dict):
+        said = {"url": job.path, "format": "onnx", **said}
+    return convert(said, ModelSpec, "spec")
+
+
+def _limit(job: TrialJob) -> None:
+    """Set the limits, counted from what this process takes and has used already."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = math.ceil(used.ru_utime + used.ru_stime + job.seconds) + 1
+    _at_most(resource.RLIMIT_AS, _memory("VmSize") + job.memory_bytes)
+    _at_most(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU first, which tells it from a lack of memory
+    _at_most(resource.RLIMIT_CORE, 0)
+    _at_most(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    _at_most(resource.RLIMIT_FSIZE, MAX_WRITTEN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a handler in Python would wait for the model
+    signal.setitimer(signal.ITIMER_REAL, job.seconds)
+
+
+def _at_most(what: int, soft: int, hard: int | None = None) -> None:
+    _, most = resource.getrlimit(what)
+    wanted = soft if hard is None else hard
+    hard = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(what, (min(soft, hard), hard))
+
+
+def _memory(name: str) -> int:
+    """Return a figure of this process's memory in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def _refused(reason: TrialReason, message: str) -> Trial:
+    return Trial(reason=reason, message=message[:MAX_TEXT])
+
+
+if __name__ == "__main__":
+    main()

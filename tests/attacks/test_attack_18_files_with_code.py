@@ -1,0 +1,84 @@
+"""Attack 18: files that run code when they are read, and models that want a library. Refused unread, with a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from halimede.api.model import ModelSpec
+from halimede.inference import ModelError, UnsafeModelError, open_model
+from halimede.models.trying import TrialReason, try_model
+from tests.hostile_models import save, strangers, zipped
+
+SPEC = ModelSpec(url="/m.onnx", format="onnx")
+KINDS = sorted(strangers(Path("/nowhere")))
+OTHERS = {
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(64), "tf2onnx"),
+    "tflite": (b"\x1c\x00\x00\x00TFL3" + bytes(64), "tf2onnx"),
+    "safetensors": (b"\x40\x00\x00\x00\x00\x00\x00\x00" + b'{"w":{}}'.ljust(64), "weights without a model"),
+    "gguf": (b"GGUF" + bytes(64), "export it to ONNX"),
+    "ort": (b"\x00\x00\x00\x00ORTM" + bytes(64), "give the ONNX file"),
+    "gzip": (b"\x1f\x8b\x08" + bytes(64), "give an archive"),
+    "zip": (zipped({"model.onnx": b"\x08\x08"}), "give the ONNX file in it"),
+    "cut zip": (b"PK\x03\x04" + bytes(64), "damaged zip"),
+    "npy": (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", "no model"),
+    "html": (b"<html>not found</html>", "no ONNX model"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_attack_18_code_in_a_file_never_runs(kind: str, tmp_path: Path) -> None:
+    trap, path = tmp_path / "trap", tmp_path / "m.onnx"
+    path.write_bytes(strangers(trap)[kind])
+    with pytest.raises(UnsafeModelError, match="export it to ONNX"):
+        open_model(path, SPEC)
+    assert not trap.exists()
+
+
+async def test_attack_18_the_trial_says_why(tmp_path: Path) -> None:
+    trap, path = tmp_path / "trap", tmp_path / "m.onnx"
+    path.write_bytes(strangers(trap)["pt"])
+    trial = await try_model(path, "{}")
+    assert (trial.ok, trial.reason) == (False, TrialReason.UNSAFE)
+    assert "PyTorch" in trial.message
+    assert "torch.onnx" in trial.message
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_attack_18_other_formats_are_told_from_onnx_with_advice(kind: str, tmp_path: Path) -> None:
+    content, advice = OTHERS[kind]
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=advice) as caught:
+        open_model(tmp_path / "m.onnx", SPEC)
+    assert not isinstance(caught.value, UnsafeModelError)
+    assert "\n" not in str(caught.value)
+
+
+def test_attack_18_a_name_makes_no_other_format_of_it(tmp_path: Path) -> None:
+    """ONNX Runtime would read a file called .ort by other rules."""
+    path = save(tmp_path / "m.ort", [helper.make_node("Identity", ["x"], ["y"])])
+    open_model(path, SPEC).close()
+
+
+async def test_attack_18_operators_of_a_library_are_refused_and_no_library_is_loaded(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Run", ["x"], ["y"], domain="evil.example", library="/tmp/evil.so")]
+    path = save(tmp_path / "m.onnx", nodes, domains={"evil.example": 1})
+    with pytest.raises(UnsafeModelError, match=r"operator 'Run' of 'evil\.example', which comes in a library"):
+        open_model(path, SPEC)
+    assert (await try_model(path, "{}")).reason == TrialReason.UNSAFE
+
+
+def test_attack_18_a_models_own_functions_are_no_library(tmp_path: Path) -> None:
+    mine = helper.make_function(
+        "mine", "Same", ["a"], ["b"], [helper.make_node("Identity", ["a"], ["b"])], [helper.make_opsetid("", 17)]
+    )
+    path = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Same", ["x"], ["y"], domain="mine")],
+        domains={"mine": 1},
+        functions=[mine],
+    )
+    open_model(path, SPEC).close()

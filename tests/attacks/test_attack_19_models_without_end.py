@@ -1,0 +1,79 @@
+"""Attack 19: an ONNX file of a few hundred bytes that wants all memory, or all time. It is tried before it serves.
+
+The trial is a process of its own with limits. The others live on, nothing of it is left, and the reason is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from halimede.models.trying import TrialLimits, TrialReason, try_model
+from tests.hostile_models import endless, harmless, huge
+from tests.simulated import eventually
+
+MEGABYTE = 1024**2
+MEMORY = TrialLimits(memory_bytes=256 * MEGABYTE, seconds=30)
+
+
+def trials() -> list[int]:
+    """Return the trials that run as children of this process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"halimede.inference.trial" in (entry / "cmdline").read_bytes():
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                found += [int(entry.name)] if parent == os.getpid() else []
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("folded", [True, False], ids=["when it is loaded", "when it answers"])
+async def test_attack_19_a_huge_tensor_ends_the_trial_and_nothing_else(tmp_path: Path, folded: bool) -> None:
+    trial = await try_model(huge(tmp_path / "m.onnx", folded=folded), "{}", MEMORY)
+    assert (trial.ok, trial.reason) == (False, TrialReason.MEMORY)
+    assert "more than 256 MiB" in trial.message
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1024 * 1024, "it had its gigabyte"
+
+
+async def test_attack_19_an_endless_loop_ends_at_the_limit(tmp_path: Path) -> None:
+    began = time.monotonic()
+    trial = await try_model(endless(tmp_path / "m.onnx"), "{}", TrialLimits(seconds=2))
+    assert (trial.ok, trial.reason) == (False, TrialReason.SLOW)
+    assert "within 2 s" in trial.message
+    assert time.monotonic() - began >= 2
+    assert trials() == []
+
+
+async def test_attack_19_nobody_who_gives_up_leaves_it_running(tmp_path: Path) -> None:
+    trying = asyncio.create_task(try_model(endless(tmp_path / "m.onnx"), "{}"))
+    await eventually(lambda: len(trials()) == 1, 30)
+    trying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trying
+    assert trials() == []
+
+
+async def test_attack_19_the_loop_of_the_caller_goes_on_meanwhile(tmp_path: Path) -> None:
+    beats = 0
+    async with asyncio.TaskGroup() as group:
+        trying = group.create_task(try_model(endless(tmp_path / "m.onnx"), "{}", TrialLimits(seconds=1)))
+        while not trying.done():
+            await asyncio.sleep(0.02)
+            beats += 1
+    assert beats > 10
+
+
+async def test_attack_19_a_model_that_behaves_stands_its_trial(tmp_path: Path) -> None:
+    trial = await try_model(harmless(tmp_path / "m.onnx"), "{}", MEMORY)
+    assert (trial.ok, trial.reason, trial.message) == (True, "", "")
+    assert [(info.name, info.datatype, info.shape) for info in trial.inputs] == [("x", "FP32", [-1, 4])]
+    assert [info.name for info in trial.outputs] == ["y"]
+    assert 0 < trial.memory_bytes < 256 * MEGABYTE
+    assert trial.seconds > 0
