@@ -1,6 +1,7 @@
-"""Datasets go to the edge nodes of the services that name them: to their own node, if they name one.
+"""Datasets go to the node that has the data; without one, to the edge nodes of the services that name them.
 
-Whether the data is there is the node's affair; a Dataset is Ready once it exists.
+What is in it is the node's to say: a Dataset is Ready once its node has counted it. One that names no node, and that
+nothing needs, is only a name.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from halimede.api import Resource
 from halimede.api.dataset import PLURAL
-from halimede.messages import Status
+from halimede.messages import DatasetFacts, Status
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
+from services.gm.controllers.model import controlled, on_node
 from services.gm.index import Entry
-from services.gm.status import conclude
+from services.gm.status import MAX_SHOWN_NODES, conclude
 from services.gm.tally import Verdict
 from services.gm.workloads.objects import Built
 
@@ -24,9 +28,9 @@ from services.gm.workloads.objects import Built
 class DatasetController:
     """The rules of datasets."""
 
-    def entry(self, resource: Resource[Any]) -> Entry:
-        """A dataset names nothing."""
-        return Entry(resource)
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:  # noqa: ARG002
+        """It belongs to its node, whether a service needs it there or not."""
+        return Entry(resource, owner=resource.spec.node_name)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to the nodes that need it and have it."""
@@ -39,9 +43,51 @@ class DatasetController:
         """It needs no pods."""
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
-        """It exists."""
-        generation = desired.metadata.generation
-        return conclude(Status(), Verdict("Ready", "Exists", ""), observed.status, generation, observed.now)
+        """Say what its node has found; of several that have one each, what the first has."""
+        generation, node_name = desired.metadata.generation, desired.spec.node_name
+        nodes = sorted(node for node in observed.placed if has(desired, node))
+        silent = [node for node in nodes if observed.as_pods and not controlled(node, observed)]
+        stands = [on_node(node, generation, observed) for node in nodes if node not in silent]
+        found = [facts for node in nodes if (facts := _facts(node, generation, observed))]
+        verdicts = [verdict for _, verdict in stands]
+        troubles = [v for phase in ("Failed", "Pending") for v in verdicts if v.phase == phase]
+        if node_name and node_name not in observed.nodes and not silent:
+            verdict = Verdict("Pending", "NodeNotFound", f"spec.nodeName: node {node_name} has never been seen")
+        elif troubles:
+            verdict = troubles[0]
+        elif verdicts:
+            reason = "Counted" if found else verdicts[0].reason
+            verdict = Verdict("Ready", reason, verdicts[0].message)
+        elif silent:
+            verdict = Verdict("Ready", "NotCounted", f"node {silent[0]} has no local controller that could count it")
+        else:
+            verdict = Verdict("Ready", "Exists", "nobody counts it: spec.nodeName says which node has the data")
+        summaries = sorted((summary for summary, _ in stands), key=lambda each: each.phase == "Ready")
+        status = Status(
+            active=sum(v.phase == "Ready" for v in verdicts),
+            failed=sum(v.phase == "Failed" for v in verdicts),
+            nodes=summaries[:MAX_SHOWN_NODES],
+        )
+        known = found[0] if found else _before(observed, generation) if verdict.phase == "Pending" else None
+        if known is not None:
+            status = msgspec.structs.replace(
+                status, dataset=known, number_of_samples=known.number_of_samples, update_time=known.counted_at
+            )
+        return conclude(status, verdict, observed.status, generation, observed.now)
+
+
+def _facts(node: str, generation: int, observed: Observed) -> DatasetFacts | None:
+    """Return what a node has counted of this generation."""
+    report = observed.reports.get(node)
+    if report is None or not report.live or report.status.observed_generation < generation:
+        return None
+    return report.status.dataset
+
+
+def _before(observed: Observed, generation: int) -> DatasetFacts | None:
+    """Return what was known: it stands until it has been counted again."""
+    before = observed.status
+    return before.dataset if before and before.observed_generation >= generation else None
 
 
 def has(dataset: Resource[Any], node: str) -> bool:

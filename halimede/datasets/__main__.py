@@ -1,0 +1,74 @@
+"""``python -m halimede.datasets PATH --format csv``: count, and say so in lines of JSON.
+
+The process is nice, ends with its parent (``--parent``), and has a bound on its memory: what users put into a file
+harms nobody but its own count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from halimede.datasets.beside import end_with
+from halimede.datasets.child import Progress, Said
+from halimede.datasets.counting import count
+from halimede.datasets.errors import UNREADABLE, DatasetError
+
+NICENESS = 10
+#: bytes of memory of its own; Parquet's library alone takes more than all other formats together
+MEMORY, MEMORY_PARQUET = 256 * 1024 * 1024, 1024 * 1024 * 1024
+#: seconds between two words on how far it is
+PAUSE_S = 3.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Count. Returns the exit code."""
+    parser = argparse.ArgumentParser("python -m halimede.datasets", description="Count what is in a dataset.")
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--format", required=True)
+    parser.add_argument("--ledger", type=Path, help="an SQLite file for what need not be counted again")
+    parser.add_argument("--parent", type=int, help="a process that this one ends with")
+    chosen = parser.parse_args(arguments)
+    if chosen.parent is not None and not end_with(chosen.parent):
+        return 1
+    os.nice(NICENESS)
+    memory = MEMORY_PARQUET if chosen.format.lower() in {"parquet", "pq"} else MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    try:
+        counted = count(chosen.path, chosen.format, chosen.ledger, _Teller(chosen.path))
+    except DatasetError as error:
+        _say(Said(reason=error.reason, message=str(error)))
+        return 1
+    except MemoryError:
+        _say(Said(reason=UNREADABLE, message=f"counting it takes over {memory >> 20} MiB of memory: split it"))
+        return 1
+    _say(Said(facts=counted.facts, watch=counted.watch, whole=counted.whole))
+    return 0
+
+
+class _Teller:
+    """Says now and then how far the count is."""
+
+    def __init__(self, path: Path) -> None:
+        self._total = path.stat().st_size if path.is_file() else 0
+        self._next = time.monotonic() + PAUSE_S
+
+    def __call__(self, files: int, done: int, samples: int) -> None:
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + PAUSE_S
+            _say(Said(progress=Progress(files=files, done=done, total=self._total, samples=samples)))
+
+
+def _say(said: Said) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Image folder: one sample a picture, its class the folder that it is in. Pictures are looked at, never decoded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from halimede.datasets.registry import register
+from halimede.datasets.source import Source
+from halimede.datasets.tally import Tally
+
+#: folders that split a dataset and are no class
+SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+#: how files of each ending begin
+MAGIC = {
+    ".jpg": (b"\xff\xd8\xff",), ".jpeg": (b"\xff\xd8\xff",), ".png": (b"\x89PNG\r\n\x1a\n",),
+    ".gif": (b"GIF87a", b"GIF89a"), ".bmp": (b"BM",), ".webp": (b"RIFF",), ".tif": (b"II*\0", b"MM\0*", b"II+\0"),
+    ".tiff": (b"II*\0", b"MM\0*", b"II+\0"), ".ppm": (b"P6", b"P3"), ".pgm": (b"P5", b"P2"),
+}  # fmt: skip
+#: what stands near the end of a whole file, where a format has such a mark, and how near
+ENDS = {b"\xff\xd8\xff": b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND"}
+NEAR = 4096
+
+
+@register("images", "image", "image folder", "imagefolder", "image-folder", "images-folder")
+class Images:
+    """Pictures in folders."""
+
+    suffixes = frozenset(MAGIC)
+
+    def root(self, folder: Path) -> Path:
+        """Any folder."""
+        return folder
+
+    def read(self, source: Source, tally: Tally, root: Path) -> bool:
+        """Look at the beginning and the end of a picture."""
+        if reason := _fault(source):
+            tally.fault(source.name, reason)
+            return True
+        tally.samples += 1
+        folders = [part for part in source.path.relative_to(root).parts[:-1] if part.lower() not in SPLITS]
+        if folders:
+            tally.sort({folders[0]: 1})
+        return True
+
+
+def _fault(source: Source) -> str:
+    """Return why a picture cannot be used."""
+    if not source.size:
+        return "an empty file"
+    number, head = source.file.fileno(), os.pread(source.file.fileno(), 16, 0)
+    expected = MAGIC.get(source.path.suffix.lower(), ())
+    # a picture under the ending of another format can be decoded all the same
+    magic = next((m for marks in (expected, *MAGIC.values()) for m in marks if head.startswith(m)), None)
+    if magic is None:
+        return f"no picture: it does not begin as a {source.path.suffix.lower().lstrip('.')} file does"
+    end = ENDS.get(magic)
+    if end is not None and end not in os.pread(number, NEAR, max(0, source.size - NEAR)):
+        return "cut off: its end is missing"
+    return ""

@@ -1,0 +1,73 @@
+"""Parquet: rows from the file's own metadata, classes from one column, row group by row group. Needs pyarrow."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from halimede.datasets.columns import class_column
+from halimede.datasets.errors import NOT_INSTALLED, UNREADABLE, DatasetError
+from halimede.datasets.registry import register
+from halimede.datasets.source import Source
+from halimede.datasets.tally import Tally
+
+#: rows that are looked at together
+ROWS = 16 * 1024
+
+
+@register("parquet", "apache parquet", "pq")
+class Parquet:
+    """Columns of rows."""
+
+    suffixes = frozenset({".parquet", ".pq"})
+
+    def root(self, folder: Path) -> Path:
+        """Any folder."""
+        return folder
+
+    def read(self, source: Source, tally: Tally, root: Path) -> bool:  # noqa: ARG002  # of the port
+        """Read the metadata, and one column."""
+        if importlib.util.find_spec("pyarrow") is None:
+            text = "this node cannot read Parquet: install halimede[datasets], or write it as csv or jsonl"
+            raise DatasetError(NOT_INSTALLED, text)
+        import pyarrow as arrow  # noqa: PLC0415  # 40 MB, for those who have such files alone
+        from pyarrow import parquet  # noqa: PLC0415
+
+        arrow.set_cpu_count(1)
+        try:
+            with parquet.ParquetFile(source.file, buffer_size=1 << 16, pre_buffer=False) as file:
+                _read(arrow, file, tally)
+        except arrow.ArrowException as error:
+            raise DatasetError(UNREADABLE, f"{source.name}: {' '.join(str(error).split())[:500]}") from None
+        return True
+
+
+def _read(arrow: Any, file: Any, tally: Tally) -> None:
+    tally.samples += file.metadata.num_rows
+    fields = [field for field in file.schema_arrow if _may_be_class(arrow, field.type)]
+    names = [field.name for field in fields]
+    if not names:
+        return
+    column, guessed = class_column(names)
+    if guessed and file.schema_arrow[-1].name != names[column]:
+        return  # the last column of all is of numbers or lists
+    for group in range(file.num_row_groups):
+        for batch in file.iter_batches(ROWS, row_groups=[group], columns=[names[column]], use_threads=False):
+            counts: Counter[str] = Counter()
+            for pair in batch.column(0).value_counts().to_pylist():
+                if pair["values"] is not None:
+                    counts[str(pair["values"])] += pair["counts"]
+            tally.sort(counts, guessed=guessed)
+            if tally.unclassed:
+                return
+
+
+def _may_be_class(arrow: Any, kind: Any) -> bool:
+    if arrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    types = arrow.types
+    return bool(
+        types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)
+    )

@@ -1,0 +1,93 @@
+"""Counts of one file or of a whole dataset: they can be added up, stored, and told as facts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from copy import deepcopy
+from datetime import UTC, datetime
+
+import msgspec
+
+from halimede.messages import BrokenEntry, ClassCount, DatasetFacts
+
+#: entries that are named, and classes that are told
+MAX_NAMED, MAX_SHOWN = 20, 1000
+#: characters of an entry's name, of a reason and of a class
+MAX_TEXT, MAX_NAME = 1000, 256
+#: distinct values above which a column is no class: of one that is named so, and of one that is only guessed
+MAX_CLASSES, MAX_GUESSED = 10_000, 1000
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """What was counted.
+
+    Attributes:
+        samples: entries that can be used.
+        classes: how many of each class (of a detection dataset: objects).
+        guessed: nobody said which column the class is in; ``facts`` judges by the values whether it is one.
+        unclassed: what looked like a class has too many values to be one.
+        number_broken: entries that cannot be used.
+        broken: the first of them, each with the reason.
+
+    """
+
+    samples: int = 0
+    classes: dict[str, int] = {}
+    guessed: bool = False
+    unclassed: bool = False
+    number_broken: int = 0
+    broken: list[tuple[str, str]] = []
+
+    def fault(self, name: str, reason: str) -> None:
+        """Count an entry that cannot be used."""
+        self.number_broken += 1
+        if len(self.broken) < MAX_NAMED:
+            self.broken.append((name[:MAX_TEXT], reason[:MAX_TEXT]))
+
+    def sort(self, classes: Mapping[str, int], *, guessed: bool = False) -> None:
+        """Add samples to their classes, unless there are too many of those for a class to mean anything."""
+        self.guessed |= guessed
+        for name, number in classes.items():
+            self.classes[name[:MAX_NAME]] = self.classes.get(name[:MAX_NAME], 0) + number
+        if len(self.classes) > (MAX_GUESSED if self.guessed else MAX_CLASSES):
+            self.drop_classes()
+
+    def drop_classes(self) -> None:
+        """Say that there are no classes after all."""
+        self.unclassed = True
+        self.classes = {}
+
+    def add(self, other: Tally) -> None:
+        """Add what was counted elsewhere."""
+        self.samples += other.samples
+        self.unclassed |= other.unclassed
+        self.sort(other.classes, guessed=other.guessed)
+        for name, reason in other.broken:
+            self.fault(name, reason)
+        self.number_broken += other.number_broken - len(other.broken)
+
+    def copy(self) -> Tally:
+        """Return one that may go on alone."""
+        return deepcopy(self)
+
+    def facts(self, size: int) -> DatasetFacts:
+        """Return what a status shows."""
+        few = not self.guessed or len(self.classes) * 2 <= self.samples
+        classes = Counter(self.classes if few and not self.unclassed else {})
+        ordered = sorted(classes.items(), key=lambda item: (-item[1], item[0]))
+        return DatasetFacts(
+            number_of_samples=self.samples,
+            size=size,
+            classes=[ClassCount(name=name, count=number) for name, number in ordered[:MAX_SHOWN]],
+            number_of_classes=len(classes),
+            number_broken=self.number_broken,
+            broken=[BrokenEntry(name=name, reason=reason) for name, reason in sorted(self.broken, key=_natural)],
+            counted_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+
+
+def _natural(entry: tuple[str, str]) -> tuple[object, ...]:
+    """Order ``line 9`` before ``line 10``."""
+    head, _, tail = entry[0].rpartition(" ")
+    return (head, int(tail), "") if tail.isascii() and tail.isdigit() else (head, 0, tail)

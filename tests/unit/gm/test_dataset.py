@@ -1,0 +1,108 @@
+"""Datasets at GM: who is sent one, and what its status says of what the node has found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from halimede.api import Resource, parse
+from halimede.messages import ClassCount, DatasetFacts, NodeStatus, Presence, Status
+from halimede.names import Key
+from services.gm.cluster.port import Report
+from services.gm.controllers import CONTROLLERS, Observed
+from services.gm.controllers.actions import Forget, Send
+from services.gm.index import Index
+from services.gm.nodes import Node, Nodes
+from tests.integration.gm_world import dataset, service
+
+RULES = CONTROLLERS["datasets"]
+FACTS = DatasetFacts(
+    number_of_samples=3, size=10, classes=[ClassCount(name="a", count=3)], counted_at="2026-01-01T00:00:00Z"
+)
+
+
+def stored(body: dict[str, Any], generation: int = 1) -> Resource[Any]:
+    return parse({**body, "metadata": {**body["metadata"], "uid": "u", "generation": generation}})
+
+
+OWNED = stored(dataset("frames", nodeName="edge1"))
+
+
+def known(name: str, *, controlled: bool = True) -> Node:
+    presence = Presence(node=name, epoch=1, online=True) if controlled else None
+    return Node(name, online=True, epoch=1 if controlled else 0, presence=presence)
+
+
+def said(phase: Any, *, facts: DatasetFacts | None = None, generation: int = 1, **fields: Any) -> Report:
+    status = NodeStatus(phase=phase, uid="u", observed_generation=generation, dataset=facts, **fields)
+    return Report(OWNED.key, "edge1", status)
+
+
+def seen(*reports: Report, **changes: Any) -> Observed:
+    nodes = {name: known(name) for name in ("edge0", "edge1")}
+    fresh = Observed(now="2026-02-02T00:00:00Z", placed={"edge1": frozenset()}, nodes=nodes)
+    return replace(fresh, reports={report.node: report for report in reports}, **changes)
+
+
+def test_a_dataset_belongs_to_its_node_alone_and_whether_a_service_names_it_or_not() -> None:
+    index = Index(Nodes())
+    key = OWNED.key
+    index.put(key, RULES.entry(OWNED))
+    assert (index.placed(key), index.belongs(key, "edge0")) == ({"edge1": frozenset()}, None)
+    assert index.belongs(key, "edge1") == frozenset()
+    assert set(index.assigned("edge1")) == {key}
+    helmet = stored(service(dataset={"name": "frames"}))
+    index.put(helmet.key, CONTROLLERS["jointinferenceservices"].entry(helmet))
+    assert index.placed(key) == {"edge1": frozenset()}
+    moved = stored(dataset("frames", nodeName="edge0"), 2)
+    assert helmet.key in index.put(key, RULES.entry(moved))
+    assert (list(index.placed(key)), set(index.assigned("edge1"))) == (["edge0"], set())
+    index.put(key, RULES.entry(stored(dataset("frames"), 3)))  # without a node: where it is needed
+    assert list(index.placed(key)) == ["edge0"]
+    index.put(key, None)
+    assert not any(Key("datasets", "default", "frames") in index.assigned(node) for node in ("edge0", "edge1"))
+
+
+def test_it_is_sent_to_its_node_and_taken_from_others() -> None:
+    actions = list(RULES.deliver(OWNED, seen(holders=frozenset({"edge0", "edge1"}))))
+    assert actions == [Send("edge1", OWNED), Forget("edge0", OWNED.key, "u", 0)]
+
+
+def test_the_status_has_what_the_node_has_counted() -> None:
+    status = RULES.status(OWNED, seen(said("Ready", facts=FACTS, message="3 samples")))
+    assert (status.phase, status.conditions[-1].reason) == ("Ready", "Counted")
+    assert status.conditions[-1].message == "node edge1: 3 samples"
+    assert (status.dataset, status.number_of_samples, status.update_time) == (FACTS, 3, FACTS.counted_at)
+    assert (status.active, [node.node for node in status.nodes]) == (1, ["edge1"])
+
+
+@pytest.mark.parametrize(
+    ("observed", "phase", "reason", "message"),
+    [
+        (seen(), "Pending", "Preparing", "node edge1 has not reported on it yet"),
+        (seen(said("Ready", facts=FACTS, generation=0)), "Pending", "Preparing", "has not reported"),
+        (seen(nodes={}), "Pending", "NodeNotFound", "spec.nodeName: node edge1 has never been seen"),
+        (seen(said("Pending", reason="Counting", message="counting: 50 %")), "Pending", "Counting", "50 %"),
+        (seen(said("Failed", reason="DatasetNotFound", message="gone")), "Failed", "DatasetNotFound", "edge1: gone"),
+        (seen(said("Ready", reason="NotCounted", message="s3")), "Ready", "NotCounted", "s3"),
+        (seen(nodes={"edge1": known("edge1", controlled=False)}, as_pods=True), "Ready", "NotCounted", "no local"),
+        (seen(placed={}), "Ready", "Exists", "spec.nodeName says which node has the data"),
+    ],
+)
+def test_what_is_not_counted_says_why(observed: Observed, phase: str, reason: str, message: str) -> None:
+    of = stored(dataset("frames")) if not observed.placed else OWNED
+    status = RULES.status(of, observed)
+    assert (status.phase, status.conditions[-1].reason) == (phase, reason)
+    assert message in status.conditions[-1].message
+    assert status.dataset is None
+
+
+def test_what_was_counted_stands_while_its_node_starts_again_and_not_once_it_is_gone() -> None:
+    before = Status(observed_generation=1, dataset=FACTS)
+    counting = said("Pending", reason="Counting")
+    assert RULES.status(OWNED, seen(counting, status=before)).dataset == FACTS
+    assert RULES.status(OWNED, seen(said("Failed", reason="DatasetNotFound"), status=before)).dataset is None
+    edited = stored(dataset("frames", nodeName="edge1"), 2)
+    assert RULES.status(edited, seen(counting, status=before)).dataset is None
