@@ -1,0 +1,127 @@
+"""What operators ask of a source: keep a file that they have, list what is here, remove one.
+
+To keep a file is to fetch it from who asks, as any other file: resumed, verified, and nothing is seen of it before it
+is complete. Orders may be repeated: the same thing is done once, and answered each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from halimede import topics
+from halimede.blobs.client import BlobClient
+from halimede.blobs.names import ANY, SCHEME, url
+from halimede.blobs.opener import BusOpener, with_fallback
+from halimede.blobs.shelf import BUS
+from halimede.blobs.turns import Turns
+from halimede.bus.port import Bus, Delivery
+from halimede.errors import BusError
+from halimede.messages import BlobAnswer, BlobEntry, BlobOrder
+from halimede.models import Cache, FetchError, fetch
+from halimede.models.cache import in_thread
+from halimede.models.stream import Limits
+
+log = structlog.get_logger()
+
+#: files of one list, orders of one asker and askers that wait, orders that the bus holds
+LISTED, ORDERS, ASKERS, QUEUE = 1000, 8, 64, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A cache, the bytes that it may hold (0: others look after that), and whether files are removed by hand."""
+
+    cache: Cache
+    most_bytes: int = 0
+    removable: bool = False
+
+
+class Desk:
+    """Does one order after the other. The caller enters the bus, and runs ``run``."""
+
+    def __init__(self, bus: Bus, name: str, store: Store, client: BlobClient) -> None:
+        self._bus = bus
+        self._name = name
+        self._store = store
+        self._client = client
+        self._orders: Turns[Delivery[BlobOrder]] = Turns(each=ORDERS, askers=ASKERS)
+        self._doing: tuple[str, str, str] | None = None
+
+    async def start(self) -> None:
+        """Subscribe."""
+        await self._bus.subscribe(topics.BLOB_ORDER.filter(source=self._name), self._ordered, queue=QUEUE)
+
+    async def run(self) -> None:
+        """Do what is asked until cancelled."""
+        while True:
+            delivery = await self._orders.take()
+            asker, order = delivery.names["asker"], delivery.body
+            self._doing = (asker, order.op, order.digest)
+            try:
+                answer = await self._done(asker, order)
+            except (FetchError, OSError) as error:
+                answer = BlobAnswer(outcome="refused", message=str(error)[:4096])
+            except Exception as error:
+                log.exception("blob order failed", asker=asker, op=order.op)
+                answer = BlobAnswer(outcome="refused", message=f"it broke ({type(error).__name__}): see its log")
+            self._doing = None
+            await self._say(delivery, answer)
+
+    async def _ordered(self, delivery: Delivery[BlobOrder]) -> None:
+        asker, order = delivery.names["asker"], delivery.body
+        key = (asker, order.op, order.digest)
+        if key != self._doing and not self._orders.put(asker, key[1:], delivery):
+            await self._say(delivery, BlobAnswer(outcome="refused", message="too many orders wait: try again later"))
+
+    async def _say(self, delivery: Delivery[BlobOrder], answer: BlobAnswer) -> None:
+        to = topics.BLOB_ANSWER.at(asker=delivery.names["asker"], source=self._name)
+        try:
+            await self._bus.publish(to, answer, correlation=delivery.packet.correlation)
+        except BusError as error:
+            log.info("blob order not answered", asker=delivery.names["asker"], error=str(error))
+
+    async def _done(self, asker: str, order: BlobOrder) -> BlobAnswer:
+        if order.op == "list":
+            return await in_thread(self._listed, order.after)
+        if not order.digest:
+            return BlobAnswer(outcome="refused", message=f"{order.op}: name a digest")
+        return await (self._keep(asker, order) if order.op == "keep" else in_thread(self._remove, order.digest))
+
+    async def _keep(self, asker: str, order: BlobOrder) -> BlobAnswer:
+        cache, most = self._store.cache, self._store.most_bytes
+        found = await cache.find(order.digest)
+        if found is None:
+            held = sum((await in_thread(cache.digests)).values()) if most else 0
+            if most and held + order.size > most:
+                text = f"{held + order.size} bytes would be more than its {most}: `halimede blob delete` makes room"
+                return BlobAnswer(outcome="refused", message=text)
+            opener = BusOpener(self._client, [asker])
+            limits = Limits(max_bytes=max(1, order.size))
+            at = url(ANY, order.digest)
+            found = await with_fallback(fetch, at, "", cache, openers={SCHEME: opener}, limits=limits)
+            log.info("blob kept", digest=order.digest, size=found.size, asker=asker)
+        return BlobAnswer(outcome="kept", size=found.size)
+
+    def _listed(self, after: str) -> BlobAnswer:
+        cache = self._store.cache
+        found = sorted(digest for digest in cache.digests() if digest > after and cache.may_have(BUS, digest))
+        blobs = []
+        for digest in found[:LISTED]:
+            try:
+                blobs.append(BlobEntry(digest=digest, size=cache.path(digest).stat().st_size))
+            except FileNotFoundError:  # it has just been evicted
+                continue
+        return BlobAnswer(outcome="listed", blobs=blobs, truncated=len(found) > LISTED)
+
+    def _remove(self, digest: str) -> BlobAnswer:
+        if not self._store.removable:
+            text = "a node removes what nobody uses by itself, when it needs the room"
+            return BlobAnswer(outcome="refused", message=text)
+        if not self._store.cache.path(digest).exists():
+            return BlobAnswer(outcome="refused", message=f"sha256:{digest} is not here: see `halimede blob list`")
+        if not self._store.cache.forget(digest):
+            return BlobAnswer(outcome="refused", message=f"sha256:{digest} is in use: try again later")
+        log.info("blob removed", digest=digest)
+        return BlobAnswer(outcome="removed")

@@ -1,0 +1,56 @@
+"""How a file on the bus is called: ``bus://<node-or-gm>/sha256/<digest>``, or ``bus://any/...`` for whoever has it.
+
+On the wire a source goes by its user's name at the broker (``gm``, ``lc.edge0``), for that is what the broker's access
+rules can check. So ``gm`` and ``any`` are the two names that no node can have here.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from halimede.errors import InvalidFieldError
+from halimede.messages.blobs import DIGEST_PATTERN
+from halimede.models.errors import FetchError, Reason, redact
+from halimede.names import check_name
+
+SCHEME = "bus"
+ANY, GM = "any", "gm"
+FORM = "write bus://NODE/sha256/DIGEST, with gm or any in place of a node"
+
+_digest = re.compile(DIGEST_PATTERN, re.ASCII)
+
+
+def party(place: str) -> str:
+    """Return the name on the wire of ``gm`` or a node."""
+    return GM if place == GM else f"lc.{place}"
+
+
+def place(party_: str) -> str:
+    """Return ``gm`` or the node of a name on the wire."""
+    return party_.removeprefix("lc.")
+
+
+def url(source: str, digest: str) -> str:
+    """Return the URL of a file that ``gm``, a node, or ``any`` has."""
+    return f"{SCHEME}://{source}/sha256/{digest}"
+
+
+def check_digest(field: str, value: str) -> str:
+    """Return ``value`` if it is a SHA-256 in lower-case hexadecimal, else raise InvalidFieldError."""
+    if _digest.fullmatch(value):
+        return value
+    raise InvalidFieldError(field, value, "write 64 lower-case hexadecimal digits")
+
+
+def read_url(text: str) -> tuple[str, str]:
+    """Return source (``gm``, ``any`` or a node) and digest of a URL. Raises FetchError."""
+    try:
+        parts = urlsplit(text)
+        source = check_name("host", parts.netloc)
+    except (ValueError, InvalidFieldError):
+        raise FetchError(Reason.INVALID_URL, f"{redact(text)}: {FORM}") from None
+    kind, _, digest = parts.path.removeprefix("/").partition("/")
+    if parts.scheme != SCHEME or kind != "sha256" or not _digest.fullmatch(digest) or parts.query or parts.fragment:
+        raise FetchError(Reason.INVALID_URL, f"{redact(text)}: {FORM}")
+    return source, digest

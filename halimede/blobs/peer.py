@@ -1,0 +1,47 @@
+"""One who gives and asks on a connection of its own, so that nothing else that it says waits behind a file."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from halimede.blobs.client import BlobClient
+from halimede.blobs.desk import Desk, Store
+from halimede.blobs.opener import BusOpener
+from halimede.blobs.shelf import Shelf, of_cache
+from halimede.blobs.source import Source
+from halimede.bus.port import Bus
+from halimede.errors import RefusedError, first_error
+
+log = structlog.get_logger()
+
+
+class Peer:
+    """Give it a bus that nobody has entered, and ``run`` it until cancelled.
+
+    Attributes:
+        opener: the fetcher's opener for ``bus://``. While this does not run, it fails as when the broker is away.
+
+    """
+
+    def __init__(self, bus: Bus, name: str, store: Store) -> None:
+        self.bus = bus
+        self.client = BlobClient(bus, name)
+        self.source = Source(bus, name, Shelf(of_cache(store.cache)))
+        self.opener = BusOpener(self.client)
+        self._desk = Desk(bus, name, store, self.client)
+
+    async def run(self) -> None:
+        """Give, ask and keep until cancelled."""
+        async with self.bus:
+            try:
+                for part in (self.client, self.source, self._desk):
+                    await part.start()
+            except RefusedError as error:
+                log.warning("no blobs over the bus: the broker's access rules are older than this", error=str(error))
+                await asyncio.get_running_loop().create_future()
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.source.run(), name="blob source")
+                    group.create_task(self._desk.run(), name="blob desk")

@@ -1,0 +1,194 @@
+"""Reading one file off the bus: find who has it, keep pieces in flight, and go on with another when one falls silent.
+
+Whoever reads on verifies the digest, so sources need not be believed: a wrong one costs time alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+
+from halimede import topics
+from halimede.blobs.client import BlobClient
+from halimede.blobs.names import place
+from halimede.blobs.transfer import Ask, Transfer
+from halimede.bus.port import Delivery
+from halimede.bus.requests import new_ticket
+from halimede.errors import BusError, DisconnectedError
+from halimede.messages import BlobChunk, BlobRequest
+from halimede.models.errors import FetchError, Reason
+from halimede.models.stream import Limits
+
+log = structlog.get_logger()
+
+#: seconds: for a source to show that it has the file, and between two rounds over all sources
+SHOW_S, ROUND_S = 4.0, 1.0
+#: rounds after which what is not there is believed not to be: a question or its answers may be lost
+ROUNDS = 2
+#: rounds of late pieces after which a source counts as silent
+MISSES = 3
+
+
+class Reading:
+    """One file from ``offset`` on. ``open`` first, then ``blocks``; ``close`` in the end.
+
+    Attributes:
+        used: who has given something of it.
+
+    """
+
+    def __init__(self, client: BlobClient, digest: str, sources: Sequence[str], limits: Limits) -> None:
+        self.used: list[str] = []
+        self.size = 0
+        self._client = client
+        self._digest = digest
+        self._named = list(sources)
+        self._limits = limits
+        self._source = ""
+        self._ticket = b""
+        self._shown: asyncio.Future[BlobChunk] | None = None
+        self._transfer: Transfer | None = None
+        self._trouble = ""
+        self._woken = asyncio.Event()
+
+    async def open(self, offset: int) -> int:
+        """Find a source; return where it begins: at ``offset``, or at 0 if the file is shorter. Raises FetchError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.connect_s
+        rounds = 0
+        while not (found := await self._round()):
+            rounds += 1
+            if loop.time() >= deadline or (rounds >= ROUNDS and self._trouble != Reason.UNREACHABLE):
+                raise self._nobody()
+            await asyncio.sleep(ROUND_S)
+        self.size = found.size
+        offset = offset if offset <= self.size else 0
+        self._transfer = Transfer(offset, self.size)
+        return offset
+
+    async def blocks(self) -> AsyncIterator[memoryview]:
+        """Yield the file, piece by piece. Raises FetchError when no source goes on."""
+        transfer = self._transfer
+        assert transfer is not None, "open"  # noqa: S101 - for the type checker
+        loop = asyncio.get_running_loop()
+        self._trouble = ""
+        while True:
+            self._woken.clear()
+            for data in transfer.give():
+                yield data
+            if transfer.done:
+                return
+            transfer.expire(loop.time())
+            if self._trouble or transfer.misses >= MISSES:
+                await self._another(transfer)
+            await self._ask(transfer, patiently=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(transfer.wake(loop.time()) + 0.001):
+                    await self._woken.wait()
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._client.detach(self._ticket)
+
+    async def came(self, delivery: Delivery[BlobChunk]) -> None:
+        """Take a piece, and ask for more at once: whoever reads may be busy with what it has."""
+        chunk, transfer = delivery.body, self._transfer
+        if delivery.names["source"] != self._source or chunk.digest != self._digest:
+            return
+        if self._shown:
+            if not self._shown.done():
+                self._shown.set_result(chunk)
+        elif transfer is None or self._trouble:
+            return
+        elif chunk.error or chunk.size != transfer.size or not chunk.data:
+            self._trouble = chunk.error or "it has another file under this digest"
+            self._woken.set()
+        elif transfer.came(chunk.offset, chunk.data, asyncio.get_running_loop().time()):
+            self._woken.set()
+            await self._ask(transfer, patiently=False)
+
+    async def _ask(self, transfer: Transfer, *, patiently: bool) -> None:
+        """Ask for what is due. ``patiently``: with the broker's word on whether the source is there at all."""
+        for asked in transfer.ask(asyncio.get_running_loop().time()):
+            try:
+                if not await self._publish(asked, qos=1 if patiently and asked.again else 0):
+                    self._trouble = "it has left the bus"
+                    self._woken.set()
+            except BusError:
+                return  # it counts as lost, and is asked for again
+
+    async def _publish(self, asked: Ask, qos: int) -> bool:
+        address = topics.BLOB_REQUEST.at(source=self._source, asker=self._client.name)
+        body = BlobRequest(digest=self._digest, offset=asked.offset, length=asked.length)
+        return await self._client.bus.publish(
+            address, body, qos=qos, correlation=self._ticket, expiry_s=int(SHOW_S) * 5, timeout_s=SHOW_S
+        )
+
+    async def _another(self, transfer: Transfer) -> None:
+        """Find a source that goes on. Raises FetchError when there is none for as long as the limits say."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.inactivity_s
+        log.info("blob source fell silent", source=place(self._source), why=self._trouble, at=transfer.given)
+        while True:
+            found = await self._round(last=self._source)
+            if found and found.size == transfer.size:
+                self._trouble = ""
+                return transfer.another()
+            if loop.time() >= deadline:
+                text = (
+                    f"{place(self.used[-1])} gave no more of sha256:{self._digest} for {self._limits.inactivity_s:g} s"
+                )
+                raise FetchError(Reason.INTERRUPTED, text, temporary=True)
+            await asyncio.sleep(ROUND_S)
+
+    async def _round(self, last: str = "") -> BlobChunk | None:
+        """Ask all who may have the file; return the word of one who has. Those named come first, ``last`` last."""
+        answers: list[str] = []
+        try:
+            await self._client.bus.wait_connected(ROUND_S)
+            for candidates in ([each for each in self._named if each != last], None, [last] if last else []):
+                for source in await self._client.who_has(self._digest) if candidates is None else candidates:
+                    if source == self._client.name or (source == last and candidates is None):
+                        continue
+                    if not self._client.trusts(self._digest, source):
+                        answers.append(Reason.DIGEST_MISMATCH)
+                        continue
+                    chunk = await self._shows(source)
+                    if chunk and not chunk.error:
+                        self.used = [*dict.fromkeys([*self.used, source])]
+                        return chunk
+                    answers.append(Reason.NOT_FOUND if chunk else Reason.UNREACHABLE)
+        except BusError as error:
+            log.debug("blob sources not asked", error=str(error))
+            answers = [Reason.UNREACHABLE]
+        # one that is away may have it; of those who are there nobody has
+        first = (each for each in (Reason.UNREACHABLE, Reason.DIGEST_MISMATCH) if each in answers)
+        self._trouble = next(first, Reason.NOT_FOUND)
+        return None
+
+    async def _shows(self, source: str) -> BlobChunk | None:
+        """Ask one source for the first byte; return what it says, None if it says nothing."""
+        self.close()
+        self._source, self._ticket = source, new_ticket()
+        self._shown = asyncio.get_running_loop().create_future()
+        self._client.attach(self._ticket, self)
+        try:
+            async with asyncio.timeout(SHOW_S):
+                return await self._shown if await self._publish(Ask(0, 1), qos=1) else None
+        except (TimeoutError, DisconnectedError):
+            return None
+        finally:
+            self._shown = None
+
+    def _nobody(self) -> FetchError:
+        """Return why the file cannot be had."""
+        what = f"sha256:{self._digest}"
+        if self._trouble == Reason.NOT_FOUND:
+            return FetchError(Reason.NOT_FOUND, f"nobody on the bus has {what}: bring it with `halimede blob put`")
+        if self._trouble == Reason.DIGEST_MISMATCH:
+            return FetchError(Reason.DIGEST_MISMATCH, f"those who say to have {what} gave other bytes: see their logs")
+        who = " and ".join(map(place, self._named)) or "the broker"
+        return FetchError(Reason.UNREACHABLE, f"{who} cannot be reached, and nobody else has {what}", temporary=True)

@@ -1,0 +1,129 @@
+"""The giving side: answers questions for pieces of files, one asker after the other, a piece at a time.
+
+A piece is on its way to the broker before the next is read, and QoS 0: the socket holds a source back, nothing piles
+up in it, and what is lost is asked for again. Whoever asks is named in the topic, which the broker has checked, and the
+answer goes to that name alone: nobody can have somebody else flooded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from halimede import topics
+from halimede.blobs.shelf import Shelf
+from halimede.blobs.turns import Turns
+from halimede.bus.port import Bus, Delivery
+from halimede.errors import BusError, first_error
+from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
+
+log = structlog.get_logger()
+
+NOT_FOUND, BEYOND, UNREADABLE = "NotFound", "Beyond", "Unreadable"
+#: pieces that are read and sent side by side
+HANDS = 2
+#: seconds: for a piece to leave, between two looks at idle files, and for the lifetime of an answer
+SEND_S, TIDY_S = 30.0, 5.0
+#: bytes of a packet that are not the piece
+BESIDE = 4096
+#: questions that the bus holds for us, beside those in their turns
+QUEUE = 256
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """What was given since the start."""
+
+    pieces: int = 0
+    bytes: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    asker: str
+    correlation: bytes
+    body: BlobRequest | BlobQuery
+
+
+class Source:
+    """Gives the files of a shelf under a name (``gm``, ``lc.edge0``). The caller enters the bus, and runs ``run``."""
+
+    def __init__(self, bus: Bus, name: str, shelf: Shelf) -> None:
+        self.stats = SourceStats()
+        self.turns: Turns[_Question] = Turns()
+        self._bus = bus
+        self._name = name
+        self._shelf = shelf
+
+    async def start(self, *, queries: bool = True) -> None:
+        """Subscribe to questions for us, and to those for all."""
+        await self._bus.subscribe(topics.BLOB_REQUEST.filter(source=self._name), self._asked, queue=QUEUE)
+        if queries:
+            await self._bus.subscribe(topics.BLOB_QUERY.filter(), self._queried, queue=QUEUE)
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        try:
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    for number in range(HANDS):
+                        group.create_task(self._work(), name=f"blobs: hand {number}")
+                    while True:
+                        await asyncio.sleep(TIDY_S)
+                        self._shelf.tidy()
+        finally:
+            self._shelf.close()
+
+    async def _asked(self, delivery: Delivery[BlobRequest]) -> None:
+        asker, body = delivery.names["asker"], delivery.body
+        self.turns.put(asker, (body.digest, body.offset), _Question(asker, delivery.packet.correlation, body))
+
+    async def _queried(self, delivery: Delivery[BlobQuery]) -> None:
+        asker, body = delivery.names["asker"], delivery.body
+        if asker != self._name:
+            self.turns.put(asker, body.digest, _Question(asker, delivery.packet.correlation, body))
+
+    async def _work(self) -> None:
+        while True:
+            question = await self.turns.take()
+            try:
+                if isinstance(question.body, BlobQuery):
+                    await self._answer(question, question.body)
+                else:
+                    await self._give(question, question.body)
+            except BusError as error:
+                log.debug("blob answer not sent", asker=question.asker, error=str(error))
+            except Exception:  # one question must not end what else this process does
+                log.exception("blob question failed", asker=question.asker)
+
+    async def _give(self, question: _Question, body: BlobRequest) -> None:
+        length = min(body.length, self._bus.max_packet - BESIDE)
+        error, size, data = "", 0, memoryview(b"")
+        try:
+            found = await self._shelf.read(body.digest, body.offset, length)
+            if found is None:
+                error = NOT_FOUND
+            else:
+                size, data = found
+                error = BEYOND if body.offset > size else ""
+        except OSError as problem:
+            log.warning("blob cannot be read", digest=body.digest, error=problem.strerror)
+            error = UNREADABLE
+        chunk = BlobChunk(digest=body.digest, offset=body.offset, size=size, error=error, data=data)
+        to = topics.BLOB_CHUNK.at(asker=question.asker, source=self._name)
+        await self._bus.publish(to, chunk, correlation=question.correlation, timeout_s=SEND_S)
+        self.stats.refused += bool(error)
+        self.stats.pieces += not error
+        self.stats.bytes += len(data)
+
+    async def _answer(self, question: _Question, body: BlobQuery) -> None:
+        try:
+            size = await self._shelf.size(body.digest)
+        except OSError:
+            return
+        if size is not None:
+            to = topics.BLOB_ANSWER.at(asker=question.asker, source=self._name)
+            await self._bus.publish(to, BlobAnswer(outcome="has", size=size), correlation=question.correlation)

@@ -1,0 +1,98 @@
+"""``halimede blob`` against a real broker, GM's store and a node's cache."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from halimede.bus.mqtt import MqttBus
+from halimede.cli import blob_files
+from halimede.cli.broker import Broker as Address
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.models import Cache, FetchError
+from services.broker import Broker
+from services.gm.blobs import Blobs as GmBlobs
+from services.lc.blobs import Blobs as NodeBlobs
+from tests.unit.blobs.world import digest_of, some_bytes
+
+FILE = some_bytes(5_000_000)
+DIGEST = digest_of(FILE)
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+async def peers(mosquitto: Broker, tmp_path: Path) -> AsyncIterator[None]:
+    gm = GmBlobs(MqttBus("gm-blobs", mosquitto.url), tmp_path / "gm-blobs")
+    node = NodeBlobs("edge0", MqttBus("lc.edge0-blobs", mosquitto.url), Cache(tmp_path / "models"))
+    work = [asyncio.create_task(peer.run()) for peer in (gm, node)]
+    await asyncio.sleep(0)
+    for peer in (gm, node):
+        await peer.bus.wait_connected(30)
+    await asyncio.sleep(0.3)
+    yield
+    for task in work:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(FILE)
+    return path
+
+
+@pytest.mark.parametrize("keeper", ["gm", "edge0"])
+async def test_a_file_is_put_listed_and_got(
+    broker: Address, peers: None, file: Path, keeper: str, capsys: Output
+) -> None:
+    await blob_files.put(broker, file, keeper)
+    assert capsys.readouterr().out == f"url: bus://{keeper}/sha256/{DIGEST}\nsha256: {DIGEST}\n"
+    await blob_files.show(broker, keeper, as_json=True)
+    line = json.loads(capsys.readouterr().out)
+    assert line == {"digest": DIGEST, "size": len(FILE), "url": f"bus://{keeper}/sha256/{DIGEST}"}
+    await blob_files.show(broker, keeper, as_json=False)
+    assert f"{DIGEST}   5,000,000" in capsys.readouterr().out
+    out = file.with_name("out")
+    for name, source in ((DIGEST, "any"), (line["url"], keeper), (f"sha256:{DIGEST}", "edge9")):
+        out.unlink(missing_ok=True)
+        await blob_files.get(broker, name, out, source)
+        assert out.read_bytes() == FILE
+    assert not list(file.parent.glob(".*")), "nothing is left beside it"
+
+
+async def test_gm_forgets_what_is_deleted(broker: Address, peers: None, file: Path, capsys: Output) -> None:
+    await blob_files.put(broker, file, "gm")
+    await blob_files.delete(broker, DIGEST)
+    capsys.readouterr()
+    await blob_files.show(broker, "gm", as_json=True)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(HalimedeError, match="is not here"):
+        await blob_files.delete(broker, DIGEST)
+
+
+async def test_what_cannot_be_is_said_in_one_line(broker: Address, peers: None, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for path, reason in (
+        (tmp_path / "no", "cannot be read"),
+        (tmp_path, "cannot be read|regular"),
+        (tmp_path / "empty", "empty"),
+    ):
+        with pytest.raises(InvalidFieldError, match=reason):
+            await blob_files.put(broker, path, "gm")
+    with pytest.raises(InvalidFieldError, match="DIGEST"):
+        await blob_files.get(broker, "../../etc/passwd", tmp_path / "out", "any")
+    with pytest.raises(InvalidFieldError, match="it is a folder"):
+        await blob_files.get(broker, DIGEST, tmp_path, "any")
+    with pytest.raises(InvalidFieldError, match="--to"):
+        await blob_files.put(broker, file, "A/b")
+    with pytest.raises(HalimedeError, match="edge9 is not on the bus"):
+        await blob_files.put(broker, file, "edge9")
+    with pytest.raises(FetchError, match="nobody on the bus has"):
+        await blob_files.get(broker, "0" * 64, tmp_path / "out", "any")

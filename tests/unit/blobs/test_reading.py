@@ -1,0 +1,242 @@
+"""Reading over a bus that loses, and from sources that fall silent, lie or leave. In simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from halimede import topics
+from halimede.blobs import BlobClient, BusOpener, with_fallback
+from halimede.blobs.names import url
+from halimede.bus.memory import MemoryBus
+from halimede.bus.port import Delivery
+from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
+from halimede.models import Cache, FetchError, Reason, fetch
+from halimede.models.stream import Limits
+from tests.simulated import simulated
+from tests.unit.blobs.world import World, digest_of, keep, read, some_bytes, world
+
+FILE = some_bytes(3_000_000)
+DIGEST = digest_of(FILE)
+
+
+async def liar(made: World, name: str, file: bytes, *, says: str = DIGEST, size: int | None = None) -> MemoryBus:
+    """Give something else under a digest."""
+    bus = await made.bus(f"{name}-liar")
+    whole = len(file) if size is None else size
+
+    async def asked(delivery: Delivery[BlobRequest]) -> None:
+        body = delivery.body
+        data = memoryview(file)[body.offset : body.offset + body.length]
+        chunk = BlobChunk(digest=says, offset=body.offset, size=whole, data=data)
+        to = topics.BLOB_CHUNK.at(asker=delivery.names["asker"], source=name)
+        await bus.publish(to, chunk, correlation=delivery.packet.correlation)
+
+    async def queried(delivery: Delivery[BlobQuery]) -> None:
+        to = topics.BLOB_ANSWER.at(asker=delivery.names["asker"], source=name)
+        await bus.publish(to, BlobAnswer(outcome="has", size=whole), correlation=delivery.packet.correlation)
+
+    await bus.subscribe(topics.BLOB_REQUEST.filter(source=name), asked)
+    await bus.subscribe(topics.BLOB_QUERY.filter(), queried)
+    return bus
+
+
+async def fetched(client: BlobClient, cache: Cache, source: str, limits: Limits | None = None) -> bytes:
+    openers = {"bus": BusOpener(client)}
+    found = await with_fallback(fetch, url(source, DIGEST), "", cache, openers=openers, limits=limits)
+    return found.path.read_bytes()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 1_234_567, len(FILE) - 1, len(FILE)])
+@simulated
+async def test_a_file_is_read_from_any_offset(tmp_path: Path, offset: int) -> None:
+    async with world(tmp_path) as made:
+        await made.source("lc.edge0", FILE)
+        assert await read(await made.client(), url("edge0", DIGEST), offset) == FILE[offset:]
+
+
+@simulated
+async def test_a_part_that_is_longer_than_the_file_is_begun_anew(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.source("gm", FILE)
+        opener = BusOpener(await made.client())
+        async with opener(url("gm", DIGEST), "", Limits(), len(FILE) + 1) as stream:
+            assert (stream.offset, stream.size) == (0, len(FILE))
+
+
+@simulated
+async def test_what_is_known_already_is_not_sent(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        opener = BusOpener(await made.client())
+        async with opener(url("gm", DIGEST), DIGEST, Limits(), 0) as stream:
+            assert stream.blocks is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+@simulated
+async def test_a_bus_that_loses_and_reorders_gives_the_whole_file(tmp_path: Path, seed: int) -> None:
+    async with world(tmp_path) as made:
+        giver, client = await made.source("lc.edge0", FILE), await made.client()
+        made.broker.chance.seed(seed)
+        faults = made.broker.faults
+        faults.loss, faults.reorder, faults.delay_s = 0.2, 0.3, (0.001, 0.05)
+        assert await read(client, url("edge0", DIGEST)) == FILE
+        assert giver.source.stats.bytes > len(FILE), "something was lost and sent again"
+
+
+@simulated
+async def test_a_source_that_falls_silent_is_left_for_another(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        first, second = await made.source("lc.edge0", FILE), await made.source("lc.edge1", FILE)
+        client, got = await made.client(), b""
+        async with BusOpener(client)(url("edge0", DIGEST), "", Limits(), 0) as stream:
+            assert stream.blocks is not None
+            async for block in stream.blocks:
+                got += block
+                if len(got) > 500_000:
+                    await first.stop()
+        assert got == FILE
+        assert 0 < second.source.stats.bytes < len(FILE), "it went on where the first ended"
+
+
+@simulated
+async def test_without_another_source_the_reader_waits_for_it_to_come_back_and_no_longer(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        giver, client = await made.source("lc.edge0", FILE), await made.client()
+        asyncio.get_running_loop().call_later(0.4, giver.work.cancel)
+        made.broker.faults.delay_s = (0.01, 0.02)
+        with pytest.raises(FetchError) as caught:
+            await read(client, url("edge0", DIGEST), limits=Limits(inactivity_s=30))
+        assert giver.source.stats.bytes > 100_000
+        assert (caught.value.reason, caught.value.temporary) == (Reason.INTERRUPTED, True)
+        assert asyncio.get_running_loop().time() < 120
+
+
+@simulated
+async def test_a_source_that_is_cut_off_and_comes_back_goes_on(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        giver, client = await made.source("lc.edge0", FILE), await made.client()
+        got, cut = b"", False
+        async with BusOpener(client)(url("edge0", DIGEST), "", Limits(inactivity_s=60), 0) as stream:
+            assert stream.blocks is not None
+            async for block in stream.blocks:
+                got += block
+                if not cut:
+                    cut = True
+                    giver.bus.cut()
+                    asyncio.get_running_loop().call_later(20, giver.bus.heal)
+        assert got == FILE
+
+
+@simulated
+async def test_wrong_bytes_are_found_out_and_their_source_is_left_alone(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        wrong = await liar(made, "lc.wrong", some_bytes(len(FILE), seed=1))
+        client, cache = await made.client(), made.cache("own")
+        with pytest.raises(FetchError, match="what wrong gave") as caught:
+            await fetched(client, cache, "any")
+        assert (caught.value.reason, caught.value.temporary) == (Reason.DIGEST_MISMATCH, True)
+        await made.source("lc.right", FILE)
+        assert await fetched(client, cache, "wrong") == FILE, "although the wrong one is named"
+        assert wrong.connected
+
+
+@simulated
+async def test_when_all_who_have_it_lie_somebody_has_to_act(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await liar(made, "lc.wrong", some_bytes(len(FILE), seed=1))
+        client, cache = await made.client(), made.cache("own")
+        found = []
+        for _ in range(2):
+            with pytest.raises(FetchError) as caught:
+                await fetched(client, cache, "any")
+            found.append((caught.value.reason, caught.value.temporary))
+        assert found == [(Reason.DIGEST_MISMATCH, True), (Reason.DIGEST_MISMATCH, False)]
+
+
+@simulated
+async def test_a_source_that_claims_endless_size_is_refused_by_the_limit(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await liar(made, "lc.endless", FILE, size=2**62)
+        with pytest.raises(FetchError) as caught:
+            await fetched(await made.client(), made.cache("own"), "endless", Limits(max_bytes=10**7))
+        assert caught.value.reason is Reason.TOO_LARGE
+
+
+@simulated
+async def test_what_nobody_has_and_who_is_not_there_are_two_things(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.source("lc.edge0", b"something else")
+        client = await made.client()
+        for source, reason, temporary in (
+            ("any", Reason.NOT_FOUND, False),
+            ("edge0", Reason.NOT_FOUND, False),
+            ("edge9", Reason.UNREACHABLE, True),
+        ):
+            with pytest.raises(FetchError) as caught:
+                await read(client, url(source, DIGEST), limits=Limits(connect_s=5))
+            assert (caught.value.reason, caught.value.temporary) == (reason, temporary), source
+
+
+@simulated
+async def test_without_a_broker_the_reader_says_so_in_time(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        client = await made.client()
+        made.broker.stop()
+        with pytest.raises(FetchError) as caught:
+            await read(client, url("any", DIGEST), limits=Limits(connect_s=5))
+        assert (caught.value.reason, caught.value.temporary) == (Reason.UNREACHABLE, True)
+        assert asyncio.get_running_loop().time() < 30
+
+
+@simulated
+async def test_a_download_that_ended_goes_on_where_it_was_from_whoever_has_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.source("lc.edge0", FILE)
+        client, cache = await made.client(), made.cache("own")
+        here: list[int] = []
+
+        def progress(done: int, _: int | None) -> None:
+            here.append(done)
+            if done > 1_000_000 and len(here) < 100:
+                raise KeyboardInterrupt("killed")
+
+        with pytest.raises(KeyboardInterrupt):
+            await fetch(url("edge0", DIGEST), DIGEST, cache, progress, openers={"bus": BusOpener(client)})
+        other = await made.source("gm", FILE)
+        found = await fetch(url("gm", DIGEST), DIGEST, cache, openers={"bus": BusOpener(client)})
+        assert found.path.read_bytes() == FILE
+        assert other.source.stats.bytes < len(FILE) - 900_000
+
+
+@simulated
+async def test_pieces_for_somebody_else_or_of_an_earlier_question_change_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.source("lc.edge0", FILE)
+        client, forger = await made.client(), await made.bus("forger")
+        to = topics.BLOB_CHUNK.at(asker="lc.asker", source="lc.edge0")
+        forged = BlobChunk(digest=DIGEST, size=len(FILE), data=memoryview(bytes(60_000)))
+
+        async def forge() -> None:
+            while True:
+                await forger.publish(to, forged, correlation=b"0123456789abcdef")
+                await asyncio.sleep(0.001)
+
+        work = asyncio.create_task(forge())
+        made.broker.faults.delay_s = (0.01, 0.01)
+        assert await read(client, url("edge0", DIGEST)) == FILE
+        work.cancel()
+        assert client.late > 0
+
+
+@simulated
+async def test_a_file_that_is_in_the_cache_is_given_under_its_own_digest_alone(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        giver = await made.source("lc.edge0")
+        keep(giver.cache, FILE)
+        giver.cache.path(DIGEST).write_bytes(b"tampered")
+        with pytest.raises(FetchError) as caught:
+            await read(await made.client(), url("edge0", DIGEST))
+        assert caught.value.reason is Reason.NOT_FOUND

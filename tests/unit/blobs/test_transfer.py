@@ -1,0 +1,90 @@
+"""The pieces of one file: whatever comes, late, twice, short or not at all, it is given on whole and in order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.blobs.pace import FAST, FIRST, FIRST_WAIT, LARGEST, LATEST, MOST, SMALLEST, Pace
+from halimede.blobs.transfer import AHEAD, Transfer
+
+
+def piece(file: bytes, offset: int, length: int) -> memoryview:
+    return memoryview(file)[offset : offset + length]
+
+
+@given(st.data())
+def test_any_order_any_loss_and_short_pieces_give_the_file(data: st.DataObject) -> None:
+    file = bytes(range(256)) * 2000
+    start = data.draw(st.integers(0, len(file)))
+    transfer, now, given_ = Transfer(start, len(file)), 0.0, b""
+    flying: list[tuple[int, int]] = []
+    for _ in range(2000):
+        given_ += b"".join(transfer.give())
+        if transfer.done:
+            break
+        flying += [(asked.offset, asked.length) for asked in transfer.ask(now)]
+        now += 0.05
+        fate = data.draw(st.sampled_from(["come", "come", "lost", "twice", "short"])) if flying else "late"
+        if fate == "late":
+            now += LATEST
+        elif fate == "lost":
+            flying.pop()
+        else:
+            offset, length = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
+            part = piece(file, offset, length // 2 + 1 if fate == "short" else length)
+            transfer.came(offset, part, now)
+            if fate == "twice":
+                assert not transfer.came(offset, part, now)
+        transfer.expire(now)
+    assert given_ == file[start:]
+
+
+def test_what_nobody_asked_for_is_not_taken() -> None:
+    transfer = Transfer(0, 10 * FIRST)
+    first, second = transfer.ask(0.0)
+    assert not transfer.came(5 * FIRST, memoryview(bytes(FIRST)), 0.1), "nobody asked"
+    assert not transfer.came(first.offset, memoryview(bytes(first.length + 1)), 0.1), "too long"
+    assert not transfer.came(first.offset, memoryview(b""), 0.1), "empty"
+    assert transfer.came(second.offset, memoryview(bytes(second.length)), 0.1)
+    assert transfer.give() == [], "the first is not here yet"
+
+
+def test_a_piece_that_was_given_up_is_taken_when_it_comes_after_all() -> None:
+    transfer = Transfer(0, FIRST)
+    (asked,) = transfer.ask(0.0)
+    assert transfer.expire(FIRST_WAIT) == 1
+    assert transfer.misses == 1
+    assert transfer.came(asked.offset, memoryview(bytes(asked.length)), FIRST_WAIT + 1)
+    assert transfer.ask(FIRST_WAIT + 1) == []
+    assert (len(transfer.give()), transfer.done, transfer.misses) == (1, True, 0)
+
+
+def test_a_reader_that_takes_nothing_bounds_what_is_asked_for() -> None:
+    transfer, held = Transfer(0, 10_000 * LARGEST), 0
+    for _ in range(200):
+        for asked in transfer.ask(0.0):
+            transfer.came(asked.offset, memoryview(bytes(asked.length)), FAST / 2)
+            held += 1
+    assert held <= MOST + AHEAD
+
+
+def test_another_source_is_asked_for_all_that_the_first_owes() -> None:
+    transfer = Transfer(0, 2 * FIRST)
+    owed = {asked.offset for asked in transfer.ask(0.0)}
+    transfer.another()
+    assert {asked.offset for asked in transfer.ask(1.0)} == owed
+
+
+def test_a_fast_source_is_asked_for_more_and_a_slow_one_for_less() -> None:
+    pace = Pace()
+    for _ in range(50):
+        pace.came(0.005)
+    assert (pace.window, pace.length) == (MOST, LARGEST)
+    for _ in range(50):
+        pace.came(5.0)
+    assert (pace.window, pace.length) == (1, SMALLEST)
+    assert pace.wait_s > 5.0, "a piece that takes five seconds is not lost after one"
+    for _ in range(50):
+        pace.lost()
+    assert pace.wait_s == LATEST
