@@ -1,0 +1,161 @@
+"""A new version under 200 requests a second: how many requests fail, and how long they take while it comes.
+
+The model is larger than the one of the comparison (a megabyte of weights), and the versions differ. "During" is from
+the moment the wish is written until the new version answers, its trial in a child process included, and a second more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from bench import serve_load as load
+from bench.serve import OUT, free_port, running
+from halimede.models import desired
+from halimede.models.desired import Desired, DesiredModel
+
+RATE = 200
+WIDTH = 512
+#: what is asked of us: p99 during a swap, times the steady one
+P99 = 2.0
+
+
+def write_model(path: Path, seed: int) -> None:
+    """Write a perceptron of one hidden layer."""
+    random = np.random.default_rng(seed)
+    weights = {
+        "a": random.standard_normal((64, WIDTH), np.float32) / 8,
+        "b": random.standard_normal((WIDTH, WIDTH), np.float32) / 20,
+        "c": random.standard_normal((WIDTH, 10), np.float32) / 20,
+    }
+    nodes = [
+        helper.make_node("MatMul", ["X", "a"], ["h"]),
+        helper.make_node("Relu", ["h"], ["i"]),
+        helper.make_node("MatMul", ["i", "b"], ["j"]),
+        helper.make_node("Relu", ["j"], ["k"]),
+        helper.make_node("MatMul", ["k", "c"], ["y"]),
+    ]
+    made = helper.make_graph(
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["N", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+
+
+class Steady:
+    """Requests at a fixed rate, whatever becomes of those before: each is (when it was due, seconds, answered)."""
+
+    def __init__(self, port: int, request: bytes) -> None:
+        self.answers: list[tuple[float, float, bool]] = []
+        self._port, self._request = port, request
+        self._idle: list[load.Connection] = []
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        due = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._one(due))
+                due += 1 / RATE
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+
+    async def _one(self, due: float) -> None:
+        connection = self._idle.pop() if self._idle else await load.Connection.to("127.0.0.1", self._port)
+        good = await connection.ask(self._request)
+        self.answers.append((due, time.perf_counter() - due, good))
+        if good:
+            self._idle.append(connection)
+
+    def p99_ms(self, since: float, until: float) -> float:
+        """Return the 99th percentile of what was due in that time."""
+        found = sorted(took for due, took, _ in self.answers if since <= due < until)
+        return found[min(len(found) - 1, int(0.99 * len(found)))] * 1000
+
+    @property
+    def failed(self) -> int:
+        """Requests without an answer."""
+        return sum(not good for _, _, good in self.answers)
+
+
+async def version_of(port: int) -> str:
+    """Return which version answers now."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /v2/models/bench HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    said = (await reader.read()).partition(b"\r\n\r\n")[2]
+    writer.close()
+    return str(json.loads(said)["versions"][0])
+
+
+async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """Replace the model so many times; return figures."""
+    wish = folder / "models.json"
+
+    def want(number: int) -> None:
+        path = folder / f"{number}.onnx"
+        write_model(path, number)
+        desired.write(wish, Desired(models=[DesiredModel(name="bench", path=str(path), version=str(number))]))
+
+    want(0)
+    port = free_port()
+    body = json.dumps({"inputs": [{"name": "X", "shape": [1, 64], "datatype": "FP32", "data": [0.5] * 64}]}).encode()
+    command = [sys.executable, "-m", "halimede.serving", "--file", str(wish), "--http", f"127.0.0.1:{port}"]
+    swaps = []
+    with running(command, {}, os.sched_getaffinity(0), port):
+        asking = Steady(port, load.post("/v2/models/bench/infer", body, Content_Type="application/json"))
+        work = asyncio.create_task(asking.run())
+        await asyncio.sleep(2.0)
+        for number in range(1, rounds + 1):
+            began = time.perf_counter()
+            await asyncio.sleep(seconds)
+            wished = time.perf_counter()
+            want(number)
+            while await version_of(port) != str(number):
+                await asyncio.sleep(0.05)
+            taken = time.perf_counter()
+            await asyncio.sleep(1.0)
+            steady, during = asking.p99_ms(began, wished), asking.p99_ms(wished, time.perf_counter() - 0.2)
+            swaps.append({"steady_p99_ms": steady, "swap_p99_ms": during, "seconds": taken - wished})
+        work.cancel()
+    return {
+        "requests": len(asking.answers),
+        "failed": asking.failed,
+        "rate": RATE,
+        **{name: round(statistics.median(swap[name] for swap in swaps), 3) for name in swaps[0]},
+    }
+
+
+def main() -> int:
+    """Measure; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.serve_rollout", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of steady load before each new version (default 5)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measure(Path(folder), given.rounds, given.seconds))
+    met = found["failed"] == 0 and found["swap_p99_ms"] <= P99 * found["steady_p99_ms"]
+    print(json.dumps(found, indent=2))
+    print(f"target: none failed, p99 during a swap at most {P99} x the steady one: {'ok' if met else 'MISSED'}")
+    out = OUT.with_name("rollout.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=2) + "\n")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,196 @@
+"""``halimede serve``: the server as a process. Parts in the order of their lives: models, addresses, reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+import structlog
+
+from halimede import log as logging
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.inference import load_estimator
+from halimede.messages import ModelInUse
+from halimede.models import desired
+from halimede.names import check_name
+from halimede.observe import Health, HttpServer, parse_bind
+from halimede.observe.metrics import registry
+from halimede.serving import rpc
+from halimede.serving.http import Rest, accepts
+from halimede.serving.repository import Repository
+from halimede.serving.repository import Settings as HowToRun
+from halimede.serving.settings import Settings, reachable, read_settings
+from halimede.worker.report import Reporter
+
+log = structlog.get_logger()
+
+USERS_MISTAKE = 2
+CRASH = 1
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "python -m halimede.serving") -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code."""
+    try:
+        settings = read_settings(program, sys.argv[1:] if arguments is None else arguments, os.environ)
+        told = settings.reports
+        logging.configure(service="serve", **({"node": told.node, "worker": told.worker} if told else {}))
+        asyncio.run(_until_told(settings))
+    except InvalidFieldError as error:
+        sys.stderr.write(f"halimede serve: {error}\n")
+        return USERS_MISTAKE
+    except HalimedeError as error:
+        sys.stderr.write(f"halimede serve: {error}\n")
+        sys.stderr.flush()
+        os._exit(CRASH)  # a model that hangs would keep the process
+    return 0
+
+
+async def _until_told(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await serve(settings, stop)
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """Serve until ``stop``, then answer what is under way within the grace period. Raises HalimedeError."""
+    estimator = load_estimator(settings.estimator) if settings.estimator else None
+    how = HowToRun(settings.most, settings.threads, settings.instances, estimator)
+    async with contextlib.AsyncExitStack() as stack:
+        models = await stack.enter_async_context(Repository(how))
+        rest = Rest(models, max_request=settings.max_request)
+        shown = await stack.enter_async_context(_http(settings, models, rest, stop))
+        at = await stack.enter_async_context(_grpc(settings, models))
+        reporter = await stack.enter_async_context(_reporting(settings, models, shown.url))
+        log.info("serving", http=shown.url, grpc=at)
+        threading.Thread(target=_watch, args=(models, settings.model_timeout_s), name="watch", daemon=True).start()
+        work = asyncio.ensure_future(_follow(settings, models, reporter))
+        ending = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({work, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            shown.stop_listening()
+            if not await rest.drain(settings.grace_s):
+                log.warning("not all requests were answered in the grace period")
+        finally:
+            work.cancel()
+            ending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+
+
+def _watch(models: Repository, limit_s: float) -> None:
+    """End the process when one call takes too long. Nothing else can end it, and it may hold the event loop up."""
+    while models.busy_s() <= limit_s:
+        time.sleep(min(1.0, limit_s / 4))
+    sys.stderr.write(f"halimede serve: a model has not answered for {limit_s:g} s (MODEL_TIMEOUT_S)\n")
+    sys.stderr.flush()
+    os._exit(CRASH)
+
+
+async def _follow(settings: Settings, models: Repository, reporter: Reporter | None) -> None:
+    if settings.file is None:
+        await models.apply(settings.desired)
+        _settle()
+        if reason := models.not_ready():
+            why = "; ".join(one.message for one in models.in_use().values() if one.message)
+            raise InvalidFieldError("MODEL", reason, why)
+        await asyncio.Event().wait()
+    else:
+        while True:
+            try:
+                async for wish in desired.changes(settings.file):
+                    await models.apply(wish)
+                    _tell(models, reporter)
+                    _settle()
+            except InvalidFieldError as error:
+                # who wrote it may write it anew; what is served goes on
+                log.warning("the wish cannot be followed", error=str(error))
+                await asyncio.sleep(desired.LOOK_S * 4)
+
+
+def _settle() -> None:
+    """Have collections of garbage pass over what is here to stay: libraries, models. Nothing is collected now."""
+    gc.freeze()
+
+
+def _tell(models: Repository, reporter: Reporter | None) -> None:
+    """Report whether every model answers."""
+    if reporter is None:
+        return
+    waiting = next((one for one in models.models().values() if one.current is None), None)
+    if waiting is None:
+        reporter.set("running")
+    else:
+        reporter.set("starting", waiting.reason, waiting.message)
+
+
+@contextlib.asynccontextmanager
+async def _http(settings: Settings, models: Repository, rest: Rest, stop: asyncio.Event) -> AsyncIterator[HttpServer]:
+    health = Health()
+    health.live("model", lambda: _stuck(models.busy_s(), settings.model_timeout_s))
+    health.ready("models", models.not_ready)
+    health.ready("stopping", lambda: "it is about to leave" if stop.is_set() else "")
+    figures = registry("serve", models.figures.collector(models.models))
+    lets_in = accepts(settings.max_request, settings.grace_s)
+    async with HttpServer(settings.http, health=health, registry=figures, routes=rest.add_to, accepts=lets_in) as shown:
+        yield shown
+
+
+@contextlib.asynccontextmanager
+async def _grpc(settings: Settings, models: Repository) -> AsyncIterator[str]:
+    """Serve gRPC; yields where it is, empty where it is off."""
+    address = parse_bind(settings.grpc, "--grpc")
+    if address is None:
+        yield ""
+        return
+    server = grpc.aio.server(options=rpc.options(settings.max_request))
+    server.add_generic_rpc_handlers((rpc.Rpc(models).handler(),))
+    host, port = address
+    shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
+    try:
+        bound = server.add_insecure_port(f"{shown}:{port}")
+    except RuntimeError as error:
+        raise InvalidFieldError("--grpc", settings.grpc, "it cannot be used: another process may have it") from error
+    await server.start()
+    try:
+        yield f"{shown}:{bound}"
+    finally:
+        await server.stop(settings.grace_s)
+
+
+@contextlib.asynccontextmanager
+async def _reporting(settings: Settings, models: Repository, http: str) -> AsyncIterator[Reporter | None]:
+    """Report to the local controller, where there is one."""
+    told = settings.reports
+    if told is None:
+        yield None
+        return
+    broker = MqttSettings.from_url(told.broker, credentials=told.credentials)
+    async with MqttBus(check_name("WORKER_NAME", f"worker.{told.namespace}.{told.worker}"), broker) as bus:
+        reporter = Reporter(bus, told, owner_kind="inferencemodel")
+        reporter.http = http
+        reporter.model = lambda: next(iter(models.in_use().values()), ModelInUse())
+        host, port = parse_bind(http.partition("://")[2]) or ("", 0)
+        reporter.url = f"http://{reachable(host, told.broker)}:{port}"
+        reports = asyncio.ensure_future(reporter.run())
+        try:
+            yield reporter
+        finally:
+            reports.cancel()
+            await reporter.last_words("completed")
+
+
+def _stuck(busy_s: float, limit_s: float) -> str:
+    return f"its call has taken {busy_s:.0f} s, more than {limit_s:g}" if busy_s > limit_s else ""

@@ -1,0 +1,206 @@
+"""Requests of one model on their way through its threads: what waits goes together, and nobody waits for more.
+
+The event loop puts requests into a queue; a thread takes what is there, up to ``most`` rows, and brings all answers
+back in one step. ONNX Runtime lets go of the interpreter while it computes, so several threads (``instances``) may
+share one session.
+
+The way to a thread and back costs some 50 us, and several times that on a busy core. A model that has shown to be
+quicker is run where its requests arrive, at once: nothing could wait long enough to share its call. One slow call, and
+it is back in its threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from halimede.inference import SampleError
+from halimede.serving.errors import ExpiredError, ModelFailedError, ServeError, UnavailableError
+
+T = TypeVar("T")
+
+#: requests that wait for one model
+CAPACITY = 1024
+#: seconds of processor time: a model whose calls take less may hold the event loop up so long; and rows of such a call
+QUICK_S, QUICK_ROWS = 0.0003, 16
+#: how slowly a model that was slow is taken for quick again: weight of the latest call
+LATEST = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request: what its model makes of ``work`` is ``answer``'s. ``until``: when nobody waits for it any more."""
+
+    work: Any
+    rows: int
+    answer: asyncio.Future[Any]
+    put: float
+    until: float = float("inf")
+
+
+#: answers jobs, in order; whatever is wrong with one of them is its own SampleError
+Run = Callable[[Sequence[Any]], Sequence[Any]]
+#: is told of each run: when its requests came, rows, when it began and ended (monotonic)
+Ran = Callable[[Sequence[float], int, float, float], None]
+
+
+#: jobs taken, those of them that were run, their answers, when the run began and ended
+Outcome = tuple[Sequence[Job], Sequence[Job], Sequence[Any], float, float]
+#: the number of the event loop among a model's threads
+HERE = -1
+SLOW = float("inf")
+
+
+@dataclass(slots=True)
+class Engine:
+    """The threads of one model. ``start`` once; ``submit``; ``close`` when its last answer is there.
+
+    ``call_s``: processor time of a call, as far as it is known; infinite: never on the event loop.
+    """
+
+    name: str
+    run: Run
+    most: int
+    instances: int = 1
+    ran: Ran | None = None
+    call_s: float = SLOW
+    waiting: int = 0
+    _queue: queue.SimpleQueue[Job | None] = field(default_factory=queue.SimpleQueue)
+    _loop: asyncio.AbstractEventLoop | None = None
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _began: dict[int, float] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Start the threads, which end with the process if nobody closes them."""
+        self._loop = asyncio.get_running_loop()
+        self._idle.set()
+        for number in range(self.instances):
+            threading.Thread(target=self._work, args=(number,), name=f"model_{self.name}", daemon=True).start()
+
+    def is_quick(self, rows: int) -> bool:
+        """Whether a call of so many rows may be made on the event loop."""
+        return self.call_s < QUICK_S and rows <= QUICK_ROWS
+
+    def at_once(self, call: Callable[[], T], rows: int) -> T:
+        """Make a call here and now. Raises ModelFailedError."""
+        began = self._began[HERE] = time.monotonic()
+        spent = time.thread_time()
+        try:
+            return call()
+        except SampleError as error:
+            raise ModelFailedError(str(error)) from error
+        finally:
+            self._learn(time.thread_time() - spent)
+            del self._began[HERE]
+            if self.ran:
+                self.ran((began,), rows, began, time.monotonic())
+
+    def submit(self, work: Any, rows: int, until: float = float("inf")) -> asyncio.Future[Any]:
+        """Ask for an answer. Raises UnavailableError when too many wait already."""
+        if self.waiting >= CAPACITY:
+            raise UnavailableError(f"{self.waiting} requests wait for {self.name}: try again later")
+        assert self._loop is not None, "started"  # noqa: S101 - for the type checker
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self.waiting += 1
+        self._queue.put(Job(work, rows, answer, time.monotonic(), until))
+        return answer
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the longest call under way has taken so far, 0 when there is none."""
+        began = min(list(self._began.values()), default=None)
+        return time.monotonic() - began if began is not None else 0.0
+
+    async def drained(self) -> None:
+        """Wait until all that was asked for is answered."""
+        while self.waiting:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def close(self) -> None:
+        """End the threads, after what they have."""
+        for _ in range(self.instances):
+            self._queue.put(None)
+
+    def _work(self, number: int) -> None:
+        loop = self._loop
+        assert loop is not None, "started"  # noqa: S101 - for the type checker
+        while (jobs := self._next()) is not None:
+            outcome = self._answered(jobs, number)
+            try:
+                loop.call_soon_threadsafe(self._deliver, *outcome)
+            except RuntimeError:
+                return  # the loop is closed, and with it everybody who waited
+
+    def _answered(self, jobs: Sequence[Job], number: int) -> Outcome:
+        """Run what somebody still waits for."""
+        began = time.monotonic()
+        alive = [job for job in jobs if job.until > began and not job.answer.done()]
+        answers = self._answers([job.work for job in alive], number, began) if alive else ()
+        return jobs, alive, answers, began, time.monotonic()
+
+    def _answers(self, works: Sequence[Any], number: int, began: float) -> Sequence[Any]:
+        """Run, and learn how long it takes."""
+        self._began[number] = began
+        spent = time.thread_time()
+        try:
+            return self.run(works)
+        except BaseException as error:  # noqa: BLE001 - whoever waits has to be told, and the thread goes on
+            return [SampleError(f"the model failed: {type(error).__name__}: {error}")] * len(works)
+        finally:
+            self._began.pop(number, None)
+            self._learn(time.thread_time() - spent)
+
+    def _learn(self, spent: float) -> None:
+        """Note how long a call took."""
+        if self.call_s < SLOW:
+            self.call_s = max(spent, self.call_s + LATEST * (spent - self.call_s))
+
+    def _next(self) -> list[Job] | None:
+        """Wait for a job, and take what else is there."""
+        first = self._queue.get()
+        if first is None:
+            return None
+        jobs, rows = [first], first.rows
+        while rows < self.most:
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                self._queue.put(None)
+                break
+            jobs.append(job)
+            rows += job.rows
+        return jobs
+
+    def _deliver(
+        self, jobs: Sequence[Job], alive: Sequence[Job], answers: Sequence[Any], began: float, ended: float
+    ) -> None:
+        for job, answer in zip(alive, answers, strict=True):
+            if job.answer.done():
+                continue
+            if error := _as_error(answer):
+                job.answer.set_exception(error)
+            else:
+                job.answer.set_result(answer)
+        for job in jobs:
+            if not job.answer.done():
+                job.answer.set_exception(ExpiredError("no time was left for the model"))
+        self.waiting -= len(jobs)
+        if self.ran and alive:
+            self.ran([job.put for job in alive], sum(job.rows for job in alive), began, ended)
+        if not self.waiting:
+            self._idle.set()
+
+
+def _as_error(answer: Any) -> ServeError | None:
+    """Return what to raise in place of an answer that is none."""
+    if isinstance(answer, ServeError):
+        return answer
+    return ModelFailedError(str(answer)) if isinstance(answer, SampleError) else None

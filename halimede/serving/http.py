@@ -1,0 +1,206 @@
+"""The protocol's REST addresses, and who refuses what before it is read.
+
+| address | |
+|---|---|
+| GET /v2, /v2/health/live, /v2/health/ready | the server |
+| GET /v2/models/NAME[/versions/V], .../ready | a model |
+| POST /v2/models/NAME[/versions/V]/infer | answers |
+| POST /v2/repository/index | all models |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from halimede import __version__
+from halimede.observe import Accepts
+from halimede.serving import rest
+from halimede.serving.errors import ServeError
+from halimede.serving.loaded import Loaded
+from halimede.serving.repository import Repository
+from halimede.serving.tensors import BYTES
+from halimede.serving.versions import Version
+
+NAME = "halimede"
+EXTENSIONS = ("binary_tensor_data", "model_repository")
+HEADER_LENGTH = "Inference-Header-Content-Length"
+#: bytes of one request, and of all that are being read at a time
+MAX_REQUEST = 64 * 1024 * 1024
+MAX_READING = 512 * 1024 * 1024
+CONNECTIONS = 1024
+
+_json = msgspec.json.Encoder()
+
+
+def refuse(status: int, text: str) -> web.Response:
+    """Return a refusal as the protocol has it."""
+    return web.Response(status=status, body=rest.error(text), content_type=rest.JSON)
+
+
+def accepts(max_request: int, closing_s: float) -> Accepts:
+    """Return what the server lets in."""
+    methods = frozenset({"GET", "HEAD", "POST"})
+    return Accepts(methods, max_body=max_request, connections=CONNECTIONS, refuse=refuse, closing_s=closing_s)
+
+
+class Rest:
+    """The handlers, on a repository."""
+
+    def __init__(self, repository: Repository, *, max_request: int = MAX_REQUEST) -> None:
+        self._repository = repository
+        self._max_request = max_request
+        self._reading = 0
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._leaving = False
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Answer what is under way, and let each connection end with it; return whether all was answered in time.
+
+        Call it while connections still stand: aiohttp reads nothing more of a request once it begins to end them.
+        """
+        self._leaving = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._under_way:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def add_to(self, application: web.Application) -> None:
+        """Register all addresses."""
+        get, post = application.router.add_get, application.router.add_post
+        get("/v2", self._server)
+        get("/v2/", self._server)
+        get("/v2/health/live", self._live)
+        get("/v2/health/ready", self._ready)
+        post("/v2/repository/index", self._index)
+        # what is asked for most comes first: they are looked at in this order
+        for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            post(f"{model}/infer", self._infer)
+        for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            get(model, self._model)
+            get(f"{model}/ready", self._model_ready)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        size = request.content_length
+        if size is not None and size > self._max_request:
+            return refuse(413, f"a body of {size} bytes is more than {self._max_request}")
+        taken = self._max_request if size is None else size
+        if self._reading + taken > MAX_READING:
+            return refuse(503, "too many large requests at a time: try again later")
+        self._reading += taken
+        self._under_way += 1
+        try:
+            answer = await self._answer(request)
+        finally:
+            self._reading -= taken
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+        if self._leaving:
+            answer.force_close()
+        return answer
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        try:
+            body = await request.read()
+            asked = rest.parse(body, request.headers.get(HEADER_LENGTH))
+            names = request.match_info
+            until = time.monotonic() + asked.timeout_s
+            version, answers = await self._repository.infer(
+                names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
+            )
+            parts, head = rest.write(asked, names["model"], version.wish.version, answers)
+        except ServeError as error:
+            return refuse(error.status, str(error))
+        if not head:
+            return web.Response(body=parts[0], content_type=rest.JSON)
+        headers = {HEADER_LENGTH: str(head), "Content-Type": rest.BINARY}
+        return web.Response(body=b"".join(parts), headers=headers)
+
+    async def _server(self, _: web.Request) -> web.StreamResponse:
+        return _said({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
+
+    async def _live(self, _: web.Request) -> web.StreamResponse:
+        return _said({"live": True})
+
+    async def _ready(self, _: web.Request) -> web.StreamResponse:
+        reason = self._repository.not_ready()
+        return refuse(503, reason) if reason else _said({"ready": True})
+
+    async def _index(self, _: web.Request) -> web.StreamResponse:
+        rows = []
+        for name in self._repository.names():
+            served = self._repository.get(name)
+            rows += [
+                {"name": name, "version": version, "state": "READY", "reason": ""}
+                for version in (served.versions() or [""] if served.current else [])
+            ]
+            if served.reason or not served.current:
+                row = {"name": name, "version": served.refused.version if served.refused else ""}
+                rows.append({**row, "state": "UNAVAILABLE", "reason": served.message or "loading"})
+        return _said(rows)
+
+    async def _model(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return _said(metadata(self._repository, *_named(request)))
+        except ServeError as error:
+            return refuse(error.status, str(error))
+
+    async def _model_ready(self, request: web.Request) -> web.StreamResponse:
+        name, version = _named(request)
+        try:
+            self._repository.get(name).choose(version)
+        except ServeError as error:
+            return refuse(error.status, str(error))
+        return _said({"name": name, "ready": True})
+
+
+def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
+    """Return what a model takes and gives. Raises ServeError."""
+    served = repository.get(name)
+    found: Version = served.choose(version)
+    loaded = found.loaded
+    return {
+        "name": name,
+        "versions": served.versions(),
+        "platform": loaded.platform,
+        "inputs": ports(loaded, inputs=True),
+        "outputs": ports(loaded, inputs=False),
+        "properties": properties(loaded),
+    }
+
+
+def ports(loaded: Loaded, *, inputs: bool) -> list[dict[str, Any]]:
+    """Return the inputs or outputs of a model; of one that takes nothing but pictures, these."""
+    if not loaded.inputs:
+        return [{"name": loaded.image if inputs else loaded.prediction, "datatype": BYTES, "shape": [-1]}]
+    found = loaded.inputs if inputs else loaded.outputs
+    return [{"name": p.name, "datatype": p.datatype, "shape": list(p.shape or ())} for p in found.values()]
+
+
+def properties(loaded: Loaded) -> dict[str, str]:
+    """Return what the protocol has no field for."""
+    found = {"batched": str(loaded.batched).lower()}
+    if loaded.takes_pictures:
+        found |= {"image_input": loaded.image, "prediction_output": loaded.prediction}
+    return found
+
+
+def _named(request: web.Request) -> tuple[str, str]:
+    return request.match_info["model"], request.match_info.get("version", "")
+
+
+def _said(value: dict[str, Any] | Sequence[Any]) -> web.Response:
+    return web.Response(body=_json.encode(value), content_type=rest.JSON)

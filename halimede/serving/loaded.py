@@ -1,0 +1,279 @@
+"""One version of a model, opened: what it takes, what it gives, and its requests checked before they wait for it.
+
+A model is asked in one of two ways. By its own tensors, as its file declares them. Or, where its spec says how
+pictures are prepared and answers read, by pictures (``image``: JPEG or PNG files as BYTES) that are answered with
+predictions (``prediction``: JSON as BYTES), as everywhere else in halimede. A user's estimator has the second way
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from halimede.api.model import ModelSpec
+from halimede.frames import new_id
+from halimede.frames.compute import answer
+from halimede.frames.encodings import MAGIC
+from halimede.inference import Array, Model, SampleError, open_model
+from halimede.inference.batching import isolate
+from halimede.inference.onnx import OnnxModel
+from halimede.inference.tensors import Port, TensorModel, open_tensors
+from halimede.messages import Frame, Prediction
+from halimede.serving.engine import Engine, Ran
+from halimede.serving.errors import ModelFailedError, ServeError
+from halimede.serving.tensors import BYTES, Tensor, objects
+
+IMAGE, PREDICTION = "image", "prediction"
+PLATFORMS = {"onnx": "onnx_onnxv1"}
+#: what requests of one call have in common: outputs, and each input's name, type and shape but for the first axis
+Like = tuple[object, ...]
+
+
+class Work:
+    """One request's tensors on their way through the engine."""
+
+    __slots__ = ("feeds", "outputs", "rows")
+
+    def __init__(self, feeds: dict[str, Array], outputs: Sequence[str], rows: int) -> None:
+        self.feeds, self.outputs, self.rows = feeds, outputs, rows
+
+    @property
+    def like(self) -> Like:
+        """What requests of one call have in common."""
+        return (*self.outputs, *((name, a.dtype.char, a.shape[1:]) for name, a in self.feeds.items()))
+
+
+class Loaded:
+    """An opened model with its threads. ``start`` once, ``infer``, then ``retire``."""
+
+    def __init__(
+        self, *, tensors: TensorModel | None, pictures: Model | None, spec: ModelSpec, most: int, threads: int = 1
+    ) -> None:
+        self.platform = PLATFORMS.get(spec.format.lower(), spec.format)
+        self.inputs: Mapping[str, Port] = tensors.inputs if tensors else {}
+        self.outputs: Mapping[str, Port] = tensors.outputs if tensors else {}
+        #: whether requests share calls of the model
+        self.batched = tensors.batched if tensors else True
+        self.takes_pictures = pictures is not None
+        #: the names of the second way, which a model's own tensors may have taken
+        self.image = IMAGE if IMAGE not in self.inputs else f"{IMAGE}_file"
+        self.prediction = PREDICTION if PREDICTION not in self.outputs else f"{PREDICTION}_json"
+        self._tensors = tensors
+        self._pictures = pictures
+        self._all = list(self.outputs)
+        self._most = most
+        #: one thread's time is all of a call's time
+        self._alone = threads == 1
+        self._engine: Engine | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not answered yet."""
+        return self._engine.waiting if self._engine else 0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the model's longest call under way has taken so far."""
+        return self._engine.busy_s if self._engine else 0.0
+
+    def start(self, name: str, *, instances: int = 1, ran: Ran | None = None) -> None:
+        """Take requests. An estimator is a user's own, and runs in one thread."""
+        self._engine = Engine(name, self._run, self._most, instances if self._tensors else 1, ran)
+        if self._tensors and self._alone:
+            self._engine.call_s = self._tensors.call_s
+        self._engine.start()
+
+    async def infer(self, given: Sequence[Tensor], wanted: Sequence[str], until: float = float("inf")) -> list[Tensor]:
+        """Answer one request; without ``wanted`` with all outputs. Raises ServeError."""
+        assert self._engine is not None, "started"  # noqa: S101 - for the type checker
+        if self.takes_pictures and any(tensor.name == self.image for tensor in given):
+            frames = self._frames(given, wanted)
+            said: list[Prediction] = await self._engine.submit(frames, max(1, len(frames)), until)
+            texts = [msgspec.json.encode(prediction) for prediction in said]
+            return [Tensor(self.prediction, BYTES, objects(texts, [len(texts)]))]
+        work = self._work(given, wanted)
+        arrays: list[Array]
+        if self._tensors and self._engine.is_quick(work.rows):
+            model = self._tensors
+            arrays = self._engine.at_once(lambda: model.run(work.feeds, work.outputs), work.rows)
+        else:
+            arrays = await self._engine.submit(work, work.rows, until)
+        ports = self.outputs
+        return [Tensor(name, ports[name].datatype, array) for name, array in zip(work.outputs, arrays, strict=True)]
+
+    async def retire(self) -> None:
+        """Answer what waits, then free the model. Give it nothing more."""
+        if self._engine:
+            await self._engine.drained()
+            self._engine.close()
+        await asyncio.to_thread(self.free)
+
+    def free(self) -> None:
+        """Free the model."""
+        for model in (self._tensors, self._pictures):
+            if model:
+                model.close()
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def _work(self, given: Sequence[Tensor], wanted: Sequence[str]) -> Work:
+        """Check a request against what the model declares."""
+        ports = self.inputs
+        feeds: dict[str, Array] = {}
+        for tensor in given:
+            port = ports.get(tensor.name)
+            if port is None:
+                raise ServeError(f"there is no input {tensor.name[:80]!r}: this model takes {self._listed()}")
+            array = tensor.array
+            if tensor.datatype != port.datatype:
+                raise ServeError(f"input {port.name} is {port.datatype}, not {tensor.datatype}")
+            if not port.takes(array.shape):
+                raise ServeError(f"input {port.name} has shape {list(port.shape or ())}, not {list(array.shape)}")
+            feeds[port.name] = _text(port.name, array) if port.datatype == BYTES else array
+        if len(feeds) != len(ports) or len(given) != len(ports):
+            raise ServeError(f"give each input once: this model takes {self._listed()}")
+        for name in wanted:
+            if name not in self.outputs:
+                raise ServeError(f"there is no output {name[:80]!r}: this model gives {', '.join(self._gives())}")
+        rows = 1
+        if self.batched:
+            rows = len(next(iter(feeds.values())))
+            if any(len(array) != rows for array in feeds.values()):
+                raise ServeError("the first axis of all inputs counts the rows: give as many of each")
+        return Work(feeds, wanted or self._all, rows)
+
+    def _listed(self) -> str:
+        own = [f"{port.name} ({port.datatype} {list(port.shape or ())})" for port in self.inputs.values()]
+        if self.takes_pictures:
+            own.append(f"{self.image} (BYTES [-1]: JPEG or PNG files) alone")
+        return " or ".join([", ".join(own[: len(self.inputs)]), *own[len(self.inputs) :]]).removeprefix(" or ")
+
+    def _gives(self) -> list[str]:
+        return [*self.outputs, *([f"{self.prediction} (for {self.image})"] if self.takes_pictures else [])]
+
+    def _frames(self, given: Sequence[Tensor], wanted: Sequence[str]) -> list[Frame]:
+        """Make frames of a request's pictures. They are decoded in the model's thread."""
+        (tensor, *others) = given
+        if others or tensor.datatype != BYTES or tensor.array.ndim != 1:
+            raise ServeError(f"input {self.image} stands alone, and is BYTES with one axis")
+        if wanted and list(wanted) != [self.prediction]:
+            raise ServeError(f"input {self.image} is answered with {self.prediction} alone")
+        return [_frame(self.image, item) for item in tensor.array]
+
+    # --- in the engine's thread -----------------------------------------------------------------------------------
+
+    def _run(self, jobs: Sequence[Work | list[Frame]]) -> list[Any]:
+        """Answer jobs of both ways, like with like."""
+        answers: list[Any] = [None] * len(jobs)
+        alike: dict[Like, list[int]] = {}
+        pictures: list[int] = []
+        for i, job in enumerate(jobs):
+            if isinstance(job, Work):
+                alike.setdefault(job.like if self.batched else (i,), []).append(i)
+            else:
+                pictures.append(i)
+        for members in alike.values():
+            for part in _parts(members, [work.rows if isinstance(work, Work) else 0 for work in jobs], self._most):
+                batch = [job for i in part if isinstance(job := jobs[i], Work)]
+                for i, found in zip(part, isolate(batch, self._together), strict=True):
+                    answers[i] = found
+        for i, found in zip(pictures, self._look([job for job in jobs if isinstance(job, list)]), strict=True):
+            answers[i] = found
+        return answers
+
+    def _together(self, batch: Sequence[Work]) -> list[list[Array]]:
+        """Run like requests in one call."""
+        assert self._tensors is not None, "asked by tensors"  # noqa: S101 - for the type checker
+        first = batch[0]
+        if len(batch) == 1:
+            return [self._tensors.run(first.feeds, first.outputs)]
+        feeds = {name: np.concatenate([work.feeds[name] for work in batch]) for name in first.feeds}
+        whole = self._tensors.run(feeds, first.outputs)
+        total = sum(work.rows for work in batch)
+        if any(not array.ndim or len(array) != total for array in whole):
+            raise SampleError(f"the model gives other than {total} rows for {total} rows")
+        answers, at = [], 0
+        for work in batch:
+            answers.append([array[at : at + work.rows] for array in whole])
+            at += work.rows
+        return answers
+
+    def _look(self, jobs: Sequence[list[Frame]]) -> list[Any]:
+        """Answer pictures; a request with one that cannot be answered has no answer."""
+        if not jobs:
+            return []
+        assert self._pictures is not None, "asked by pictures"  # noqa: S101 - for the type checker
+        outcomes, _ = answer(self._pictures, [frame for job in jobs for frame in job], self._most)
+        answers: list[Any] = []
+        at = 0
+        for job in jobs:
+            mine, at = outcomes[at : at + len(job)], at + len(job)
+            bad = next(((i, one) for i, one in enumerate(mine) if one.prediction is None), None)
+            if bad is None:
+                answers.append([one.prediction for one in mine])
+            else:
+                text = f"{self.image}[{bad[0]}]: {bad[1].error}"
+                answers.append(ServeError(text) if bad[1].unfit else ModelFailedError(text))
+        return answers
+
+
+def open_loaded(
+    path: Path, spec: ModelSpec, *, estimator: object | None = None, threads: int = 1, most: int = 64
+) -> Loaded:
+    """Open a model's file and run it once. Blocks. Raises ModelError or InvalidFieldError."""
+    if estimator is not None:
+        return Loaded(tensors=None, pictures=open_model(path, spec, estimator), spec=spec, most=most)
+    if not spec.preprocess and spec.postprocess is None:
+        own = open_tensors(path, spec.format, threads=threads)
+        return Loaded(tensors=own, pictures=None, spec=spec, most=most, threads=threads)
+    pictures = open_model(path, spec, threads=threads)
+    assert isinstance(pictures, OnnxModel), "without an estimator"  # noqa: S101 - for the type checker
+    assert pictures.session is not None, "just opened"  # noqa: S101 - for the type checker
+    tensors = TensorModel(pictures.session)
+    tensors.smoke()
+    return Loaded(tensors=tensors, pictures=pictures, spec=spec, most=most, threads=threads)
+
+
+def _parts(members: list[int], rows: Sequence[int], most: int) -> list[list[int]]:
+    """Part what could run together into calls of about ``most`` rows."""
+    parts: list[list[int]] = []
+    filled = 0
+    for i in members:
+        if not parts or filled + rows[i] > most:
+            parts.append([])
+            filled = 0
+        parts[-1].append(i)
+        filled += rows[i]
+    return parts
+
+
+def _text(name: str, array: Array) -> Array:
+    """Give a model of text its strings."""
+    if all(isinstance(item, str) for item in array.flat):
+        return array
+    try:
+        texts = [item.decode() if isinstance(item, bytes) else item for item in array.flat]
+    except UnicodeDecodeError as error:
+        raise ServeError(f"input {name}: an element is no UTF-8: {error.reason}") from error
+    return objects(texts, array.shape)
+
+
+def _frame(name: str, item: bytes | str) -> Frame:
+    """Make a frame of a picture's file, which JSON holds in base64."""
+    try:
+        data = item if isinstance(item, bytes) else base64.b64decode(item, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ServeError(f"input {name}: pictures in JSON are base64 of a JPEG or PNG file: {error}") from error
+    for encoding, magic in MAGIC.items():
+        form: Literal["jpeg", "png"] = encoding
+        if data.startswith(magic):
+            return Frame(id=new_id(), encoding=form, data=memoryview(data))
+    raise ServeError(f"input {name}: an element is neither a JPEG nor a PNG file")

@@ -1,0 +1,189 @@
+"""``halimede router``: the router as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+import aiohttp
+import structlog
+from prometheus_client.metrics_core import Metric
+
+from halimede import log as logging
+from halimede.bus import Bus
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.errors import HalimedeError, InvalidFieldError, first_error
+from halimede.frames.circuit import State
+from halimede.mining import create
+from halimede.names import check_label, check_name
+from halimede.observe import Health, HttpServer, parse_bind
+from halimede.observe.metrics import buses, counter, gauge, registry
+from halimede.serving.http import accepts
+from halimede.serving.router import finding
+from halimede.serving.router.frames import Cameras, Names
+from halimede.serving.router.reading import Reader
+from halimede.serving.router.rest import Rest
+from halimede.serving.router.router import Router
+from halimede.serving.router.upstream import Upstream
+from halimede.worker.settings import BROKER
+
+log = structlog.get_logger()
+
+USERS_MISTAKE = 2
+DEFAULT_HTTP = "127.0.0.1:8090"
+MAX_REQUEST = 64 * 1024 * 1024
+CIRCUIT = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+EXAMPLES = """\
+Examples:
+  halimede router --edge http://127.0.0.1:8501 --cloud http://gpu0:8501 --mining Margin --param threshold_margin=0.2
+  halimede router --edge-service small --cloud-service big --mining IBT --camera cam0 --name helmet
+
+exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
+"""
+
+
+def parser(program: str) -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    made = argparse.ArgumentParser(
+        prog=program,
+        description="Ask the model at the edge, and the one in the cloud where mining calls a sample hard.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    for side in ("edge", "cloud"):
+        one = made.add_mutually_exclusive_group(required=True)
+        one.add_argument(f"--{side}", metavar="URL", help=f"the server of the {side} model, or URL/v2/models/NAME")
+        one.add_argument(f"--{side}-service", metavar="NAME", help="or the InferenceModel whose status says where")
+    add("--mining", required=True, metavar="NAME", help="what makes a sample hard, as in hardExampleMining")
+    add("--param", action="append", default=[], metavar="KEY=VALUE", help="its parameters")
+    add("--name", default="router", help="the model that it looks like, and its results' service (default router)")
+    add("--output", default="", help="the output with the scores, where there are several")
+    add("--activation", choices=("none", "softmax", "sigmoid"), default="none", help="what makes them probabilities")
+    add("--deadline-ms", type=float, default=2000.0, help="what a hard sample waits for the cloud (default 2000)")
+    add("--http", default=DEFAULT_HTTP, metavar="HOST:PORT", help=f"REST in, health, metrics (default {DEFAULT_HTTP})")
+    add("--camera", action="append", default=[], metavar="NAME", help="take this camera's frames over the bus, too")
+    add("--broker", default=os.environ.get("HALIMEDE_BROKER") or BROKER, help="host:port of the broker")
+    add("--credentials", default=os.environ.get("HALIMEDE_CREDENTIALS", ""), help="folder with what it is shown")
+    add("--namespace", "-n", default=os.environ.get("NAMESPACE") or "default")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "python -m halimede.serving.router") -> int:
+    """Route until SIGTERM or SIGINT; return the exit code."""
+    given = parser(program).parse_args(arguments)
+    logging.configure(service="router")
+    try:
+        with first_error():
+            asyncio.run(_until_told(given, os.environ))
+    except HalimedeError as error:
+        sys.stderr.write(f"halimede router: {error}\n")
+        return USERS_MISTAKE
+    return 0
+
+
+async def _until_told(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await route(given, environ, stop)
+
+
+async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asyncio.Event) -> None:
+    """Route until ``stop``. Raises HalimedeError."""
+    name, namespace = check_name("--name", given.name), check_label("--namespace", given.namespace)
+    parse_bind(given.http, "--http")
+    if not given.deadline_ms > 0:
+        raise InvalidFieldError("--deadline-ms", given.deadline_ms, "write a number above 0")
+    try:
+        miner = create(given.mining, _parameters(given.param))
+    except InvalidFieldError as error:
+        option = "--mining" if error.field.endswith(".name") else f"--param {error.field.rpartition('.')[2]}"
+        raise InvalidFieldError(option, error.value.strip("'"), error.fix) from error
+    grace_s = float(environ.get("GRACE_S") or 10)
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256), cookie_jar=aiohttp.DummyCookieJar())
+        )
+        router = Router(
+            Upstream(session, "--edge", given.edge or ""),
+            Upstream(session, "--cloud", given.cloud or ""),
+            miner,
+            Reader(given.output, given.activation),
+            deadline_s=given.deadline_ms / 1000,
+        )
+        names = Names(namespace, name, environ.get("WORKER_NAME") or f"{name}-router", environ.get("NODE_NAME", ""))
+        bus = await stack.enter_async_context(_bus(given, names))
+        await stack.enter_async_context(_http(given, router, name, [bus] if bus else [], grace_s))
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        cameras = Cameras(bus, router, names, given.camera) if bus and given.camera else None
+        tasks = [group.create_task(cameras.run(), name="cameras")] if cameras else []
+        for service, upstream in ((given.edge_service, router.edge), (given.cloud_service, router.cloud)):
+            if bus and service:
+                await finding.follow(bus, namespace, check_name("InferenceModel", service), upstream)
+        await stop.wait()
+        if cameras:
+            await cameras.drain(grace_s)
+        for task in tasks:
+            task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | None]:
+    """Connect to the broker where somebody needs it."""
+    if not (given.camera or given.edge_service or given.cloud_service):
+        yield None
+        return
+    for camera in given.camera:
+        check_label("--camera", camera)
+    settings = MqttSettings.from_url(given.broker, variable="--broker", credentials=given.credentials)
+    client = check_name("--name", f"worker.{names.namespace}.{names.worker}")
+    async with MqttBus(client, settings) as bus:
+        yield bus
+
+
+@contextlib.asynccontextmanager
+async def _http(
+    given: argparse.Namespace, router: Router, name: str, connections: Sequence[Bus], closing_s: float
+) -> AsyncIterator[None]:
+    health = Health()
+    health.ready("edge", lambda: "" if router.edge.known else "it is not known yet where it is")
+    health.ready("broker", lambda: next(("not connected" for bus in connections if not bus.connected), ""))
+
+    def collect() -> Iterator[Metric]:
+        yield from buses(connections)
+        answered = [({"by": by}, float(router.answered[by])) for by in ("edge", "cloud")]
+        yield counter("router_answers", "Requests answered, by the model that did.", answered)
+        reasons = [({"reason": reason}, float(n)) for reason, n in sorted(router.degraded.items())]
+        yield counter("router_degraded_answers", "Hard requests that the edge answered, by reason.", reasons)
+        yield counter("router_hard_requests", "Requests that mining called hard.", router.hard)
+        yield counter("router_failed_requests", "Requests that neither model answered.", router.failed)
+        yield counter("router_mining_errors", "Answers that could not be judged, taken as hard.", router.mining_errors)
+        yield gauge("router_circuit_state", "Way to the cloud: 0 closed, 1 half open, 2 open.", _state(router))
+
+    rest = Rest(router, name, max_request=MAX_REQUEST)
+    figures = registry("router", collect)
+    lets_in = accepts(MAX_REQUEST, closing_s)
+    async with HttpServer(given.http, health=health, registry=figures, routes=rest.add_to, accepts=lets_in) as shown:
+        log.info("routing", http=shown.url, model=name)
+        yield
+
+
+def _state(router: Router) -> int:
+    return CIRCUIT[router.circuit.state]
+
+
+def _parameters(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise InvalidFieldError("--param", text, "write KEY=VALUE")
+        found[key] = value
+    return found

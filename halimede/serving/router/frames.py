@@ -1,0 +1,145 @@
+"""Frames of cameras as requests of the router, and its answers as results: the way in and out over the bus.
+
+The models take pictures (``image``) and give predictions. Each frame that is taken gets exactly one result, as from an
+edge worker, unless neither model can be reached: then it is refused to its camera's dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from halimede import topics
+from halimede.bus import Bus, Delivery, Packet
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames import decode, encode_image, open_payload
+from halimede.frames.recent import Recent
+from halimede.messages import Frame, Prediction, Result
+from halimede.serving.errors import UnavailableError
+from halimede.serving.loaded import IMAGE
+from halimede.serving.router.reading import UnreadableError
+from halimede.serving.router.router import Routed, Router, best
+from halimede.serving.router.upstream import HEADER_LENGTH
+from halimede.serving.tensors import BYTES, Tensor, objects, to_bytes
+from halimede.worker.outbox import Outbox
+
+log = structlog.get_logger()
+
+#: frames under way at a time; QoS 0 frames that wait for one of these places; ids that are remembered
+INSIDE, QUEUE, REMEMBERED = 16, 16, 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Who answers: namespace and name of the router as a service, its worker and node."""
+
+    namespace: str
+    service: str
+    worker: str
+    node: str
+
+
+class Cameras:
+    """Takes frames between ``start`` and ``drain``."""
+
+    def __init__(self, bus: Bus, router: Router, names: Names, cameras: Sequence[str]) -> None:
+        self._bus = bus
+        self._router = router
+        self._names = names
+        self._cameras = cameras
+        self._outbox = Outbox(bus, topics.RESULT.at(ns=names.namespace, service=names.service))
+        self._places = asyncio.Semaphore(INSIDE)
+        self._seen: Recent[bytes, None] = Recent(REMEMBERED)
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Take and answer frames until cancelled."""
+        for camera in self._cameras:
+            names = {"ns": self._names.namespace, "camera": camera}
+            filter_ = topics.CAMERA_FRAME.filter(group=self._names.service, **names)
+            await self._bus.subscribe(filter_, self._take, queue=QUEUE)
+        await self._outbox.run()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Answer what is under way, within ``timeout_s`` seconds."""
+        for camera in self._cameras:
+            names = {"ns": self._names.namespace, "camera": camera}
+            await self._bus.unsubscribe(topics.CAMERA_FRAME.filter(group=self._names.service, **names))
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=timeout_s)
+        await self._outbox.drain(timeout_s)
+
+    async def _take(self, delivery: Delivery[bytes]) -> None:
+        frame = open_payload(delivery.body, delivery.names["camera"])
+        if frame.id in self._seen:
+            return
+        body, headers = request_of(frame)
+        self._seen.put(frame.id, None)
+        await self._places.acquire()
+        task = asyncio.get_running_loop().create_task(self._answer(frame, body, headers, delivery.packet), name="frame")
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        self._places.release()
+
+    async def _answer(self, frame: Frame, body: bytes, headers: dict[str, str], packet: Packet) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            routed = await self._router.answer(body, headers)
+            if routed.answer.status != 200:
+                raise UnavailableError(routed.answer.body[:200].decode(errors="replace"))
+            final = self._final(routed)
+        except (UnavailableError, UnreadableError) as error:
+            self._seen.pop(frame.id)
+            await self._bus.dead_letter(packet, f"not answered: {error}")
+            return
+        took = asyncio.get_running_loop().time() - began
+        await self._outbox.put(self._result(frame, routed, final, took), lambda: None)
+
+    def _final(self, routed: Routed) -> Prediction:
+        if routed.by == "edge" and routed.edge:
+            return best(routed.edge)
+        return best(self._router.reader.read(routed.answer)[1])
+
+    def _result(self, frame: Frame, routed: Routed, final: Prediction, took_s: float) -> Result:
+        cloud = routed.by == "cloud"
+        return Result(
+            id=frame.id.hex(),
+            service=self._names.service,
+            camera=frame.camera,
+            sequence=frame.sequence,
+            by="cloud" if cloud else "edge",
+            hard=routed.hard,
+            degraded=routed.degraded,
+            reason=routed.reason,
+            label=final.label,
+            score=final.score,
+            prediction=final,
+            edge=best(routed.edge) if cloud and routed.edge else None,
+            worker=self._names.worker,
+            node=self._names.node,
+            total_ms=took_s * 1000,
+            edge_ms=routed.edge_s * 1000,
+            offload_ms=routed.cloud_s * 1000,
+        )
+
+
+def request_of(frame: Frame) -> tuple[bytes, dict[str, str]]:
+    """Return a frame as a request's body and headers. Raises DecodeError for one that is no picture."""
+    data = bytes(frame.data)
+    if frame.encoding == "raw":
+        try:
+            pixels = decode(frame)
+            data = encode_image(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels, "png")
+        except InvalidFieldError as error:
+            raise DecodeError(f"a raw frame has to be a picture here: {error}") from error
+    packed = to_bytes(Tensor(IMAGE, BYTES, objects([data], [1])))
+    tensor = {"name": IMAGE, "shape": [1], "datatype": BYTES, "parameters": {"binary_data_size": len(packed)}}
+    head = msgspec.json.encode({"id": frame.id.hex(), "inputs": [tensor]})
+    return head + packed, {HEADER_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"}

@@ -1,0 +1,70 @@
+"""The router's own REST addresses: one model that looks like any other."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from halimede import __version__
+from halimede.serving.errors import UnavailableError
+from halimede.serving.http import EXTENSIONS, HEADER_LENGTH, NAME, refuse
+from halimede.serving.rest import BINARY, JSON
+from halimede.serving.router.router import Router, told
+from halimede.serving.router.upstream import PASSED
+
+
+class Rest:
+    """The handlers, on a router that serves a model ``name``."""
+
+    def __init__(self, router: Router, name: str, *, max_request: int) -> None:
+        self._router = router
+        self._name = name
+        self._max_request = max_request
+
+    def add_to(self, application: web.Application) -> None:
+        """Register all addresses."""
+        get, post = application.router.add_get, application.router.add_post
+        get("/v2", self._server)
+        get("/v2/health/live", self._live)
+        get("/v2/health/ready", self._ready)
+        get("/v2/models/{model}/ready", self._ready)
+        post("/v2/repository/index", self._index)
+        post("/v2/models/{model}/infer", self._infer)
+
+    async def _infer(self, request: web.Request) -> web.StreamResponse:
+        if request.match_info["model"] != self._name:
+            return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
+        size = request.content_length
+        if size is not None and size > self._max_request:
+            return refuse(413, f"a body of {size} bytes is more than {self._max_request}")
+        body = await request.read()
+        headers = {name: request.headers[name] for name in PASSED if name in request.headers}
+        headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
+        try:
+            routed = await self._router.answer(body, headers)
+        except UnavailableError as error:
+            return refuse(error.status, str(error))
+        said, head = told(routed, self._name)
+        if head == len(said):
+            return web.Response(status=routed.answer.status, body=said, content_type=JSON)
+        return web.Response(
+            status=routed.answer.status, body=said, headers={HEADER_LENGTH: str(head), "Content-Type": BINARY}
+        )
+
+    async def _server(self, _: web.Request) -> web.StreamResponse:
+        return _said({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
+
+    async def _live(self, _: web.Request) -> web.StreamResponse:
+        return _said({"live": True})
+
+    async def _ready(self, _: web.Request) -> web.StreamResponse:
+        if not self._router.edge.known and not self._router.cloud.known:
+            return refuse(503, "it is not known yet where the models are")
+        return _said({"ready": True})
+
+    async def _index(self, _: web.Request) -> web.StreamResponse:
+        return _said([{"name": self._name, "version": "", "state": "READY", "reason": ""}])
+
+
+def _said(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type=JSON)

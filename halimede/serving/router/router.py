@@ -1,0 +1,166 @@
+"""The decision itself: the edge answers, mining judges, the cloud is asked where the sample is hard.
+
+A request is hard when any of its samples is; then the whole of it goes to the cloud, as it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from halimede.frames import Circuit
+from halimede.frames.reasons import Reason
+from halimede.frames.seldom import Seldom
+from halimede.messages import Prediction
+from halimede.mining import Miner, judge
+from halimede.serving.errors import UnavailableError
+from halimede.serving.router.reading import Body, Reader, UnreadableError
+from halimede.serving.router.upstream import Answer, Upstream, UpstreamError
+
+log = structlog.get_logger()
+
+NO_EDGE = "no-edge"
+
+
+@dataclass(slots=True)
+class Routed:
+    """An answer and how it came about. Times are seconds."""
+
+    answer: Answer
+    by: str
+    hard: bool = False
+    degraded: bool = False
+    reason: str = ""
+    edge: list[Prediction] = field(default_factory=list)
+    edge_s: float = 0.0
+    cloud_s: float = 0.0
+
+    def parameters(self) -> dict[str, str | bool]:
+        """Return what a client is told of it."""
+        said: dict[str, str | bool] = {"by": self.by, "hard": self.hard, "degraded": self.degraded}
+        return {**said, "reason": self.reason} if self.reason else said
+
+
+@dataclass(slots=True)
+class Router:
+    """Two models and the mining between them. ``deadline_s``: what a hard sample gives the cloud."""
+
+    edge: Upstream
+    cloud: Upstream
+    miner: Miner
+    reader: Reader = field(default_factory=Reader)
+    deadline_s: float = 2.0
+    edge_timeout_s: float = 10.0
+    circuit: Circuit = field(default_factory=Circuit)
+    #: requests by who answered; degraded ones by reason
+    answered: Counter[str] = field(default_factory=Counter)
+    degraded: Counter[str] = field(default_factory=Counter)
+    hard: int = 0
+    failed: int = 0
+    mining_errors: int = 0
+    _seldom: Seldom = field(default_factory=Seldom)
+
+    async def answer(self, body: bytes, headers: dict[str, str]) -> Routed:
+        """Answer one request. Raises UnavailableError when neither model does."""
+        try:
+            routed = await self._answer(body, headers)
+        except UnavailableError:
+            self.failed += 1
+            raise
+        self.answered[routed.by] += 1
+        self.hard += routed.hard
+        if routed.degraded:
+            self.degraded[routed.reason] += 1
+        return routed
+
+    async def _answer(self, body: bytes, headers: dict[str, str]) -> Routed:
+        clock = asyncio.get_running_loop()
+        began = clock.time()
+        try:
+            first = await self.edge.ask(body, headers, self.edge_timeout_s)
+        except UpstreamError as error:
+            return await self._without_edge(body, headers, error)
+        routed = Routed(first, "edge", edge_s=clock.time() - began)
+        if first.status != 200:
+            return routed
+        routed.edge, routed.hard = self._judge(first)
+        if routed.hard:
+            began = clock.time()
+            reply, routed.reason = await self._ask_cloud(body, headers)
+            routed.cloud_s = clock.time() - began
+            if reply is None:
+                routed.degraded = True
+            else:
+                routed.answer, routed.by = reply, "cloud"
+        return routed
+
+    def _judge(self, answer: Answer) -> tuple[list[Prediction], bool]:
+        """Return what the edge said, and whether any of it is hard; what cannot be judged is."""
+        try:
+            _, predictions = self.reader.read(answer)
+        except UnreadableError as error:
+            self.mining_errors += 1
+            self._seldom.warning("edge's answer not judged", error=str(error)[:256])
+            return [], True
+        verdicts = [judge(self.miner, prediction) for prediction in predictions]
+        for verdict in verdicts:
+            if verdict.error:
+                self.mining_errors += 1
+                self._seldom.warning("mining failed", error=verdict.error[:256])
+        return predictions, any(verdict.hard for verdict in verdicts)
+
+    async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[Answer | None, str]:
+        """Return the cloud's answer, or why there is none."""
+        clock = asyncio.get_running_loop()
+        if not self.cloud.known:
+            return None, str(Reason.NO_CLOUD)
+        if not self.circuit.admit(clock.time()):
+            return None, str(Reason.CIRCUIT_OPEN)
+        try:
+            reply = await self.cloud.ask(body, headers, self.deadline_s)
+        except UpstreamError as error:
+            self._seldom.warning("cloud did not answer", error=str(error)[:256])
+            if error.slow:
+                self.circuit.timed_out(clock.time())
+                return None, str(Reason.DEADLINE)
+            if error.broken:
+                self.circuit.succeeded()
+                return None, str(Reason.ERROR)
+            self.circuit.nobody(clock.time())
+            return None, str(Reason.NO_CLOUD)
+        except BaseException:
+            self.circuit.abandoned(clock.time())
+            raise
+        self.circuit.succeeded()
+        # the models differ: what the edge could answer, and the cloud refuses, the edge has answered
+        return (reply, "") if reply.status == 200 else (None, str(Reason.ERROR))
+
+    async def _without_edge(self, body: bytes, headers: dict[str, str], error: UpstreamError) -> Routed:
+        """Nobody has judged it, so it is the cloud's."""
+        self._seldom.warning("edge did not answer", error=str(error)[:256])
+        reply, reason = await self._ask_cloud(body, headers)
+        if reply is None:
+            raise UnavailableError(f"neither model answers: {error}; cloud: {reason}")
+        return Routed(reply, "cloud", hard=True, reason=NO_EDGE)
+
+
+def told(routed: Routed, name: str) -> tuple[bytes, int]:
+    """Return the body for the client, with the router's name and what it did; and the length of its JSON."""
+    answer = routed.answer
+    try:
+        body = msgspec.json.decode(memoryview(answer.body)[: answer.head], type=Body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return answer.body, answer.head  # a refusal, or no server of the protocol: it speaks for itself
+    body.model_name, body.parameters = name, {**body.parameters, **routed.parameters()}
+    head = msgspec.json.encode(body)
+    return head + answer.body[answer.head :], len(head)
+
+
+def best(predictions: Sequence[Prediction]) -> Prediction:
+    """Return the one prediction of a request with one sample; an empty one where there is none."""
+    return predictions[0] if predictions else Prediction()

@@ -1,0 +1,111 @@
+"""A model on a server of the protocol, as the router asks it: bodies pass through as they came."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from halimede.errors import HalimedeError, InvalidFieldError
+
+#: bytes of an answer that are read
+MAX_ANSWER = 64 * 1024 * 1024
+HEADER_LENGTH = "Inference-Header-Content-Length"
+PASSED = ("Content-Type", "Content-Encoding", HEADER_LENGTH)
+FIX = "write http://host:port, with /v2/models/NAME behind it where the server has several models"
+_model = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?")
+
+
+class UpstreamError(HalimedeError):
+    """A server that did not answer: not there, too slow, or broken itself.
+
+    ``slow``: time ran out. ``broken``: it is there, and failed on this request.
+    """
+
+    def __init__(self, text: str, *, slow: bool = False, broken: bool = False) -> None:
+        self.slow, self.broken = slow, broken
+        super().__init__(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said. ``head``: bytes of the body that are JSON."""
+
+    status: int
+    body: bytes
+    head: int
+
+
+class Upstream:
+    """One model. ``name`` is what people know it by; ``move`` says where it is (now)."""
+
+    def __init__(self, session: aiohttp.ClientSession, name: str, url: str = "") -> None:
+        self.name = name
+        self._session = session
+        self._base = ""
+        self._path = ""
+        if url:
+            self.move(url)
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known where it is."""
+        return bool(self._base)
+
+    def move(self, url: str) -> None:
+        """Go to another address, nowhere for an empty one. Raises InvalidFieldError."""
+        if not url:
+            self._base = self._path = ""
+            return
+        found = re.fullmatch(r"(https?://[^/\s?#]+)(/[^\s?#]*)?", url)
+        model = _model.fullmatch((found[2] or "").rstrip("/")) if found and (found[2] or "").rstrip("/") else None
+        if not found or ((found[2] or "").rstrip("/") and not model):
+            raise InvalidFieldError(self.name, url, FIX)
+        if found[1] != self._base or model:
+            self._base, self._path = found[1], model[0] if model else ""
+
+    async def ask(self, body: bytes, headers: dict[str, str], timeout_s: float) -> Answer:
+        """Send a request's body. Raises UpstreamError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                path = await self._where()
+                return await self._post(f"{self._base}{path}/infer", body, headers)
+        except TimeoutError:
+            raise UpstreamError(f"{self.name} did not answer within {timeout_s:.3g} s", slow=True) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError(f"{self.name} cannot be reached: {type(error).__name__}: {error}") from error
+
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> Answer:
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as reply:
+            said = await reply.content.read(MAX_ANSWER + 1)
+            while not reply.content.at_eof() and len(said) <= MAX_ANSWER:
+                said += await reply.content.read(MAX_ANSWER + 1 - len(said))
+            if len(said) > MAX_ANSWER:
+                raise UpstreamError(f"{self.name} answers with more than {MAX_ANSWER} bytes")
+            if reply.status >= 500 or reply.status in {301, 302, 303, 307, 308}:
+                text = f"{self.name} answers {reply.status}: {said[:200].decode(errors='replace')}"
+                raise UpstreamError(text, broken=reply.status == 500)
+            head = reply.headers.get(HEADER_LENGTH, "")
+            length = int(head) if head.isascii() and head.isdigit() and len(head) < 12 else len(said)
+            return Answer(reply.status, said, min(length, len(said)))
+
+    async def _where(self) -> str:
+        """Return the model's path; of a server with one model it is that one."""
+        if not self._base:
+            raise UpstreamError(f"it is not known where {self.name} is")
+        if not self._path:
+            async with self._session.post(f"{self._base}/v2/repository/index", json={}) as reply:
+                said = await reply.content.read(1024 * 1024)
+            try:
+                rows = msgspec.json.decode(said, type=list[dict[str, str]]) if reply.status == 200 else []
+            except msgspec.DecodeError:
+                rows = []
+            names = sorted({row.get("name", "") for row in rows} - {""})
+            if len(names) != 1:
+                raise UpstreamError(f"{self.name} has {', '.join(names)[:200] or 'no models that it names'}: {FIX}")
+            self._path = f"/v2/models/{quote(names[0], safe='')}"
+        return self._path

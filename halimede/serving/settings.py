@@ -1,0 +1,212 @@
+"""What a server is told: by its command line, and by the environment of who supervises it."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from halimede import __version__
+from halimede.api.base import convert
+from halimede.api.model import ModelSpec
+from halimede.errors import InvalidFieldError
+from halimede.messages.control import WorkerRole
+from halimede.models.desired import Desired, DesiredModel, read
+from halimede.names import check_label, check_name
+from halimede.observe import parse_bind
+
+DEFAULT_HTTP = "127.0.0.1:8080"
+MEGABYTE = 1024 * 1024
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+ENVIRONMENT = """\
+Examples:
+  halimede serve digits.onnx
+  halimede serve small=a.onnx big=b.onnx --grpc 127.0.0.1:8081
+  halimede serve --file models.json --http :8080
+
+environment:
+  GRACE_S                      seconds to answer what is under way after SIGTERM (default 10)
+  MODEL_TIMEOUT_S              seconds after which one call of a model counts as stuck (default 60)
+  HALIMEDE_BROKER, NAMESPACE, SERVICE_NAME, SERVICE_UID, WORKER_NAME, NODE_NAME, LC_PERIOD
+                               all set: it reports to the local controller of its node, as workers do
+
+exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Who it is to a local controller, and the broker between them."""
+
+    broker: str
+    credentials: str
+    namespace: str
+    service: str
+    uid: str
+    worker: str
+    node: str
+    period_s: float
+    role: WorkerRole = "serve"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One server. Times are seconds, sizes bytes."""
+
+    desired: Desired = field(default_factory=Desired)
+    file: Path | None = None
+    http: str = DEFAULT_HTTP
+    grpc: str = "off"
+    most: int = 64
+    threads: int = 1
+    instances: int = 1
+    max_request: int = 64 * MEGABYTE
+    estimator: str = ""
+    grace_s: float = 10.0
+    model_timeout_s: float = 60.0
+    reports: Reports | None = None
+
+
+def parser(program: str) -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    made = argparse.ArgumentParser(
+        prog=program,
+        description="Answer requests by the Open Inference Protocol (KServe V2), over REST and gRPC.",
+        epilog=ENVIRONMENT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("models", nargs="*", metavar="[NAME=]MODEL", help="an ONNX file, or a folder with one; its stem is its name")
+    add("--file", type=Path, help="take the models from this file, and follow it while it changes")
+    add("--spec", type=Path, metavar="FILE", help="JSON of a Model's spec (preprocess, labels, ...) for MODEL")
+    add("--estimator", default="", metavar="MODULE:CLASS", help="your own estimator, in place of ONNX")
+    add("--http", default=DEFAULT_HTTP, metavar="HOST:PORT", help=f"REST, health, metrics (default {DEFAULT_HTTP})")
+    add("--grpc", default="off", metavar="HOST:PORT", help="gRPC (default off; port 0: any free one)")
+    add("--max-batch", type=_count(1, 65_536), default=64, metavar="ROWS", help="rows of one call (default 64)")
+    add("--threads", type=_count(0, 1024), default=1, help="of one call; 0: one a core (default 1)")
+    add("--instances", type=_count(1, 64), default=1, metavar="N", help="calls of one model at a time (default 1)")
+    add("--max-request", type=_count(1, 65_536), default=64, metavar="MB", help="size of a request (default 64)")
+    add("--version", action="version", version=__version__)
+    return made
+
+
+def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Read command line and environment. Raises InvalidFieldError, or SystemExit as argparse does."""
+    given = parser(program).parse_args(arguments)
+    if bool(given.models) == bool(given.file):
+        raise InvalidFieldError("MODEL", " ".join(given.models), "give models, or --file with the file that names them")
+    for option in ("http", "grpc"):
+        parse_bind(getattr(given, option), f"--{option}")
+    if parse_bind(given.http, "--http") is None:
+        raise InvalidFieldError("--http", given.http, "it is where the server's health is: write host:port")
+    if given.file and (given.spec or given.estimator):
+        raise InvalidFieldError("--file", str(given.file), "its models bring their own specs: leave out --spec")
+    return Settings(
+        desired=_first(given.file) if given.file else _wish(given.models, given.spec),
+        file=given.file,
+        http=given.http,
+        grpc=given.grpc,
+        most=given.max_batch,
+        threads=given.threads,
+        instances=given.instances,
+        max_request=given.max_request * MEGABYTE,
+        estimator=given.estimator,
+        grace_s=_seconds(environ, "GRACE_S", 10.0),
+        model_timeout_s=_seconds(environ, "MODEL_TIMEOUT_S", 60.0),
+        reports=_reports(environ),
+    )
+
+
+def reachable(host: str, broker: str) -> str:
+    """Return a host that others can reach for one that is listened on: for "all addresses", the way to the broker."""
+    if host and not _is_any(host):
+        return f"[{host}]" if ":" in host else host
+    found = re.fullmatch(r"(?:\w+://)?(?:[^@/]*@)?(\[[^\]]+\]|[^:/]+)(?::(\d+))?/?.*", broker)
+    try:
+        where = (found[1].strip("[]"), int(found[2] or 1883)) if found else ("192.0.2.1", 9)
+        family, _, _, _, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as way:
+            way.connect(address)  # sends nothing
+            own: str = way.getsockname()[0]
+    except OSError:
+        return socket.gethostname()
+    return f"[{own}]" if ":" in own else own
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _first(file: Path) -> Desired:
+    """Return what the file says; it may come later."""
+    return read(file) or Desired()
+
+
+def _wish(models: Sequence[str], spec_file: Path | None) -> Desired:
+    spec = {}
+    if spec_file:
+        try:
+            spec = msgspec.json.decode(spec_file.read_bytes(), type=dict)
+        except (OSError, msgspec.DecodeError) as error:
+            fix = f"give a file with a Model's spec as JSON: {error}"
+            raise InvalidFieldError("--spec", str(spec_file), fix) from error
+        convert({"url": "/", "format": "onnx", **spec}, ModelSpec, "--spec")
+    wished: dict[str, DesiredModel] = {}
+    for text in models:
+        given, equals, file = text.partition("=")
+        path = Path(file if equals else text).absolute()
+        name = given if equals else path.stem
+        if not NAME.fullmatch(name):
+            raise InvalidFieldError("MODEL", text, "put NAME= before it: letters, digits, '.', '_' and '-'")
+        if not path.exists():
+            raise InvalidFieldError("MODEL", text, "there is no such file")
+        if name in wished:
+            raise InvalidFieldError("MODEL", text, f"there are two models {name}: put NAME= before one")
+        wished[name] = DesiredModel(name=name, path=str(path), spec=spec)
+    return Desired(models=list(wished.values()))
+
+
+def _count(least: int, most: int) -> Callable[[str], int]:
+    def read_count(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r}: write a number from {least} to {most}")
+        return int(text)
+
+    return read_count
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 86_400:
+        raise InvalidFieldError(name, text, "write a number of seconds from 0 to 86400")
+    return value
+
+
+def _reports(environ: Mapping[str, str]) -> Reports | None:
+    """Return who it is; None where nobody looks after it."""
+    told = {name: environ.get(name, "") for name in ("HALIMEDE_BROKER", "SERVICE_NAME", "WORKER_NAME", "NODE_NAME")}
+    if not all(told.values()):
+        return None
+    return Reports(
+        broker=told["HALIMEDE_BROKER"],
+        credentials=environ.get("HALIMEDE_CREDENTIALS", ""),
+        namespace=check_label("NAMESPACE", environ.get("NAMESPACE") or "default"),
+        service=check_name("SERVICE_NAME", told["SERVICE_NAME"]),
+        uid=environ.get("SERVICE_UID", "")[:64],
+        worker=check_name("WORKER_NAME", told["WORKER_NAME"]),
+        node=check_name("NODE_NAME", told["NODE_NAME"]),
+        period_s=_seconds(environ, "LC_PERIOD", 1.0) or 1.0,
+    )

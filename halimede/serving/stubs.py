@@ -1,0 +1,60 @@
+"""Makes ``descriptor.py`` of ``open_inference.proto``, and checks that it is current.
+
+Messages are built of a description of our own pool of types, not of generated classes: every other client or server of
+the protocol registers the same names with the common pool, which takes each once, so that no process could use two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROTO, MADE = HERE / "open_inference.proto", HERE / "descriptor.py"
+
+
+def make() -> str:
+    """Return the text of ``descriptor.py``. It needs grpcio-tools, which only who changes the protocol has."""
+    from google.protobuf import descriptor_pb2  # noqa: PLC0415
+    from grpc_tools import protoc  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "set"
+        if protoc.main(["protoc", f"-I{HERE}", f"--descriptor_set_out={out}", str(PROTO)]):
+            raise SystemExit(f"{PROTO.name} cannot be read: the lines above say why")
+        found = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
+    (file,) = found.file
+    data = file.SerializeToString(deterministic=True).hex()
+    lines = [f'    "{data[at : at + 112]}"' for at in range(0, len(data), 112)]
+    return "\n".join(
+        [
+            '"""Made by halimede.serving.stubs of open_inference.proto: change that, then run `make contract`."""',
+            "",
+            "FILE = bytes.fromhex(",
+            *lines,
+            ")",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Write or check; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m halimede.serving.stubs", description=__doc__.splitlines()[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", action="store_true", help="write descriptor.py anew")
+    what.add_argument("--check", action="store_true", help="exit 1 if it is not current")
+    arguments = parser.parse_args()
+    text = make()
+    if arguments.write:
+        MADE.write_text(text)
+    elif not MADE.exists() or MADE.read_text() != text:
+        print(f"{MADE.name} is not what {PROTO.name} says: run make contract", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

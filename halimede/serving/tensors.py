@@ -1,0 +1,177 @@
+"""Tensors as the Open Inference Protocol writes them, as JSON and as bytes, and the NumPy arrays that they become.
+
+Every size is checked before anything is made of it. An array of text holds ``bytes`` where it came as bytes and
+``str`` where it came as JSON: a model of text and one of pictures read it differently.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from halimede.inference import Array
+from halimede.inference.tensors import BF16, TYPES, as_float
+from halimede.serving.errors import ServeError, TooMuchError
+
+BYTES = "BYTES"
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(dtype).newbyteorder("<") for name, dtype in TYPES.values() if name != BYTES
+}
+#: axes, and elements of one tensor
+MAX_AXES, MAX_ELEMENTS = 16, 2**31
+NUMBERS = {int, float, bool}
+_length = struct.Struct("<I")
+
+
+@dataclass(slots=True)
+class Tensor:
+    """One input or output: its name, element type in the protocol's words, and values."""
+
+    name: str
+    datatype: str
+    array: Array
+
+
+def count_of(name: str, shape: Sequence[int]) -> int:
+    """Return how many elements a shape has. Raises ServeError."""
+    if len(shape) > MAX_AXES or min(shape, default=0) < 0:
+        raise ServeError(f"tensor {name}: shape {list(shape)[:MAX_AXES]} is none: give up to {MAX_AXES} sizes from 0")
+    count = math.prod(shape)
+    if count > MAX_ELEMENTS:
+        raise TooMuchError(f"tensor {name}: {count} elements are more than {MAX_ELEMENTS}")
+    return count
+
+
+def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Tensor:
+    """Read the binary form: little endian, C order; for BYTES a length of four bytes before each. Raises ServeError."""
+    count = count_of(name, shape)
+    if datatype == BYTES:
+        return Tensor(name, BYTES, objects(_split(name, count, memoryview(data)), shape))
+    dtype = _dtype(name, datatype)
+    if count * dtype.itemsize != len(data):
+        raise ServeError(
+            f"tensor {name}: {datatype} {list(shape)} takes {count * dtype.itemsize} bytes, and there are {len(data)}"
+        )
+    return Tensor(name, datatype, _array(data, dtype, shape))
+
+
+def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> Tensor:
+    """Read what JSON or typed gRPC contents hold: a list, flat or nested, in C order. Raises ServeError."""
+    count = count_of(name, shape)
+    if not isinstance(values, list):
+        raise ServeError(f"tensor {name}: data is a {type(values).__name__}: give a list of {count} values")
+    flat = list(_flat(values)) if values and isinstance(values[0], list) else values
+    if len(flat) != count:
+        raise ServeError(f"tensor {name}: shape {list(shape)} has {count} elements, and data has {len(flat)}")
+    kinds = set(map(type, flat))
+    if datatype == BYTES:
+        if not kinds <= {str, bytes}:
+            raise ServeError(f"tensor {name}: data of BYTES is text: give strings, or send it as binary data")
+        return Tensor(name, BYTES, objects(flat, shape))
+    dtype = _dtype(name, datatype)
+    if not kinds <= NUMBERS:
+        raise ServeError(f"tensor {name}: data does not hold {datatype} alone")
+    # numbers as they are first: a cast to the wanted type would wrap what is too large for it
+    found = np.array(flat) if flat else np.zeros(0, dtype)
+    return Tensor(name, datatype, _cast(name, datatype, dtype, found).reshape(shape))
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    """Write the binary form."""
+    if tensor.datatype != BYTES:
+        dtype = DTYPES[tensor.datatype]
+        return np.ascontiguousarray(tensor.array, dtype).tobytes()
+    parts = []
+    for item in tensor.array.ravel():
+        data = item if isinstance(item, bytes) else str(item).encode()
+        parts += [_length.pack(len(data)), data]
+    return b"".join(parts)
+
+
+def to_values(tensor: Tensor) -> list[Any]:
+    """Write a flat list for JSON; what is neither UTF-8 nor a number becomes a replacement sign, or null."""
+    if tensor.datatype == BYTES:
+        return [
+            item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in tensor.array.ravel()
+        ]
+    array = as_float(tensor.array) if tensor.datatype == BF16 else tensor.array
+    values: list[Any] = array.ravel().tolist()
+    return values
+
+
+def bits_of(array: Array) -> Array:
+    """Round single precision to bfloat16's bits, to nearest even."""
+    wide = np.ascontiguousarray(array, np.float32)
+    bits = wide.view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
+
+
+def _array(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    array = np.frombuffer(data, dtype) if data else np.zeros(0, dtype)
+    if dtype.kind == "b":
+        array = array.view(np.uint8) != 0  # any byte but 0 is true; a bool of 2 would be neither
+    return array.reshape(shape)
+
+
+def _dtype(name: str, datatype: str) -> np.dtype[Any]:
+    dtype = DTYPES.get(datatype)
+    if dtype is None:
+        raise ServeError(f"tensor {name}: datatype {datatype[:32]!r} is none: use one of {', '.join([*DTYPES, BYTES])}")
+    return dtype
+
+
+def _cast(name: str, datatype: str, dtype: np.dtype[Any], found: Array) -> Array:
+    """Give numbers their declared type, where that loses nothing but precision."""
+    kind = found.dtype.kind
+    if dtype.kind == "b":
+        if kind == "b" or (kind in "iu" and found.size and found.min() >= 0 and found.max() <= 1) or not found.size:
+            return found.astype(np.bool_)
+    elif kind in "iuf" and (dtype.kind == "f" or datatype == BF16):
+        with np.errstate(over="ignore"):
+            return bits_of(found) if datatype == BF16 else found.astype(dtype)
+    elif kind in "iu" or not found.size:
+        bounds = np.iinfo(dtype)
+        if not found.size or (int(found.min()) >= bounds.min and int(found.max()) <= bounds.max):
+            return found.astype(dtype)
+        raise ServeError(f"tensor {name}: {datatype} holds {bounds.min} to {bounds.max}, and data goes beyond")
+    raise ServeError(f"tensor {name}: data does not hold {datatype} alone")
+
+
+def _flat(values: list[Any]) -> Any:
+    for value in values:
+        if isinstance(value, list):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def objects(items: list[Any], shape: Sequence[int]) -> Array:
+    """Make an array of text."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def _split(name: str, count: int, data: memoryview) -> list[bytes]:
+    """Part the binary form of BYTES."""
+    items, at = [], 0
+    if count * _length.size > len(data):
+        raise ServeError(f"tensor {name}: {len(data)} bytes do not hold {count} elements with their lengths")
+    for _ in range(count):
+        if at + _length.size > len(data):
+            raise ServeError(f"tensor {name}: its binary data ends within an element's length")
+        (length,) = _length.unpack_from(data, at)
+        at += _length.size
+        if at + length > len(data):
+            raise ServeError(f"tensor {name}: its binary data ends within an element")
+        items.append(bytes(data[at : at + length]))
+        at += length
+    if at != len(data):
+        raise ServeError(f"tensor {name}: its binary data has {len(data) - at} bytes too many")
+    return items

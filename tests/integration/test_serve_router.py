@@ -1,0 +1,198 @@
+"""The router between two servers of pictures: REST and MQTT in, the cloud there and away, models found by status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.bus.mqtt import MqttBus
+from halimede.frames import new_frame, pack
+from halimede.messages import DeadLetter, Result, Status, StatusDocument
+from services.broker import Broker
+from tests.integration.test_serve_clients import SPEC, png
+from tests.ports import free_port
+from tests.scraping import scrape, value
+from tests.serving_world import Server, adds, server
+from tests.simulated import eventually
+
+#: a contrast that the small model is sure of, and one that it is not
+EASY, HARD = png(0, 255), png(100, 110)
+MINING = ("--mining", "Margin", "--param", "threshold_margin=0.2")
+
+
+@dataclass
+class World:
+    edge: Server
+    cloud: Server
+    folder: Path
+
+    @contextlib.asynccontextmanager
+    async def router(self, *arguments: str, **told: str) -> AsyncIterator[Server]:
+        ways = () if any(text.endswith("-service") for text in arguments) else (
+            "--edge", self.edge.http, "--cloud", f"{self.cloud.http}/v2/models/big")  # fmt: skip
+        async with server(
+            self.folder / "router", *ways, *MINING, "--name", "helmet", *arguments,
+            module="halimede.serving.router", event="routing", **told,
+        ) as made:  # fmt: skip
+            await made.ready("/v2")
+            yield made
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A small model at the edge, and one in the cloud that calls everything by another name."""
+    small, big = tmp_path / "small.json", tmp_path / "big.json"
+    small.write_text(json.dumps(SPEC))
+    big.write_text(json.dumps({**SPEC, "labels": ["surely dark", "surely bright"]}))
+    model = adds(tmp_path / "m.onnx", 0)
+    async with (
+        server(tmp_path / "edge", f"small={model}", "--spec", str(small)) as edge,
+        server(tmp_path / "cloud", f"big={model}", "--spec", str(big)) as cloud,
+    ):
+        await edge.ready()
+        await cloud.ready()
+        yield World(edge, cloud, tmp_path)
+
+
+def ask(router: Server, picture: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the label and what the router says of it, as tritonclient reads it."""
+    client = triton_http.InferenceServerClient(router.http.partition("://")[2])
+    given = triton_http.InferInput("image", [1], "BYTES")
+    given.set_data_from_numpy(np.array([picture], object))
+    found = client.infer("helmet", [given])
+    said = found.get_response()
+    assert said["model_name"] == "helmet"
+    return json.loads(found.as_numpy("prediction")[0])["label"], said["parameters"]
+
+
+async def test_easy_ones_stay_at_the_edge_and_hard_ones_go_to_the_cloud_while_there_is_one(world: World) -> None:
+    async with world.router() as router:
+        label, said = await asyncio.to_thread(ask, router, EASY)
+        assert (label, said) == ("bright", {"by": "edge", "hard": False, "degraded": False})
+        label, said = await asyncio.to_thread(ask, router, HARD)
+        assert (label, said) == ("surely bright", {"by": "cloud", "hard": True, "degraded": False})
+        assert await world.cloud.terminate() == 0
+        for reason in ("no-cloud", "circuit-open"):
+            label, said = await asyncio.to_thread(ask, router, HARD)
+            assert (label, said) == ("bright", {"by": "edge", "hard": True, "degraded": True, "reason": reason})
+        label, said = await asyncio.to_thread(ask, router, EASY)
+        assert said["by"] == "edge"
+        assert not said["degraded"]
+        async with aiohttp.ClientSession() as session:
+            found = await scrape(session, router.http)
+            assert value(found, "halimede_router_answers_total", by="edge") == 4
+            assert value(found, "halimede_router_degraded_answers_total", reason="no-cloud") == 1
+            assert value(found, "halimede_router_circuit_state") == 2
+            await world.edge.terminate()
+            body = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [""]}]}
+            async with session.post(f"{router.http}/v2/models/helmet/infer", json=body) as answer:
+                assert (answer.status, "neither model answers" in (await answer.json())["error"]) == (503, True)
+        assert await router.terminate() == 0
+
+
+async def test_a_mistake_in_a_request_is_told_as_the_edge_tells_it(world: World) -> None:
+    async with world.router() as router, aiohttp.ClientSession() as session:
+        body = {"inputs": [{"name": "nothing", "shape": [1], "datatype": "FP32", "data": [1]}]}
+        async with session.post(f"{router.http}/v2/models/helmet/infer", json=body) as answer:
+            assert (answer.status, "there is no input 'nothing'" in (await answer.json())["error"]) == (400, True)
+        async with session.post(f"{router.http}/v2/models/other/infer", json=body) as answer:
+            assert answer.status == 404
+
+
+async def test_raw_scores_are_judged_too(world: World) -> None:
+    async with world.router("--output", "y", "--activation", "softmax") as router, aiohttp.ClientSession() as session:
+        for row, by in (([0, 9], "edge"), ([1, 1], "cloud")):
+            body = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": row}]}
+            async with session.post(f"{router.http}/v2/models/helmet/infer", json=body) as answer:
+                said = await answer.json()
+            assert (said["parameters"]["by"], said["outputs"][0]["data"]) == (by, row)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A Mosquitto of its own."""
+    async with Broker(tmp_path / "broker", port=free_port()) as running:
+        yield running
+
+
+class Ear:
+    """Results and dead letters."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, list[Result]] = {}
+        self.letters: list[DeadLetter] = []
+
+    async def result(self, delivery: Delivery[Result]) -> None:
+        self.results.setdefault(delivery.body.id, []).append(delivery.body)
+
+    async def letter(self, delivery: Delivery[DeadLetter]) -> None:
+        self.letters.append(delivery.body)
+
+
+async def test_frames_of_a_camera_get_one_result_each(world: World, broker: Broker) -> None:
+    ear = Ear()
+    async with MqttBus("camera", broker.url) as bus:
+        await bus.wait_connected(5)
+        await bus.subscribe(topics.RESULT.filter(service="helmet"), ear.result)
+        await bus.subscribe(topics.DEAD_LETTER.filter(), ear.letter)
+        async with world.router("--camera", "cam0", "--broker", broker.url) as router:
+            to = topics.CAMERA_FRAME.at(ns="default", camera="cam0")
+
+            async def heard() -> bool:
+                return await bus.publish(to, b"no picture")
+
+            await eventually(heard, 30)
+            easy = new_frame(np.array([[0, 255]], np.uint8), camera="cam0")
+            hard = new_frame(np.array([[100, 110]], np.uint8), camera="cam0", encoding="png")
+            for frame in (easy, hard, easy, hard):
+                await bus.publish(to, pack(frame))
+            await eventually(lambda: {easy.id.hex(), hard.id.hex()} <= set(ear.results), 30)
+            (one,), (other,) = ear.results[easy.id.hex()], ear.results[hard.id.hex()]
+            assert (one.by, one.hard, one.label, one.camera) == ("edge", False, "bright", "cam0")
+            assert (other.by, other.hard, other.label, other.edge and other.edge.label) == (
+                "cloud", True, "surely bright", "bright",
+            )  # fmt: skip
+            await world.cloud.terminate()
+            late = new_frame(np.array([[100, 110]], np.uint8))
+            await bus.publish(to, pack(late))
+            await eventually(lambda: late.id.hex() in ear.results, 30)
+            (third,) = ear.results[late.id.hex()]
+            assert (third.by, third.degraded, third.reason) == ("edge", True, "no-cloud")
+            await eventually(lambda: ear.letters, 30)
+            assert await router.terminate() == 0
+    assert all(len(copies) == 1 for copies in ear.results.values())
+
+
+async def test_models_are_found_by_the_status_of_their_services(world: World, broker: Broker) -> None:
+    async with MqttBus("gm", broker.url) as gm:
+        await gm.wait_connected(5)
+
+        async def tell(name: str, url: str | None) -> None:
+            to = topics.STATUS.at(ns="default", plural="inferencemodels", name=name)
+            status = Status(phase="Running", observed_generation=1, conditions=[], url=url)
+            body = StatusDocument(api_version="sedna.io/v1alpha1", kind="InferenceModel", namespace="default",
+                                  name=name, uid="u-1", generation=1, status=status)  # fmt: skip
+            await gm.publish(to, body)
+
+        await tell("little", world.edge.http)
+        services = ("--edge-service", "little", "--cloud-service", "large", "--broker", broker.url)
+        async with world.router(*services) as router:
+            await eventually(lambda: router.said("model found"), 30)
+            _, said = await asyncio.to_thread(ask, router, HARD)
+            assert (said["by"], said["reason"]) == ("edge", "no-cloud")
+            await tell("large", world.cloud.http)
+            await eventually(lambda: len(router.said("model found")) == 2, 30)
+            _, said = await asyncio.to_thread(ask, router, HARD)
+            assert said["by"] == "cloud"

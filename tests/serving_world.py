@@ -1,0 +1,171 @@
+"""Small ONNX models, and servers of them: in this process, or as processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from halimede.messages.trial import Trial
+from halimede.models.desired import DesiredModel
+from halimede.serving.repository import Repository, Settings
+from halimede.serving.tensors import Tensor
+from tests.simulated import eventually
+
+ROOT = Path(__file__).parents[1]
+START_S = 60.0
+FLOAT = TensorProto.FLOAT
+Declared = Mapping[str, tuple[int, Sequence[Any]]]
+
+
+def graph(
+    path: Path,
+    nodes: Sequence[tuple[str, Sequence[str], Sequence[str], dict[str, Any]]],
+    inputs: Declared,
+    outputs: Declared,
+    constants: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """Write a graph of a few nodes."""
+    made = helper.make_graph(
+        [helper.make_node(op, list(ins), list(outs), **attributes) for op, ins, outs, attributes in nodes],
+        "small",
+        [helper.make_tensor_value_info(name, kind, list(shape)) for name, (kind, shape) in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, list(shape)) for name, (kind, shape) in outputs.items()],
+        [onnx.numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def adds(path: Path, number: float, columns: int = 2) -> Path:
+    """Write a model that adds a number: y = x + number, rows of two."""
+    shape = ["N", columns]
+    constant = {"c": np.full(columns, number, np.float32)}
+    return graph(path, [("Add", ["x", "c"], ["y"], {})], {"x": (FLOAT, shape)}, {"y": (FLOAT, shape)}, constant)
+
+
+def echo(path: Path, kind: int, shape: Sequence[Any] = ("N", 2)) -> Path:
+    """Write a model that answers with its input, of any element type."""
+    return graph(path, [("Identity", ["x"], ["y"], {})], {"x": (kind, shape)}, {"y": (kind, shape)})
+
+
+def counts(path: Path) -> Path:
+    """Write a model that counts to n, however long that takes."""
+    value, flag = helper.make_tensor_value_info, TensorProto.BOOL
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["y", "one"], ["z"])],
+        "body",
+        [value("i", TensorProto.INT64, []), value("go", flag, []), value("y", FLOAT, [])],
+        [value("on", flag, []), value("z", FLOAT, [])],
+        [onnx.numpy_helper.from_array(np.array(1, np.float32), "one")],
+    )
+    return graph(
+        path,
+        [("Loop", ["n", "", "zero"], ["y_"], {"body": body})],
+        {"n": (TensorProto.INT64, [])},
+        {"y_": (FLOAT, [])},
+        {"zero": np.array(0, np.float32)},
+    )
+
+
+def wish(path: Path, name: str = "m", version: str = "", percent: int = 100, **more: Any) -> DesiredModel:
+    """Return a wish for a model."""
+    return DesiredModel(name=name, path=str(path), version=version, canary_percent=percent, **more)
+
+
+def floats(rows: Sequence[Sequence[float]], name: str = "x") -> Tensor:
+    """Return a tensor of single precision."""
+    return Tensor(name, "FP32", np.array(rows, np.float32))
+
+
+async def untried(_: Path, __: str) -> Trial:
+    """Take every model without a trial: quicker, where the trial is not the point."""
+    return Trial(skipped=True)
+
+
+@contextlib.asynccontextmanager
+async def repository(*, tried: bool = False, **settings: Any) -> AsyncIterator[Repository]:
+    """Return a repository of this process."""
+    made = Repository(Settings(**settings)) if tried else Repository(Settings(**settings), attempt=untried)
+    async with made as running:
+        yield running
+
+
+class Server:
+    """A server's process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self.log = process, log
+        self.http = self.grpc = ""
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """Return its log lines of one event."""
+        lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [line for line in lines if line["event"] == event]
+
+    def listens(self, event: str) -> bool:
+        """Whether it says where it is."""
+        assert self.process.poll() is None, self.log.read_text()
+        if said := self.said(event):
+            self.http, self.grpc = said[0]["http"], said[0].get("grpc", "")
+        return bool(said)
+
+    async def ready(self, path: str = "/readyz") -> None:
+        """Wait until it can answer."""
+        async with aiohttp.ClientSession() as session:
+            async with asyncio.timeout(START_S):
+                while True:
+                    assert self.process.poll() is None, self.log.read_text()
+                    async with session.get(f"{self.http}{path}") as answer:
+                        if answer.status == 200:
+                            return
+                    await asyncio.sleep(0.1)
+
+    async def terminate(self) -> int:
+        """Send SIGTERM and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, START_S)
+
+
+@contextlib.asynccontextmanager
+async def server(
+    folder: Path, *arguments: str, module: str = "halimede.serving", event: str = "serving", **told: str
+) -> AsyncIterator[Server]:
+    """Run a server (or router) on free ports until the block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{event}-{len(list(folder.iterdir()))}.log"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HALIMEDE_LOG": "json", "GRACE_S": "10", **told}
+    ports = ["--http", "127.0.0.1:0", *([] if event == "routing" else ["--grpc", "127.0.0.1:0"])]
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, *ports], cwd=ROOT, env=environment, stdout=file, stderr=file
+        )
+    made = Server(process, log)
+    try:
+        await eventually(lambda: made.listens(event), START_S)
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+
+
+def port_of(url: str) -> int:
+    """Return the port of an address."""
+    found = re.search(r":(\d+)$", url)
+    assert found, url
+    return int(found[1])
