@@ -3,7 +3,7 @@
 ``parse`` is the only way in: whatever it returns has been checked field by field.
 """
 
-from halimede.api import dataset, jointinference, model, neptune
+from halimede.api import dataset, inferencemodel, jointinference, model, neptune
 from halimede.api.base import Kind, ObjectMeta, Resource, kind_of, kinds, parse
 from halimede.api.placement import matches, placements
 
@@ -12,6 +12,7 @@ __all__ = [
     "ObjectMeta",
     "Resource",
     "dataset",
+    "inferencemodel",
     "jointinference",
     "kind_of",
     "kinds",

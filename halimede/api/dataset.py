@@ -12,6 +12,7 @@ from halimede.names import check_name
 
 PLURAL = "datasets"
 NODE = Column("Node", ".spec.nodeName", "The node that has the data.")
+SAMPLES = Column("Samples", ".status.numberOfSamples", "How many samples there are.", type="integer")
 
 
 def check(spec: DatasetSpec) -> None:
@@ -20,9 +21,9 @@ def check(spec: DatasetSpec) -> None:
         check_name("spec.nodeName", spec.node_name)
 
 
-@register(SEDNA, "Dataset", PLURAL, "dataset", check=check, columns=(PHASE, NODE, AGE))
+@register(SEDNA, "Dataset", PLURAL, "dataset", check=check, columns=(PHASE, SAMPLES, NODE, AGE))
 class DatasetSpec(Spec, kw_only=True):
-    """Samples in a file (txt, csv) or a folder of a node."""
+    """Samples in a file or a folder of a node, which counts them."""
 
     url: Annotated[
         str,
@@ -30,7 +31,14 @@ class DatasetSpec(Spec, kw_only=True):
             min_length=1, max_length=4096, description="Where the samples are: a file or folder on the node, or a URL."
         ),
     ]
-    format: Annotated[str, Meta(min_length=1, max_length=64, description="How the samples are listed: txt or csv.")]
+    format: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=64,
+            description="What the samples are in: txt, csv, jsonl, images, voc, coco or parquet.",
+        ),
+    ]
     node_name: Annotated[OptionalName, Meta(description="The node that has the data.")] = ""
     credential_name: Annotated[
         str, Meta(max_length=253, description="A Secret of the namespace that opens the URL.")

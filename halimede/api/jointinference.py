@@ -9,7 +9,7 @@ from msgspec import Meta
 from halimede.api.autoscaling import Autoscaler, check_autoscaler
 from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.podtemplate import PodTemplate
-from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, SHAPE, Column, ObjectName, Path, Rule
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, SHAPE, Column, ObjectName, OptionalName, Path, Rule
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.names import check_name
@@ -17,6 +17,8 @@ from halimede.names import check_name
 PLURAL = "jointinferenceservices"
 #: on Kubernetes a Service and labels are named after it, with suffixes
 NAME_LIMIT = 46
+CHOICE_FIX = "give a name or a selector"
+SELECTOR_FIX = "give a task or labels"
 ONE_SOURCE = "give one of cameras, path and url"
 PATH_FIX = "write an absolute path on the node"
 COLUMNS = (
@@ -45,6 +47,38 @@ class ModelRef(Spec, kw_only=True):
     """A Model of the same namespace."""
 
     name: Annotated[ObjectName, Meta(description="Name of a Model of the same namespace.")]
+
+
+class ModelSelector(Spec, kw_only=True):
+    """What a Model must be: GM takes the best of those of the namespace that fit."""
+
+    task: Annotated[str, Meta(max_length=128, description="What it is for, such as detection; empty: anything.")] = ""
+    labels: Annotated[
+        list[Annotated[str, Meta(max_length=128)]],
+        Meta(max_length=64, description="Classes that it must know, all of them."),
+    ] = []
+    metric: Annotated[
+        str, Meta(max_length=128, description="The measure by which the best is found: the highest is taken.")
+    ] = "accuracy"
+
+
+class ModelChoice(Spec, kw_only=True):
+    """A Model of the same namespace: this one, or the best that fits."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("(has(self.name) && self.name != '') != has(self.selector)", CHOICE_FIX),
+        Rule(
+            "!has(self.selector) || (has(self.selector.task) && self.selector.task != '')"
+            " || (has(self.selector.labels) && size(self.selector.labels) > 0)",
+            SELECTOR_FIX,
+            ".selector",
+        ),
+    )
+
+    name: Annotated[OptionalName, Meta(description="Name of a Model of the same namespace.")] = ""
+    selector: Annotated[
+        ModelSelector | None, Meta(description="What a Model must be, in place of a name: the best that fits is taken.")
+    ] = None
 
 
 class DatasetRef(Spec, kw_only=True):
@@ -96,7 +130,7 @@ class EdgeWorker(Spec, kw_only=True):
     ``deadlineMs`` is how long a hard sample may wait for the cloud before the edge answers it itself.
     """
 
-    model: Annotated[ModelRef, Meta(description="The small model.")]
+    model: Annotated[ModelChoice, Meta(description="The small model.")]
     hard_example_mining: Annotated[HardExampleMining, Meta(description="What tells hard samples from easy ones.")]
     template: Template
     hpa: Hpa = None
@@ -116,15 +150,24 @@ class EdgeWorker(Spec, kw_only=True):
 class CloudWorker(Spec, kw_only=True):
     """The big model and the pod that runs it."""
 
-    model: Annotated[ModelRef, Meta(description="The big model.")]
+    model: Annotated[ModelChoice, Meta(description="The big model.")]
     template: Template
     hpa: Hpa = None
+
+
+def _check_model(at: str, model: ModelChoice) -> None:
+    if bool(model.name) == (model.selector is not None):
+        raise InvalidFieldError(at, model, CHOICE_FIX)
+    if model.selector and not (model.selector.task or model.selector.labels):
+        raise InvalidFieldError(f"{at}.selector", model.selector, SELECTOR_FIX)
+    if model.name:
+        check_name(f"{at}.name", model.name)
 
 
 def check(spec: JointInferenceServiceSpec) -> None:
     """Check names, templates and that a source is of one kind."""
     for role, worker in (("edgeWorker", spec.edge_worker), ("cloudWorker", spec.cloud_worker)):
-        check_name(f"spec.{role}.model.name", worker.model.name)
+        _check_model(f"spec.{role}.model", worker.model)
         template = convert(worker.template, PodTemplate, f"spec.{role}.template")
         if template.spec.node_name:
             check_name(f"spec.{role}.template.spec.nodeName", template.spec.node_name)

@@ -1,23 +1,32 @@
-"""Model: where a model file is, how to read it, and how a frame becomes its input."""
+"""Model: where a model file is, how to read it, how a frame becomes its input, and what is known of its quality.
+
+A Model may have several versions; nodes are sent the one that is in force (``in_force``), as if it were the only one.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
-from halimede.api.processing import STD_FIX, Postprocess, Scale, Steps
+from halimede.api.processing import Postprocess, Steps, check_processing
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, Rule
 from halimede.errors import InvalidFieldError
 
 PLURAL = "models"
-SCHEMES = ("file://", "http://", "https://", "s3://", "/")
-SCHEME_FIX = "use an absolute path or file://, http://, https:// or s3://"
+SCHEMES = ("file://", "http://", "https://", "s3://", "bus://", "/")
+SCHEME_FIX = "use an absolute path or file://, http://, https://, s3:// or bus://"
+URL_FIX = "give a url, or versions"
+TARGET_FIX = "name one of the versions"
+ONCE_FIX = "list each version once"
 COLUMNS = (
     PHASE,
     REASON,
     Column("Format", ".spec.format", "The model's format."),
+    Column("Version", ".status.versions[0].version", "The version that nodes have had last."),
     Column("Ready", ".status.active", "Nodes that have the model ready.", "integer"),
     AGE,
     MESSAGE,
@@ -26,13 +35,56 @@ COLUMNS = (
 SocVersions = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=64)]
 
 
+class ModelVersion(Spec, kw_only=True):
+    """One version of a model."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(" || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES), SCHEME_FIX, ".url"),
+    )
+
+    version: Annotated[str, Meta(min_length=1, max_length=128, description="Its name, such as 4 or v1.2.")]
+    url: Annotated[str, Meta(min_length=1, max_length=4096, description="Where it is, as spec.url says it.")]
+    sha256: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            pattern="^([0-9a-f]{64})?$",
+            description="SHA-256 of the file in hexadecimal; checked before the file is used.",
+        ),
+    ] = ""
+
+
+class Measure(Spec, kw_only=True):
+    """One measure of the model's quality, as whoever trained or tested it has found it."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=128, description="What was measured, such as accuracy.")]
+    value: Annotated[str, Meta(max_length=256, description="The result: text, so put numbers in quotes.")]
+
+
+class Rollout(Spec, kw_only=True):
+    """How a changed model takes the place of the one before."""
+
+    canary_percent: Annotated[
+        int,
+        Meta(ge=0, le=100, description="Share of requests that go to a changed model; 100: all, once it has answered."),
+    ] = 100
+
+
 def check(spec: ModelSpec) -> None:
     """Check what types cannot say."""
-    if not spec.url.startswith(SCHEMES):
+    if spec.url and not spec.url.startswith(SCHEMES):
         raise InvalidFieldError("spec.url", spec.url, SCHEME_FIX)
-    for i, step in enumerate(spec.preprocess):
-        if isinstance(step, Scale) and 0 in step.std:
-            raise InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
+    if not spec.url and not spec.versions:
+        raise InvalidFieldError("spec.url", spec.url, URL_FIX)
+    names = [version.version for version in spec.versions]
+    for i, version in enumerate(spec.versions):
+        if not version.url.startswith(SCHEMES):
+            raise InvalidFieldError(f"spec.versions[{i}].url", version.url, SCHEME_FIX)
+        if version.version in names[:i]:
+            raise InvalidFieldError("spec.versions", version.version, ONCE_FIX)
+    if spec.target_version and spec.target_version not in names:
+        raise InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX)
+    check_processing(spec.preprocess, spec.postprocess)
 
 
 @register(SEDNA, "Model", PLURAL, "model", check=check, columns=COLUMNS)
@@ -40,17 +92,35 @@ class ModelSpec(Spec, kw_only=True):
     """A model: where its file is, how a frame becomes its input, and how its output is read."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(" || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES), SCHEME_FIX, ".url"),
+        Rule(
+            "!has(self.url) || self.url == '' || "
+            + " || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES),
+            SCHEME_FIX,
+            ".url",
+        ),
+        Rule("(has(self.url) && self.url != '') || (has(self.versions) && size(self.versions) > 0)", URL_FIX, ".url"),
+        Rule(
+            "!has(self.targetVersion) || self.targetVersion == '' || (has(self.versions)"
+            " && self.versions.exists(each, each.version == self.targetVersion))",
+            TARGET_FIX,
+            ".targetVersion",
+        ),
+        Rule(
+            "!has(self.versions) || self.versions.all(each,"
+            " self.versions.exists_one(other, other.version == each.version))",
+            ONCE_FIX,
+            ".versions",
+        ),
     )
 
     url: Annotated[
         str,
         Meta(
-            min_length=1,
             max_length=4096,
-            description="Where the model is: an absolute path on the node, or a file, http, https or s3 URL.",
+            description="Where the model is: an absolute path on the node, or a file, http, https, s3 or bus URL."
+            " A version in force goes before it.",
         ),
-    ]
+    ] = ""
     format: Annotated[str, Meta(min_length=1, max_length=64, description="The model's format, such as onnx.")]
     credential_name: Annotated[
         str,
@@ -79,3 +149,43 @@ class ModelSpec(Spec, kw_only=True):
         Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
     ] = []
     postprocess: Annotated[Postprocess | None, Meta(description="How the model's output is read.")] = None
+    versions: Annotated[list[ModelVersion], Meta(max_length=64, description="Versions to choose from.")] = []
+    target_version: Annotated[
+        str,
+        Meta(max_length=128, description="The version in force; empty: the url, and without one the last version."),
+    ] = ""
+    task: Annotated[
+        str, Meta(max_length=128, description="What the model is for, such as classification or detection.")
+    ] = ""
+    metrics: Annotated[
+        list[Measure], Meta(max_length=64, description="Measures of its quality, shown in the status.")
+    ] = []
+    rollout: Annotated[Rollout | None, Meta(description="How a changed model takes the place of the one before.")] = (
+        None
+    )
+
+
+def in_force(spec: ModelSpec) -> ModelSpec:
+    """Return the spec as nodes are sent it: url and checksum of the version in force, which alone stays beside them."""
+    if not spec.target_version and (spec.url or not spec.versions):
+        return msgspec.structs.replace(spec, versions=[])
+    named = (each for each in spec.versions if each.version == spec.target_version)
+    chosen = next(named, spec.versions[-1])
+    return msgspec.structs.replace(
+        spec, url=chosen.url, sha256=chosen.sha256, target_version=chosen.version, versions=[chosen]
+    )
+
+
+def task_of(spec: ModelSpec) -> str:
+    """Return what the model is for: as it says, or as its post-processing implies."""
+    return spec.task or (spec.postprocess.task if spec.postprocess else "")
+
+
+def measured(spec: ModelSpec, metric: str) -> float | None:
+    """Return a measure of it as a number; None for one that is missing or no number."""
+    text = next((each.value for each in spec.metrics if each.key == metric), "")
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -10,6 +10,7 @@ import msgspec
 
 from halimede.api.jointinference import CloudWorker, EdgeWorker, JointInferenceServiceSpec
 from halimede.api.podtemplate import PodSpec, PodTemplate
+from halimede.messages.control import WorkerRole
 
 Role = Literal["edge", "cloud"]
 HOSTNAME = "kubernetes.io/hostname"
@@ -44,6 +45,6 @@ def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool
     return bool(pod.node_selector) and all(known.get(k) == v for k, v in pod.node_selector.items())
 
 
-def worker_name(service: str, role: Role, node: str) -> str:
+def worker_name(service: str, role: WorkerRole, node: str) -> str:
     """Return the name of a service's worker on a node: the same on every start."""
     return f"{service}-{role}-{node}"

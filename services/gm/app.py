@@ -13,6 +13,7 @@ from halimede.errors import DisconnectedError, first_error
 from halimede.messages import GmPresence
 from halimede.topics import GM_PRESENCE
 from services.gm.api import Api
+from services.gm.blobs import Blobs
 from services.gm.cluster.port import Cluster, Editor, Memory
 from services.gm.database import StoreError
 from services.gm.engine import Engine
@@ -34,7 +35,7 @@ class GlobalManager:
 
     With a second bus (``quiet``) what nodes say has a connection of its own, so that users' requests, and the broker's
     acknowledgements of what GM says, do not wait behind a flood of it. ``pods``: how workers run in a cluster that runs
-    pods; without, nodes start them.
+    pods; without, nodes start them. ``blobs``: gives files.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class GlobalManager:
         editor: Editor | None = None,
         *,
         quiet: Bus | None = None,
+        blobs: Blobs | None = None,
         pods: PodSettings | None = None,
     ) -> None:
         self._bus = bus
         self._quiet = quiet
+        self._blobs = blobs
         self._cluster = cluster
         self._engine = Engine(bus, cluster, quiet, pods)
         self._upstream = Upstream(bus, cluster, self._engine)
@@ -63,7 +66,7 @@ class GlobalManager:
         engine = self._engine
         self._bus.announce = self._announcement
         # one that was stopped for a while would take the connection of whoever has taken over
-        for bus in filter(None, (self._bus, self._quiet)):
+        for bus in filter(None, (self._bus, self._quiet, self._blobs.bus if self._blobs else None)):
             bus.may_connect = lambda: self._cluster.leads
         self._bus.on_connect(self._connected)
         if self._quiet:
@@ -92,6 +95,8 @@ class GlobalManager:
                             "gm broker watch": self._complain(),
                         }.items():
                             group.create_task(work, name=name)
+                        if self._blobs:
+                            group.create_task(self._blobs.run(), name="gm blobs")
         finally:
             await self._remember()
             log.info("global manager stopped", epoch=self._cluster.epoch)

@@ -48,7 +48,9 @@ class Engine:
         self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
         self.display = Display(out or bus, cluster)
         look = Look(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
-        self.reconciler = Reconciler(cluster, self.index, self.downstream, display=self.display, look=look, pods=pods)
+        self.reconciler = Reconciler(
+            cluster, self.index, self.downstream, display=self.display, look=look, pods=pods, chosen=self._changed
+        )
         self.queue = self.reconciler.queue
         self.syncs = Syncs(
             cluster,
@@ -184,7 +186,7 @@ class Engine:
         entry = None
         if stored is not None:
             try:
-                entry = CONTROLLERS[key.plural].entry(stored.resource)
+                entry = CONTROLLERS[key.plural].entry(stored.resource, stored.status)
             except InvalidFieldError as error:
                 await self._cluster.record("Warning", "Invalid", str(key), str(error))
         concerned = self.index.put(key, entry)

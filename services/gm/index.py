@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from halimede.api import Resource, matches
+from halimede.api.model import PLURAL as MODELS
 from halimede.api.podtemplate import PodSpec
 from halimede.names import Key
 from services.gm.nodes import Nodes
@@ -33,6 +34,10 @@ class Entry:
 
     resource: Resource[Any]
     roles: tuple[Role, ...] = ()
+    #: the one node that it belongs to, whoever needs it
+    owner: str = ""
+    #: whether it chooses among the Models of its namespace: then each of them concerns it
+    selects: bool = False
 
     @property
     def references(self) -> frozenset[Key]:
@@ -55,6 +60,10 @@ class Index:
         self._assigned: dict[str, set[Key]] = {}
         self._users: dict[Key, set[Key]] = {}
         self._wishes: dict[tuple[str, str], set[Key]] = {}
+        self._owned: dict[str, set[Key]] = {}
+        #: by namespace: the Models, and what chooses among them
+        self._models: dict[str, set[Key]] = {}
+        self._choosers: dict[str, set[Key]] = {}
         #: the nodes of each role's pods
         self._scheduled: dict[Key, dict[str, frozenset[str]]] = {}
 
@@ -65,7 +74,12 @@ class Index:
     def put(self, key: Key, entry: Entry | None) -> set[Key]:
         """Take a new, edited or removed (None) resource; return the other resources that this concerns."""
         concerned = set(self._users.get(key, ()))
+        if key.plural == MODELS:
+            concerned |= self._choosers.get(key.namespace, set())
+            _discard(self._models, key.namespace, key)
+        _discard(self._choosers, key.namespace, key)
         if (old := self._entries.pop(key, None)) is not None:
+            _discard(self._owned, old.owner, key)
             for reference in old.references:
                 _discard(self._users, reference, key)
             for role in old.roles:
@@ -78,12 +92,22 @@ class Index:
             self._place(key, {})
             return concerned
         self._entries[key] = entry
+        if key.plural == MODELS:
+            self._models.setdefault(key.namespace, set()).add(key)
+        if entry.selects:
+            self._choosers.setdefault(key.namespace, set()).add(key)
+        if entry.owner:
+            self._owned.setdefault(entry.owner, set()).add(key)
         for reference in entry.references:
             self._users.setdefault(reference, set()).add(key)
         for role in entry.roles:
             self._wishes.setdefault(_wish(role.pod), set()).add(key)
         self._place(key, self._find(key, entry.roles))
         return concerned | entry.references
+
+    def models(self, namespace: str) -> list[Resource[Any]]:
+        """Return the Models of a namespace."""
+        return [self._entries[key].resource for key in sorted(self._models.get(namespace, ()))]
 
     def scheduled(self, key: Key, nodes: Mapping[str, frozenset[str]]) -> set[Key]:
         """Take the nodes of each role's pods; return what this concerns.
@@ -115,8 +139,10 @@ class Index:
         return concerned
 
     def placed(self, key: Key) -> Mapping[str, Roles]:
-        """Return where a resource belongs: a service on the nodes of its roles, others where a service needs them."""
+        """Return where a resource belongs: at its owner's, on the nodes of its roles, or where a service needs it."""
         entry = self._entries.get(key)
+        if entry is not None and entry.owner:
+            return {entry.owner: frozenset()}
         if entry is not None and entry.roles:
             return self._placed.get(key, {})
         return {node: frozenset() for user in self._users.get(key, ()) for node in self._needing(user, key)}
@@ -124,14 +150,16 @@ class Index:
     def belongs(self, key: Key, node: str) -> Roles | None:
         """Return the roles that a resource has on a node; None if it does not belong there."""
         entry = self._entries.get(key)
+        if entry is not None and entry.owner:
+            return frozenset() if node == entry.owner else None
         if entry is not None and entry.roles:
             return self._placed.get(key, {}).get(node)
         needed = any(self._needs(user, key, node) for user in self._users.get(key, ()))
         return frozenset() if needed else None
 
     def assigned(self, node: str) -> Collection[Key]:
-        """Return the services that have a role on a node."""
-        return self._assigned.get(node, ())
+        """Return the services that have a role on a node, and what is its own."""
+        return {*self._assigned.get(node, ()), *self._owned.get(node, ())}
 
     def stranded(self, node: str) -> list[tuple[Key, str]]:
         """Return the services, and the roles of them, that would be on this node and are nowhere now."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from halimede.api import Resource
+from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.gm.cluster.port import Cluster, Stored, utc_now
@@ -16,6 +17,7 @@ from services.gm.index import Entry, Index
 from services.gm.nodes import Nodes
 from services.gm.reports import Reports
 from services.gm.tally import Problem
+from services.gm.workloads import serving
 from services.gm.workloads.objects import secret_names
 from services.gm.workloads.settings import PodSettings
 
@@ -49,12 +51,14 @@ class Look:
             holders &= {node}
         return Observed(
             now=utc_now(),
+            asked=stored.resource,
             status=stored.status,
             placed=placed,
             holders=holders,
             nodes=self._nodes,
             reports=self._reports.of(key),
             references={reference: self._existing(reference) for reference in entry.references},
+            models=tuple(self._index.models(key.namespace)) if entry.selects else (),
             unheld=self._unheld(key, entry) if self._pods else (),
             as_pods=self._pods,
         )
@@ -62,7 +66,10 @@ class Look:
     async def at_pods(self, observed: Observed, entry: Entry, settings: PodSettings) -> Observed:
         """Look at what the cluster has of a service besides, and at the Secrets that it names."""
         key = entry.resource.key
-        wanted = secret_names(entry.resource, observed.references, settings)
+        if key.plural == SERVED:
+            wanted = serving.secret_names(entry.resource)
+        else:
+            wanted = secret_names(entry.resource, observed.references, settings)
         troubles = self.troubles.get(key, ())
         secrets: Mapping[str, dict[str, Any] | None] = {}
         try:

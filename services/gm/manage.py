@@ -12,6 +12,7 @@ from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from services.gm.alone import refuse_a_second
 from services.gm.app import GlobalManager
+from services.gm.blobs import Blobs, most_bytes
 from services.gm.cluster.port import Cluster, Editor
 from services.gm.collection import brief_collections
 from services.gm.page.routes import Page
@@ -34,7 +35,10 @@ class Manage:
         """Run a GM. Raises HalimedeError when another one, with another source of truth, is on the broker."""
         await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", self.broker), cluster.identity)
         quiet = MqttBus(f"{CLIENT_ID}-quiet", self.broker)
-        manager = GlobalManager(MqttBus(CLIENT_ID, self.broker), cluster, editor, quiet=quiet, pods=pods)
+        blobs = Blobs(
+            MqttBus(f"{CLIENT_ID}-blobs", self.broker), self.home / "blobs", most_bytes(in_pod=pods is not None)
+        )
+        manager = GlobalManager(MqttBus(CLIENT_ID, self.broker), cluster, editor, quiet=quiet, blobs=blobs, pods=pods)
         figures, page = manager.figures, Page(manager.feed, page_token(self.home, self.http))
 
         def routes(application: web.Application) -> None:

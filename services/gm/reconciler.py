@@ -7,7 +7,7 @@ second at one resource, however many nodes report.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -64,6 +64,7 @@ class Reconciler:
         display: Display,
         look: Look,
         pods: PodSettings | None,
+        chosen: Callable[[Key], Awaitable[None]],
     ) -> None:
         self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
         #: statuses written
@@ -76,6 +77,8 @@ class Reconciler:
         self._display = display
         self._look = look
         self._pods = pods
+        #: a status names other Models than before: the resource is another one now
+        self._chosen = chosen
         self._next_write: dict[Key, float] = {}
         self._refused: dict[Key, dict[Ref, _Refusal]] = {}
 
@@ -176,16 +179,23 @@ class Reconciler:
         self._next_write[key] = asyncio.get_running_loop().time() + STATUS_SPACING
         return 0.0
 
+    async def _write(self, action: WriteStatus, stored: Stored) -> None:
+        key, status, second = action.key, action.status, action.second
+        now = second or self._cluster.get(key)
+        if now is None or (second is None and now.uid != stored.uid):
+            raise ConflictError(f"{key} is another one by now")
+        before = now.status.chosen if now.status else []
+        await self._cluster.write_status(now, status)
+        self.writes += 1
+        if not second:
+            self._display.queue.add(key)
+            if status.chosen != before:
+                await self._chosen(key)
+
     async def _do(self, action: Action, stored: Stored, work: _Work) -> None:
         match action:
-            case WriteStatus(key, status, second):
-                now = second or self._cluster.get(key)
-                if now is None or (second is None and now.uid != stored.uid):
-                    raise ConflictError(f"{key} is another one by now")
-                await self._cluster.write_status(now, status)
-                self.writes += 1
-                if not second:
-                    self._display.queue.add(key)
+            case WriteStatus():
+                await self._write(action, stored)
             case ClearStatus(key):
                 await self._display.clear(key)
             case Hold():

@@ -33,6 +33,7 @@ NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_late
 def service_status(
     *,
     generation: int,
+    shown: int | None = None,
     shares: Sequence[Share],
     left: Iterable[Report],
     missing: Sequence[Problem],
@@ -43,7 +44,8 @@ def service_status(
 ) -> Status:
     """Return a service's status.
 
-    ``left`` are reports of nodes that no longer belong to it: only their counts matter. ``missing`` are the things
+    ``generation`` is what nodes are sent, ``shown`` what the user knows, where that is another. ``left`` are
+    reports of nodes that no longer belong to it: only their counts matter. ``missing`` are the things
     that it refers to and that are not there. With ``pods`` it is they that run, so many of each role as are
     ``wanted``, and the nodes' reports give the counts alone.
     """
@@ -67,7 +69,7 @@ def service_status(
         metrics=metrics(_task_infos(counting), _task_infos(working)),
         nodes=summaries[:MAX_SHOWN_NODES],
     )
-    return conclude(status, judge(tally, missing), previous, generation, now)
+    return conclude(status, judge(tally, missing), previous, generation if shown is None else shown, now)
 
 
 def conclude(status: Status, verdict: Verdict, previous: Status | None, generation: int, now: str) -> Status:

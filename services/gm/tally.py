@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from halimede.messages import NodeStatus, WorkerReport
+from halimede.messages import ModelInUse, NodeStatus, WorkerReport
 from services.gm.cluster.port import Report
 from services.gm.index import Roles
 from services.gm.nodes import Node
@@ -16,6 +16,10 @@ from services.gm.workloads.pods import PodView
 
 #: what is only on its way from one generation to the next
 UPDATING = "Updating"
+#: roles of which a service stands as long as one worker runs: users get answers of it
+ANSWERING = frozenset({"edge", "serve"})
+#: a worker answers with another model than it was asked to, for the one that it was asked for is no good
+REFUSED = "RolloutFailed"
 #: problems beside the first that a message names
 NAMED = 3
 
@@ -96,7 +100,7 @@ def count_share(share: Share, generation: int, tally: Tally) -> None:
         gone = f"node {share.node} is offline (gone for good: `halimede delete node {share.node}`)"
         tally.offline.append(Problem("NodeOffline", gone))
         if told is not None and told.observed_generation >= generation:
-            tally.edges += any(worker.role == "edge" and worker.phase == "Running" for worker in told.workers)
+            tally.edges += any(w.role in ANSWERING and w.phase == "Running" for w in told.workers)
         return
     if told is None:
         tally.waiting.append(Problem("WaitingForNode", f"node {share.node} has not reported on it yet"))
@@ -107,7 +111,11 @@ def count_share(share: Share, generation: int, tally: Tally) -> None:
         phase = worker.phase if worker else told.phase
         if worker and phase == "Running":
             tally.active += 1
-            tally.edges += role == "edge"
+            tally.edges += role in ANSWERING
+            if worker.model and worker.model.refused:
+                tally.waiting.append(_refusal(role, share.node, worker.model))
+            elif worker.reason == REFUSED:
+                tally.waiting.append(_trouble(role, share.node, worker, told, REFUSED))
         elif phase == "Failed":
             tally.failed.append(_trouble(role, share.node, worker, told, "WorkerFailed"))
         else:
@@ -119,6 +127,15 @@ def count_share(share: Share, generation: int, tally: Tally) -> None:
         # its workers run, but the node could not do all that it was asked: such as an update that failed
         text = f"node {share.node}: {told.message or told.phase}"
         tally.waiting.append(Problem(told.reason or "NodeNotReady", text))
+
+
+def _refusal(role: str, node: str, model: ModelInUse) -> Problem:
+    """Say which model a worker did not take, and why."""
+    kept = model.version or model.digest[:12] or "the one before"
+    why = ": ".join(part for part in (model.reason, model.message) if part) or "it is no good"
+    return Problem(
+        REFUSED, f"{role} worker on node {node} goes on with {kept}: {model.refused[:12]} was not taken: {why}"
+    )
 
 
 def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus, otherwise: str) -> Problem:
@@ -134,7 +151,7 @@ def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Tally
         pods = [view for view in views if view.role == role]
         up = [view for view in pods if view.phase == "Running" and view.ready]
         tally.active += len(up)
-        tally.edges += len(up) if role == "edge" else 0
+        tally.edges += len(up) if role in ANSWERING else 0
         tally.failed += [_pod_trouble(view, "WorkerFailed") for view in pods if view.phase == "Failed"]
         if sum(view.current for view in up) >= number:
             continue

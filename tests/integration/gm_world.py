@@ -13,6 +13,7 @@ import msgspec
 
 from halimede import codec, topics
 from halimede.api import matches, parse, placements
+from halimede.api.inferencemodel import pod, target
 from halimede.api.placement import worker_name
 from halimede.bus import Announcement, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -22,6 +23,8 @@ from halimede.messages import (
     ApiReply,
     ApiRequest,
     Held,
+    ModelFacts,
+    ModelInUse,
     NodeStatus,
     Output,
     Presence,
@@ -36,6 +39,7 @@ from services.gm.cluster.local import LocalCluster
 from tests.simulated import eventually
 
 SERVICES, MODELS, DATASETS = "jointinferenceservices", "models", "datasets"
+SERVED = "inferencemodels"
 
 
 def model(name: str, **spec: Any) -> dict[str, Any]:
@@ -93,6 +97,8 @@ class FakeNode:
         self.tombstones: dict[str, int] = {}
         self.counts: dict[Key, TaskInfo] = {}
         self.overrides: dict[str, WorkerReport] = {}
+        #: what it has found out about Models' files
+        self.facts: dict[Key, ModelFacts] = {}
         self.deaf = 0
         self.reports = True
         self.epoch = 0
@@ -170,6 +176,9 @@ class FakeNode:
     async def _send_report(self, key: Key) -> None:
         uid, generation, body = self.holds[key]
         status = NodeStatus(phase="Ready", uid=uid, observed_generation=generation)
+        status.model = self.facts.get(key)
+        if key.plural == SERVED:
+            status.workers, status.phase = list(self._servers(body)), "Running"
         if key.plural == SERVICES:
             status.workers = list(self._workers(body))
             status.phase = "Running"
@@ -184,6 +193,16 @@ class FakeNode:
             if matches(place.pod, self.name, self.labels):
                 name = worker_name(resource.metadata.name, place.role, self.name)
                 yield self.overrides.get(place.role) or WorkerReport(name=name, role=place.role, phase="Running")
+
+    def _servers(self, body: dict[str, Any]) -> Any:
+        """An InferenceModel's server takes its target version at once, unless the test says otherwise."""
+        resource = parse(body)
+        if matches(pod(resource.spec), self.name, self.labels):
+            version = target(resource.spec)
+            using = ModelInUse(digest="d" * 64, version=version.version if version else "")
+            name, url = worker_name(resource.metadata.name, "serve", self.name), f"http://{self.name}:8501"
+            said = WorkerReport(name=name, role="serve", phase="Running", url=url, model=using)
+            yield self.overrides.get("serve") or said
 
     def _announce(self) -> Announcement:
         self.epoch += 1

@@ -30,6 +30,7 @@ PATHS = {
     "Event": ("/api/v1", "events", True),
     "Deployment": ("/apis/apps/v1", "deployments", True),
     "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers", True),
+    "Ingress": ("/apis/networking.k8s.io/v1", "ingresses", True),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases", True),
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),

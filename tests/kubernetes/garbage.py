@@ -8,7 +8,7 @@ from typing import Any
 from tests.kubernetes.client import Body, Client, RefusedError, path
 
 #: kinds that own or are owned in tests
-DEPENDENTS = ("Deployment", "Service", "HorizontalPodAutoscaler", "Pod", "Secret", "ConfigMap")
+DEPENDENTS = ("Deployment", "Service", "HorizontalPodAutoscaler", "Ingress", "Pod", "Secret", "ConfigMap")
 
 
 async def collect(client: Client, namespace: str) -> int:

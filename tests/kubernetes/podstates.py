@@ -9,12 +9,20 @@ from typing import Any
 Body = dict[str, Any]
 #: what a pod's status becomes, made for one pod
 State = Callable[[Body], Body]
+#: the address of every node
+HOST = "192.0.2.10"
 
 
 def running(pod: Body) -> Body:
     """All containers run and are ready."""
     ready = _containers(pod, {"running": {"startedAt": _now()}}, ready=True)
-    return {"phase": "Running", "startTime": _now(), "conditions": _conditions(ready=True), "containerStatuses": ready}
+    return {
+        "phase": "Running",
+        "startTime": _now(),
+        "hostIP": HOST,
+        "conditions": _conditions(ready=True),
+        "containerStatuses": ready,
+    }
 
 
 def unready(pod: Body) -> Body:

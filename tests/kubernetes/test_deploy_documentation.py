@@ -174,7 +174,7 @@ def test_an_overlay_of_ones_own_gives_the_broker_another_address(tmp_path: Path)
     assert found["Service", "halimede-broker"]["spec"]["type"] == "LoadBalancer"
     (told,) = (body["data"] for body in found.values() if body.get("data", {}).keys() >= {"node-broker"})
     outside, inside = "mqtts://broker.example.com:8883", "mqtts://halimede-broker.halimede.svc:8883"
-    assert told == {"broker": inside, "node-broker": outside, "worker-broker": outside}
+    assert told == {"broker": inside, "node-broker": outside, "worker-broker": outside, "fetch-allow": "private"}
 
 
 async def test_the_site_of_a_place(tmp_path: Path) -> None:

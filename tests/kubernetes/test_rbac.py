@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from halimede.api.inferencemodel import KUBEEDGE
 from halimede.names import Key
 from tests.integration.gm_world import DATASETS, MODELS, SERVICES, dataset, model
+from tests.integration.inference_models import PLURAL as SERVED
+from tests.integration.inference_models import inference_model
 from tests.kubernetes.apiserver import Api, User, on_double
 from tests.kubernetes.test_joint_inference_groups import neptune
 from tests.kubernetes.world import PATIENCE, World, gm_rules, world
@@ -19,11 +22,13 @@ from tests.simulated import eventually
 
 CLOUD, NETWORK = "helmet-deployment-cloud", "helmet-cloud"
 HPA = f"hpa-{CLOUD}"
-MADE = {"Deployment": CLOUD, "Service": NETWORK, "HorizontalPodAutoscaler": HPA}
+MADE = {"Deployment": CLOUD, "Service": NETWORK, "HorizontalPodAutoscaler": HPA, "Ingress": "faces"}
 #: asked of no request's own, but by an admission plugin about requests that name an owner
 BY_PLUGIN = {
     ("sedna.io", "jointinferenceservices/finalizers", "update"),
     ("neptune.io", "jointinferenceservices/finalizers", "update"),
+    ("sedna.io", "inferencemodels/finalizers", "update"),
+    ("ai.kubeedge.io", "inferencemodels/finalizers", "update"),
 }
 Right = tuple[str, str, str]
 
@@ -54,7 +59,11 @@ async def whole_life(w: World, user: User) -> None:
             small = model("small", url="s3://bucket/small.onnx", credentialName="s3")
             body = w.service(dataset={"name": "frames"})
             body["spec"]["cloudWorker"]["hpa"] = {"minReplicas": 1, "maxReplicas": 3}
-            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"))
+            exposed = inference_model(ingress={"host": "faces.example"})
+            other = {**inference_model("other"), "apiVersion": KUBEEDGE}
+            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"), exposed, other)
+            await w.reaches("Running", name="faces", plural=SERVED)
+            await w.reaches("Running", name="other", plural=SERVED, version=KUBEEDGE)
             await w.reaches("Running")
             await w.reaches("Running", name="seed", version="neptune.io/v1alpha1")
             await w.reaches("Ready", name="small", plural=MODELS)
@@ -66,6 +75,8 @@ async def whole_life(w: World, user: User) -> None:
             await w.apply(body)
             await w.reaches("Running", generation=2)
             await eventually(lambda: _gone(w, "HorizontalPodAutoscaler", HPA), PATIENCE)
+            await w.apply(inference_model())
+            await eventually(lambda: _gone(w, "Ingress", "faces"), PATIENCE)
             await w.delete()
             await eventually(lambda: _without_service(w), PATIENCE)
             await eventually(lambda: Key(SERVICES, w.namespace, "helmet") not in edge.holds, PATIENCE)

@@ -41,6 +41,9 @@ EDGE, NODE = "node-role.kubernetes.io/edge", "halimede.io/node"
 CAMERAS = ("cam0", "cam1")
 LOOPBACK = "127.0.0.1"
 
+#: the addresses of the nodes of such a cluster, where its models are
+SANDBOXES = "198.18.0.0/15"
+
 
 @dataclass
 class Whole:
@@ -154,7 +157,7 @@ class Whole:
         with (self.home / f"{identity}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *dies_with_us(), *command, cwd=ROOT, stdout=log, stderr=log,
-                env={**os.environ, "HALIMEDE_PODS_BROKER": self.broker},
+                env={**os.environ, "HALIMEDE_PODS_BROKER": self.broker, "HALIMEDE_PODS_FETCH_ALLOW": SANDBOXES},
             )  # fmt: skip
         self.gms.append(Gm(identity, process, Path(log.name)))
         return self.gms[-1]
@@ -278,7 +281,7 @@ async def nodes(made: Whole, site: Site) -> AsyncIterator[None]:
     api, namespace = made.api, made.namespace
     for secret in secrets_of(site, made.home / "site", namespace=namespace, workers_in=[namespace]):
         await api.client.create("Secret", namespace, secret)
-    addresses = {"metadata": {"name": "halimede"}, "data": {"node-broker": made.broker}}
+    addresses = {"metadata": {"name": "halimede"}, "data": {"node-broker": made.broker, "fetch-allow": SANDBOXES}}
     await api.client.create("ConfigMap", namespace, addresses)
     async with AsyncExitStack() as stack:
         for name in (*made.edges, made.cloud):

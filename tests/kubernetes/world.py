@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,20 @@ from tests.kubernetes.player import Player
 from tests.simulated import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-PLURALS = {"Model": "models", "Dataset": "datasets", "JointInferenceService": SERVICES}
+PLURALS = {
+    "Model": "models", "Dataset": "datasets", "JointInferenceService": SERVICES, "InferenceModel": "inferencemodels",
+}  # fmt: skip
 PATIENCE = 30.0
 
 
 def documents(path: Path) -> list[Body]:
     """The documents of a YAML file as the API server reads it."""
+    return deepcopy(_documents(path))
+
+
+@cache
+def _documents(path: Path) -> list[Body]:
+    """Reading our definitions takes a second: some tests do it for dozens of servers."""
     return [body for body in YAML(typ="safe").load_all(path.read_text()) if body]
 
 

@@ -53,12 +53,14 @@ class Observed:
 
     Attributes:
         now: the time, to be shown.
+        asked: the resource as its user wrote it; None: as it is planned for.
         status: as last written.
         placed: the nodes where it belongs, with its roles there.
         holders: nodes that may hold it.
         nodes: what is known of nodes; a name that is missing was never seen.
         reports: the last report of each node on this uid.
         references: what it names; None: missing, or on its way out.
+        models: where it chooses among them, the Models of its namespace.
         unheld: it or what it names, where a deletion would not wait for the nodes yet.
         as_pods: whether the cluster runs workers as pods; nodes' local controllers then only prepare and count.
         pods: what there is of a service then.
@@ -66,12 +68,14 @@ class Observed:
     """
 
     now: str = ""
+    asked: Resource[Any] | None = None
     status: Status | None = None
     placed: Mapping[str, Roles] = field(default_factory=dict)
     holders: frozenset[str] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     references: Mapping[Key, Resource[Any] | None] = field(default_factory=dict)
+    models: tuple[Resource[Any], ...] = ()
     unheld: tuple[Stored, ...] = ()
     as_pods: bool = False
     pods: Pods | None = None
@@ -85,8 +89,11 @@ class Observed:
 class Controller(Protocol):
     """One kind's rules. All methods are pure."""
 
-    def entry(self, resource: Resource[Any]) -> Entry:
-        """Return the resource in the form that nodes understand, with its roles and references."""
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:
+        """Return the resource in the form that nodes understand, with its roles and references.
+
+        ``status`` is as last written: what GM has chosen for it stands there.
+        """
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Say who shall hold what, of the nodes in ``placed`` and ``holders``."""
@@ -170,6 +177,7 @@ def _timeless(status: Status) -> tuple[object, ...]:
     return (
         status.phase, status.observed_generation, conditions, status.start_time, status.active, status.failed,
         status.metrics, status.nodes, status.model, status.dataset, status.url, status.serving_version, status.versions,
+        status.chosen,
     )  # fmt: skip
 
 

@@ -6,8 +6,10 @@ a misspelt model name costs no running worker. The seed's neptune.io form is tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from halimede.api import Resource, parse
 from halimede.api.base import NEPTUNE
@@ -15,30 +17,35 @@ from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.jointinference import PLURAL, JointInferenceServiceSpec
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.neptune import native, to_sedna
-from halimede.api.placement import matches, placements
+from halimede.api.placement import placements
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.controllers.actions import Delivery, Keep, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.controllers.dataset import has
+from services.gm.controllers.placing import nowhere, unplaced
 from services.gm.index import Entry, Role
+from services.gm.selection import choices, selectors, settled
 from services.gm.status import service_status
 from services.gm.tally import Problem, Share
-from services.gm.workloads.objects import Built, build, replicas
+from services.gm.workloads.objects import Built, build, replicas, unchosen
 from services.gm.workloads.pods import read_pods
 
 MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
+#: where a role's pod is described
+FIELD = "spec.{role}Worker.template.spec"
 
 
 @register(PLURAL)
 class JointInferenceController:
     """The rules of joint inference services."""
 
-    def entry(self, resource: Resource[Any]) -> Entry:
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:
         """Translate if need be; the edge role needs its model and the dataset, the cloud role its model."""
         resource = parse(to_sedna(resource)) if resource.kind.api_version == NEPTUNE else native(resource)
-        return Entry(resource, _roles(resource))
+        made = settled(resource, status)
+        return Entry(made, _roles(made), selects=bool(selectors(resource)))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send each node what its roles name, then the service."""
@@ -51,6 +58,7 @@ class JointInferenceController:
                     complete = False
                 elif reference.plural != DATASETS or has(found, node):
                     yield Send(node, found)
+            complete = complete and not names & selectors(desired).keys()
             yield Send(node, desired) if complete else Keep(node, desired.key, desired.metadata.uid)
         yield from forget(desired, observed)
 
@@ -72,12 +80,14 @@ class JointInferenceController:
             missing = list(_missing(desired, observed))
         else:
             workers = observed.pods.workers
-            missing = [*observed.pods.troubles, *built.problems, *_nowhere(desired, observed)]
+            missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed, FIELD)]
             # pods are measured by what there shall be: what is just being written is not in the cluster's memory yet
             shall = {ref: {**workers.objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
             pods, wanted = read_pods({**workers.objects, **shall}, workers.pods), replicas(built, workers.objects)
-        return service_status(
+        asked = observed.asked or desired
+        status = service_status(
             generation=desired.metadata.generation,
+            shown=asked.metadata.generation,
             shares=shares,
             left=left,
             missing=missing,
@@ -86,6 +96,8 @@ class JointInferenceController:
             pods=pods,
             wanted=wanted,
         )
+        before = observed.status.chosen if observed.status else []
+        return msgspec.structs.replace(status, chosen=choices(asked, observed.models, before))
 
 
 def _roles(resource: Resource[JointInferenceServiceSpec]) -> tuple[Role, ...]:
@@ -93,45 +105,17 @@ def _roles(resource: Resource[JointInferenceServiceSpec]) -> tuple[Role, ...]:
     data = (Key(DATASETS, namespace, dataset.name),) if dataset else ()
     roles = []
     for place in placements(resource.spec):
-        model = Key(MODELS, namespace, place.worker.model.name)
-        roles.append(Role(place.role, place.pod, (model, *data) if place.role == "edge" else (model,)))
+        name = place.worker.model.name  # none yet where it is to be chosen
+        model = (Key(MODELS, namespace, name),) if name else ()
+        roles.append(Role(place.role, place.pod, (*model, *data) if place.role == "edge" else model))
     return tuple(roles)
 
 
 def _missing(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
     """Name what the service refers to and is not there: it heals when that appears."""
     roles = _roles(desired)
+    yield from unchosen(desired)
     for reference in dict.fromkeys(key for role in roles for key in role.references):
         if observed.references.get(reference) is None:
             yield Problem(MISSING[reference.plural], f"{reference} does not exist: apply it")
-    placed = {name for names in observed.placed.values() for name in names}
-    for role in roles:
-        field = f"spec.{role.name}Worker.template.spec"
-        if role.pod.node_name:
-            if role.pod.node_name not in observed.nodes:
-                yield Problem("NodeNotFound", f"{field}.nodeName: node {role.pod.node_name} has never been seen")
-            elif observed.nodes[role.pod.node_name].drained:
-                yield _drained(f"{field}.nodeName", [role.pod.node_name])
-        elif not role.pod.node_selector:
-            yield Problem("NoNode", f"{field} gives neither nodeName nor nodeSelector")
-        elif role.name not in placed:
-            wanted = ", ".join(f"{k}={v}" for k, v in sorted(role.pod.node_selector.items()))
-            away = (node for node in observed.nodes.values() if node.drained)
-            if drained := [node.name for node in away if matches(role.pod, node.name, node.labels)]:
-                yield _drained(f"{field}.nodeSelector", drained)
-            else:
-                yield Problem("NoNode", f"{field}.nodeSelector: no node has {wanted}")
-
-
-def _nowhere(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
-    """Say which node a role names that there is not; where a selector leads, the cluster's scheduler says."""
-    for role in _roles(desired):
-        if role.pod.node_name and role.pod.node_name not in observed.nodes:
-            field = f"spec.{role.name}Worker.template.spec.nodeName"
-            yield Problem("NodeNotFound", f"{field}: there is no node {role.pod.node_name}")
-
-
-def _drained(field: str, nodes: Sequence[str]) -> Problem:
-    """Say that only drained nodes are left for a role: it heals when one of them is given back."""
-    first, more = min(nodes), f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
-    return Problem("NodeDrained", f"{field}: node {first} is drained{more}: `halimede uncordon {first}` gives it back")
+    yield from unplaced(roles, observed, FIELD)

@@ -1,28 +1,42 @@
-"""Models go where a service needs them, and leave with the last one. Ready means: every such node has the file."""
+"""Models go where a service needs them, and leave with the last one. Ready means: every such node has the file.
+
+Nodes are sent the version in force, as if there were no other. What they find out about its file is passed on where
+they agree; the versions that all of them have had are remembered, so that one can go back to them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from halimede.api import Resource
-from halimede.api.model import PLURAL
-from halimede.messages import NodeSummary, Status
+import msgspec
+
+from halimede.api import Resource, parse
+from halimede.api.model import PLURAL, ModelSpec, in_force
+from halimede.errors import hide_secrets
+from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
+from services.gm.controllers.versions import remembered
 from services.gm.index import Entry
 from services.gm.status import MAX_SHOWN_NODES, conclude
 from services.gm.tally import Verdict
 from services.gm.workloads.objects import Built
+
+#: parts in which progress is shown: each is a write of the status
+PROGRESS_STEP = 5
 
 
 @register(PLURAL)
 class ModelController:
     """The rules of models."""
 
-    def entry(self, resource: Resource[Any]) -> Entry:
-        """A model names nothing."""
-        return Entry(resource)
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:  # noqa: ARG002
+        """A model names nothing; of its versions nodes see the one in force."""
+        spec: ModelSpec = resource.spec
+        if not spec.versions:
+            return Entry(resource)
+        return Entry(parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))}))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to all nodes that need it."""
@@ -37,35 +51,86 @@ class ModelController:
         """Sum up the nodes that need it; pods fetch it themselves where there is no local controller."""
         generation = desired.metadata.generation
         summaries, verdicts = [], []
-        uncontrolled = {node for node in observed.placed if observed.as_pods and not _controlled(node, observed)}
+        uncontrolled = {node for node in observed.placed if observed.as_pods and not controlled(node, observed)}
         for node in sorted(observed.placed.keys() - uncontrolled):
-            summary, verdict = _on_node(node, generation, observed)
+            summary, verdict = on_node(node, generation, observed)
             summaries.append(summary)
             verdicts.append(verdict)
         ready = sum(v.phase == "Ready" for v in verdicts)
         failed = [v for v in verdicts if v.phase == "Failed"]
         waiting = [v for v in verdicts if v.phase == "Pending"]
+        facts = _facts(desired, observed)
         if not verdicts and uncontrolled:
             verdict = Verdict("Ready", "FetchedByPods", "no node that needs it has a local controller: pods fetch it")
         elif not verdicts:
             verdict = Verdict("Unused", "NotNeeded", "no service that runs on a known node names it")
         elif failed or waiting:
             verdict = (failed or waiting)[0]
+        elif len({each.digest for each in facts}) > 1:
+            text = f"the {len(verdicts)} nodes have not all the same content: give spec.sha256, or another url for it"
+            verdict = Verdict("Ready", "ContentDiffers", text)
         else:
             verdict = Verdict("Ready", "OnAllNodes", f"{ready} of {len(verdicts)} nodes have it")
         # those in trouble first, should the list be cut
         summaries.sort(key=lambda s: s.phase == "Ready")
         status = Status(active=ready, failed=len(failed), nodes=summaries[:MAX_SHOWN_NODES])
+        status = _described(status, desired, observed, facts, served=verdict.phase == "Ready" and bool(verdicts))
         return conclude(status, verdict, observed.status, generation, observed.now)
 
 
-def _controlled(node: str, observed: Observed) -> bool:
+def _described(
+    status: Status, desired: Resource[Any], observed: Observed, facts: Sequence[ModelFacts], *, served: bool
+) -> Status:
+    """Add what is known of the model itself: its measures, its content, the versions up to now."""
+    before, spec = observed.status, desired.spec
+    agreed = facts[0] if len({each.digest for each in facts}) == 1 else None
+    if agreed is None and before and not facts and before.observed_generation >= desired.metadata.generation:
+        agreed = before.model  # no node needs it just now: it is the same content still
+    versions = before.versions if before else []
+    if served and (agreed or spec.sha256):
+        digest = agreed.digest if agreed else spec.sha256
+        url, since = hide_secrets(spec.url), agreed.since if agreed and agreed.since else observed.now
+        version = spec.target_version or digest[:12]
+        versions = remembered(versions, ServedVersion(version=version, url=url, digest=digest, since=since))
+    changed = before is None or agreed != before.model
+    return msgspec.structs.replace(
+        status,
+        metrics=_metrics(desired, before),
+        model=agreed,
+        versions=versions,
+        update_time=observed.now if changed or before is None else before.update_time,
+    )
+
+
+def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
+    """Return the user's measures, and those that something else has put into the status of this very generation."""
+    own = {each.key: Metric(key=each.key, value=each.value) for each in desired.spec.metrics}
+    if before and before.observed_generation == desired.metadata.generation:
+        own = {metric.key: metric for metric in before.metrics} | own
+    return list(own.values())
+
+
+def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
+    """Return what the nodes that have the model found out about its content, by node."""
+    generation, found = desired.metadata.generation, []
+    for node in sorted(observed.placed):
+        report = observed.reports.get(node)
+        if report is None or not report.live or report.status.observed_generation < generation:
+            continue
+        told = report.status
+        if told.phase in {"Ready", "Running"} and told.model and told.model.digest:
+            found.append(told.model)
+    return found
+
+
+def controlled(node: str, observed: Observed) -> bool:
     """Whether there is somebody on a node who could bring a model ahead of time."""
     known = observed.nodes.get(node)
     return known is not None and known.controlled
 
 
-def _on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Verdict]:
+def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Verdict]:
+    """Say how a Model or Dataset stands on one node."""
     report = observed.reports.get(node)
     online = observed.online(node)
     if report is None or not report.live or report.status.observed_generation < generation:
@@ -74,7 +139,19 @@ def _on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummar
         summary = NodeSummary(node=node, online=online, phase="Pending", reason=reason)
         return summary, Verdict("Pending", reason, message)
     told = report.status
-    summary = NodeSummary(node=node, online=online, phase=told.phase, reason=told.reason, message=told.message)
+    text = ": ".join(part for part in (told.message, _progress(told.model)) if part) if online else told.message
+    summary = NodeSummary(node=node, online=online, phase=told.phase, reason=told.reason, message=text)
     phase = {"Running": "Ready"}.get(told.phase, told.phase)
-    message = f"node {node}: {told.message}" if told.message else f"node {node}"
+    message = f"node {node}: {text}" if text else f"node {node}"
     return summary, Verdict(phase, told.reason or told.phase, message)
+
+
+def _progress(facts: ModelFacts | None) -> str:
+    """Return how far a download is, coarsely: whoever wants it finer asks the node's metrics."""
+    if facts is None or not facts.done:
+        return ""
+    rate = f"at about {float(f'{facts.rate:.1g}') / 1e6:g} MB/s" if facts.rate else "waiting"
+    if not facts.size:
+        return f"{float(f'{facts.done:.1g}') / 1e6:g} MB are here, {rate}"
+    share = min(100, 100 * facts.done // facts.size) // PROGRESS_STEP * PROGRESS_STEP
+    return f"{share} % of {facts.size / 1e6:.4g} MB are here, {rate}"

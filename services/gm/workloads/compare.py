@@ -22,7 +22,7 @@ KEPT: Mapping[str, frozenset[str]] = {
     "": frozenset({"spec"}),
     "spec": frozenset({
         "template", "scaleTargetRef", "minReplicas", "maxReplicas", "metrics", "ports", "selector", "replicas",
-        "containers", "initContainers", "volumes", "nodeName", "nodeSelector", "imagePullSecrets",
+        "containers", "initContainers", "volumes", "nodeName", "nodeSelector", "imagePullSecrets", "rules", "tls",
     }),
     "template": frozenset({"metadata", "spec"}),
     "containers": frozenset({

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from halimede.api import Resource
+import msgspec
+
 from halimede.api.model import ModelSpec
 from services.gm.workloads.identity import Body
 from services.gm.workloads.pods import FETCH
@@ -35,6 +36,8 @@ CONFINED: Body = {
 FETCHER_USER = 10001
 #: a download goes through memory in blocks, however large it is. Namespaces with a quota take no pod without these
 FETCHER_RESOURCES: Body = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
+#: how the names of archives end
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
 ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 
 
@@ -54,21 +57,31 @@ def host_file(url: str) -> str | None:
     return path if path.startswith("/") else None
 
 
-def needs_secret(model: Resource[ModelSpec]) -> str:
+def needs_secret(spec: ModelSpec) -> str:
     """Return the Secret that is needed to download a model, empty for none."""
-    return model.spec.credential_name if model.spec.url.startswith("s3://") else ""
+    return spec.credential_name if spec.url.startswith("s3://") else ""
 
 
 def deliver(
-    model: Resource[ModelSpec], worker: Mapping[str, Any], secret: Mapping[str, Any] | None, settings: PodSettings
+    spec: ModelSpec,
+    worker: Mapping[str, Any],
+    secret: Mapping[str, Any] | None,
+    settings: PodSettings,
+    *,
+    unpack: bool = False,
 ) -> Delivery:
-    """Return how ``model`` gets to the container ``worker``. ``secret`` is the metadata of what ``needs_secret``."""
-    spec = model.spec
+    """Return how a model gets to the container ``worker``. ``secret`` is the metadata of what ``needs_secret``.
+
+    ``unpack``: an archive becomes the folder that is in it. One of the node is brought as others are, then.
+    """
     if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
         return Delivery(spec.url)
     if path := host_file(spec.url):
-        return _mounted(spec, posixpath.normpath("/" + path.lstrip("/")), settings)
-    return _downloaded(spec, secret or {}, settings)
+        path = posixpath.normpath("/" + path.lstrip("/"))
+        if unpack and path.endswith(ARCHIVES):
+            return _unpacked(spec, path, settings)
+        return _mounted(spec, path, settings)
+    return _downloaded(spec, secret or {}, settings, unpack=unpack)
 
 
 def mounted(path: str, volume: str) -> tuple[Body, Body]:
@@ -91,7 +104,15 @@ def _mounted(spec: ModelSpec, path: str, settings: PodSettings) -> Delivery:
     return Delivery(here, (init,), (volume,), (mount,))
 
 
-def _downloaded(spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings) -> Delivery:
+def _unpacked(spec: ModelSpec, path: str, settings: PodSettings) -> Delivery:
+    """Unpack an archive of the node into the pod."""
+    volume, mount = mounted(posixpath.dirname(path), "halimede-model")
+    made = _downloaded(msgspec.structs.replace(spec, url=DATA + path), {}, settings, unpack=True)
+    init = {**made.init[0], "volumeMounts": [*made.init[0]["volumeMounts"], mount]}
+    return Delivery(made.url, (init,), (*made.volumes, volume), made.mounts)
+
+
+def _downloaded(spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings, *, unpack: bool) -> Delivery:
     to = _download_path(spec.url)
     cache: Body = {"name": "halimede-cache"}
     at: Body = {"name": "halimede-cache", "mountPath": CACHE}
@@ -101,6 +122,8 @@ def _downloaded(spec: ModelSpec, secret: Mapping[str, Any], settings: PodSetting
     else:
         cache["emptyDir"] = {}
     args = ["--url", spec.url, *_sha256(spec), "--cache", CACHE, "--out", to]
+    args += ["--unpack"] if unpack else []
+    args += ["--allow", ",".join(settings.fetch_allow)] if settings.fetch_allow else []
     down: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []
     init = _fetcher(args, env, [down, at], settings)

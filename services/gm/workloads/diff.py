@@ -24,6 +24,7 @@ from services.gm.workloads.wishes import Ensure, Remove
 WHOLE: Mapping[str, tuple[str, ...]] = {
     "Deployment": ("template",),
     "Service": ("selector", "ports"),
+    "Ingress": ("ingressClassName", "rules", "tls"),
     "HorizontalPodAutoscaler": ("scaleTargetRef", "minReplicas", "maxReplicas", "metrics", "behavior"),
 }
 #: written into templates by `kubectl rollout restart`: removing it would start all pods again
@@ -33,12 +34,13 @@ FOREIGN = "kubectl.kubernetes.io/"
 def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:
     """Yield what is to be written and removed. What is being deleted is waited for.
 
-    All that we make and may come to want no more are autoscalers. Another object that names the service as its owner,
-    such as a copy of ours that somebody made by hand, is his own: GM may not delete it, and its service goes on.
+    All that we make and may come to want no more are autoscalers and ingresses. Another object that names the service
+    as its owner, such as a copy of ours that somebody made by hand, is his own: GM may not delete it, and its service
+    goes on.
     """
     wanted = {Ref.of(body): body for body in built.objects}
     for ref, body in existing.items():
-        if ref not in wanted and not _leaving(body) and _is_unkept_autoscaler(ref, body, built, service_uid):
+        if ref not in wanted and not _leaving(body) and _is_unkept(ref, body, built, service_uid):
             yield Remove(ref, body["metadata"]["uid"])
     for ref, body in wanted.items():
         there = existing.get(ref)
@@ -81,9 +83,11 @@ def _leaving(body: Mapping[str, Any]) -> bool:
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
-def _is_unkept_autoscaler(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
-    """Whether it is an autoscaler that we have made for a role of which nothing is kept."""
-    if ref.kind != "HorizontalPodAutoscaler" or not owned_by(body, service_uid):
+def _is_unkept(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
+    """Whether it is an autoscaler or ingress that we have made for a role of which nothing is kept."""
+    if ref.kind not in {"HorizontalPodAutoscaler", "Ingress"} or not owned_by(body, service_uid):
         return False
     owners = {owner["name"] for owner in body["metadata"]["ownerReferences"] if owner.get("uid") == service_uid}
+    if ref.kind == "Ingress":
+        return "serve" not in built.kept and ref.name in owners
     return any(ref.name == autoscaler_name(name, role) for name in owners for role in ROLES if role not in built.kept)

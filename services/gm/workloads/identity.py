@@ -17,14 +17,19 @@ from halimede.api import Resource
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import ORIGIN
 
-Role = Literal["edge", "cloud"]
-ROLES: tuple[Role, Role] = ("edge", "cloud")
+Role = Literal["edge", "cloud", "serve"]
+#: of a joint inference service, and of all that have workers
+PAIR: tuple[Role, ...] = ("edge", "cloud")
+ROLES: tuple[Role, ...] = (*PAIR, "serve")
 Body = dict[str, Any]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "halimede"
 NAME = "jointinferenceservice.sedna.io/name"
 UID = "jointinferenceservice.sedna.io/uid"
+#: the same of an InferenceModel
+MODEL_NAME = "inferencemodel.sedna.io/name"
+MODEL_UID = "inferencemodel.sedna.io/uid"
 WORKER_TYPE = "jointinferenceservice.sedna.io/worker-type"
 APP = "app.sedna.io"
 #: label of pods: which template they were made from
@@ -32,7 +37,7 @@ TEMPLATE = "halimede.io/template"
 #: annotation of objects: which wish they hold
 DIGEST = "halimede.io/digest"
 #: labels of pods that are ours to set, whatever a template says
-OURS = frozenset({MANAGED_BY, NAME, UID, WORKER_TYPE, APP, TEMPLATE})
+OURS = frozenset({MANAGED_BY, NAME, UID, MODEL_NAME, MODEL_UID, WORKER_TYPE, APP, TEMPLATE})
 
 #: of a service: it begins the name of a Service
 name_pattern = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -56,6 +61,9 @@ def network_name(service: str) -> str:
 def labels(service: Resource[Any], role: Role) -> dict[str, str]:
     """Return the labels of a role's objects and pods."""
     name = service.metadata.name
+    if role == "serve":
+        uid = service.metadata.uid
+        return {MANAGED_BY: MANAGER, MODEL_NAME: name, MODEL_UID: uid, WORKER_TYPE: role, APP: name}
     return {
         MANAGED_BY: MANAGER,
         NAME: name,
@@ -68,13 +76,13 @@ def labels(service: Resource[Any], role: Role) -> dict[str, str]:
 def selector(service: Resource[Any], role: Role) -> dict[str, str]:
     """Return by which labels a role's pods are found: none that an edit changes."""
     known = labels(service, role)
-    return {name: known[name] for name in (APP, UID)}
+    return {name: known[name] for name in (APP, UID, MODEL_UID) if name in known}
 
 
 def owner(service: Resource[Any]) -> Body:
     """Return the reference to the service as the API server knows it: under the group in which it was written."""
     return {
-        "apiVersion": NEPTUNE if translated(service) else service.kind.api_version,
+        "apiVersion": service.metadata.annotations.get(ORIGIN) or service.kind.api_version,
         "kind": service.kind.kind,
         "name": service.metadata.name,
         "uid": service.metadata.uid,

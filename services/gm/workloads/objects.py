@@ -19,16 +19,22 @@ from halimede.api.placement import Placement
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
 from services.gm.cluster.port import Ref
+from services.gm.selection import described, selectors
 from services.gm.tally import Problem
 from services.gm.workloads import identity
 from services.gm.workloads.delivery import deliver, host_file, needs_secret
-from services.gm.workloads.identity import DIGEST, ROLES, WORKER_TYPE, Body, Role
+from services.gm.workloads.identity import DIGEST, PAIR, WORKER_TYPE, Body, Role
 from services.gm.workloads.policy import check_host_path, check_template
 from services.gm.workloads.settings import PodSettings
 from services.gm.workloads.template import BIG_MODEL_PORT, check_mounts, pod_template
 
 References = Mapping[Key, Resource[Any] | None]
-VERSIONS = {"Deployment": "apps/v1", "Service": "v1", "HorizontalPodAutoscaler": "autoscaling/v2"}
+VERSIONS = {
+    "Deployment": "apps/v1",
+    "Service": "v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "Ingress": "networking.k8s.io/v1",
+}
 AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
 
 
@@ -51,8 +57,8 @@ def build(
 
     ``references`` and ``secrets`` hold what it names, None for what is not there; of a Secret, the metadata.
     """
-    if problem := _check_name(service.metadata.name):
-        return Built(kept=frozenset(ROLES), problems=(problem,))
+    if problem := check_service_name(service.metadata.name):
+        return Built(kept=frozenset(PAIR), problems=(problem,))
     objects: list[Body] = [_network(service)]
     kept: set[Role] = set()
     problems: list[Problem] = []
@@ -63,7 +69,15 @@ def build(
             problems += found
         else:
             objects += _role(service, place, references, secrets, settings)
-    return Built(tuple(map(_signed, objects)), frozenset(kept), tuple(problems))
+    return Built(tuple(map(signed, objects)), frozenset(kept), tuple(problems))
+
+
+def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iterator[Problem]:
+    """Yield the roles (all, if none is named) for which no Model was found: it heals when one appears that fits."""
+    for role, selector in selectors(service).items():
+        if not roles or role in roles:
+            text = f"no Model of namespace {service.metadata.namespace} has {described(selector)}: apply one"
+            yield Problem("ModelNotFound", f"spec.{role}Worker.model.selector: {text}")
 
 
 def secret_names(service: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
@@ -94,8 +108,8 @@ def _role(
 ) -> Iterator[Body]:
     model = references[_model_key(service, place)]
     assert model is not None  # noqa: S101  # _problems has looked
-    secret = secrets.get(needs_secret(model))
-    delivery = deliver(model, place.worker.template["spec"]["containers"][0], secret, settings)
+    secret = secrets.get(needs_secret(model.spec))
+    delivery = deliver(model.spec, place.worker.template["spec"]["containers"][0], secret, settings)
     spec: Body = {
         # Deployments keep ten old templates: one is enough to look at
         "revisionHistoryLimit": 1,
@@ -105,23 +119,24 @@ def _role(
     if place.worker.hpa is None:
         spec["replicas"] = 1
     name = identity.deployment_name(service.metadata.name, place.role)
-    yield _object(service, place.role, "Deployment", name, spec)
+    yield made(service, place.role, "Deployment", name, spec)
     if place.worker.hpa is not None:
         target = {"apiVersion": VERSIONS["Deployment"], "kind": "Deployment", "name": name}
         scaled = {field: place.worker.hpa[field] for field in AUTOSCALED if place.worker.hpa.get(field) is not None}
         name = identity.autoscaler_name(service.metadata.name, place.role)
         spec = {"scaleTargetRef": target, **scaled}
-        yield _object(service, place.role, "HorizontalPodAutoscaler", name, spec)
+        yield made(service, place.role, "HorizontalPodAutoscaler", name, spec)
 
 
 def _network(service: Resource[Any]) -> Body:
     """Return the Service by which Sedna's own scripts find the cloud workers; ours meet on the bus."""
     port = {"name": "big-model", "port": BIG_MODEL_PORT, "targetPort": BIG_MODEL_PORT, "protocol": "TCP"}
     spec = {"selector": identity.selector(service, "cloud"), "ports": [port]}
-    return _object(service, "cloud", "Service", identity.network_name(service.metadata.name), spec)
+    return made(service, "cloud", "Service", identity.network_name(service.metadata.name), spec)
 
 
-def _object(service: Resource[Any], role: Role, kind: str, name: str, spec: Body) -> Body:
+def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body) -> Body:
+    """Return an object of a service."""
     metadata = {
         "name": name,
         "namespace": service.metadata.namespace,
@@ -131,7 +146,7 @@ def _object(service: Resource[Any], role: Role, kind: str, name: str, spec: Body
     return {"apiVersion": VERSIONS[kind], "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _signed(body: Body) -> Body:
+def signed(body: Body) -> Body:
     """Add the mark of what the object shall hold: where it differs, everything is written anew."""
     metadata = {**body["metadata"], "annotations": {DIGEST: identity.digest(body)}}
     return {**body, "metadata": metadata}
@@ -146,7 +161,9 @@ def _problems(
 ) -> Iterator[Problem]:
     at = f"spec.{place.role}Worker"
     model = references.get(_model_key(service, place))
-    if model is None:
+    if place.worker.model.selector:
+        yield from unchosen(service, place.role)
+    elif model is None:
         yield _missing("ModelNotFound", f"{at}.model.name", _model_key(service, place))
     elif path := host_file(model.spec.url):
         field = f"{at}.model.name: Model {model.metadata.name}: spec.url"
@@ -166,7 +183,7 @@ def _problems(
     table = settings.images if identity.translated(service) else {}
     yield from check_template(place.worker.template, f"{at}.template", settings, table)
     if model is not None:
-        delivery = deliver(model, place.worker.template["spec"]["containers"][0], None, settings)
+        delivery = deliver(model.spec, place.worker.template["spec"]["containers"][0], None, settings)
         yield from check_mounts(place, delivery, f"{at}.template", settings)
 
 
@@ -176,7 +193,7 @@ def _secrets(place: Placement, model: Resource[Any] | None, settings: PodSetting
     if settings.credentials:
         name = settings.edge_secret if place.role == "edge" else settings.cloud_secret
         names["what its workers show the broker"] = name
-    if model is not None and (name := needs_secret(model)):
+    if model is not None and (name := needs_secret(model.spec)):
         names[f"Model {model.metadata.name}: spec.credentialName"] = name
     return names
 
@@ -189,7 +206,8 @@ def _missing(reason: str, field: str, key: Key) -> Problem:
     return Problem(reason, f"{field}: {key} does not exist: apply it")
 
 
-def _check_name(name: str) -> Problem | None:
+def check_service_name(name: str) -> Problem | None:
+    """Return what is wrong with a name after which a Service and labels shall be named."""
     if len(name) > NAME_LIMIT:
         fix = f"keep it to {NAME_LIMIT} characters: labels and other names are made of it"
         return Problem("NameTooLong", str(InvalidFieldError("metadata.name", name, fix)))

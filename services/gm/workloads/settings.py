@@ -6,23 +6,28 @@ go before the file. A template may mount no folder of a node and ask for no priv
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from halimede import __version__
 from halimede.api.base import convert
+from halimede.api.inferencemodel import OURS
 from halimede.bus.settings import MqttSettings
 from halimede.errors import InvalidFieldError
+from halimede.models.policy import Policy
 from halimede.names import check_name
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 Many = Annotated[tuple[Text, ...], Meta(max_length=256)]
 PullPolicy = Literal["", "Always", "IfNotPresent", "Never"]
+
+ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 OPTION = "--pods-config"
 #: names of the environment that go before the file
@@ -31,6 +36,44 @@ ENVIRONMENT = {
     "HALIMEDE_PODS_WORKER_IMAGE": "worker_image",
     "HALIMEDE_PODS_FETCHER_IMAGE": "fetcher_image",
 }
+
+
+#: the same of a list, with commas between
+FETCH_ALLOW = "HALIMEDE_PODS_FETCH_ALLOW"
+#: names in a server's arguments
+PLACE = re.compile(r"\{[A-Za-z]+\}")
+PLACES = frozenset({"{name}", "{version}", "{model}", "{port}", "{grpcPort}", "{file}"})
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What serves the models of a framework.
+
+    In ``command``, ``args``, ``live`` and ``ready`` these are replaced: ``{name}`` the model's name, ``{version}``,
+    ``{model}`` the path of its file or folder, ``{port}``, ``{grpcPort}``, and ``{file}`` the path of the wish as our
+    own server reads it (``halimede.models.desired``).
+
+    Attributes:
+        image: which runs it.
+        command: its program; empty: the image's.
+        args: its arguments.
+        live: path of HTTP that answers while it works; empty: its port is tried.
+        ready: path of HTTP that answers once it can infer; empty: its port is tried.
+
+    """
+
+    image: str
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    live: str = "/v2/health/live"
+    ready: str = "/v2/health/ready"
+
+
+OUR_SERVER = Server(
+    image=f"halimede/serve:{__version__}",
+    command=("python", "-m", "halimede.serving"),
+    args=("--file", "{file}", "--http", "0.0.0.0:{port}", "--grpc", "0.0.0.0:{grpcPort}"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +85,10 @@ class PodSettings:
         edge_broker: that of edge workers, where it is another; empty: the same.
         worker_image: for containers that name none.
         fetcher_image: has ``python -m halimede.models``: the LC's image.
+        serving: what serves the models of a framework, by its name in lower case; onnx: ours.
+        service_types: how Services of InferenceModels may be exposed.
+        ingress_hosts: host names that their ingresses may have, ``*.example.org`` for all below it; empty: all.
+        fetch_allow: what init containers may download from beside public addresses, such as ``private`` or a network.
         images: image of a framework pair of the neptune form, such as ``tensorflow:1.18``.
         pull_policy: of our own images; empty: as Kubernetes does.
         pull_secrets: added to each pod's.
@@ -62,6 +109,10 @@ class PodSettings:
     edge_broker: str = ""
     worker_image: str = f"halimede/worker:{__version__}"
     fetcher_image: str = f"halimede/lc:{__version__}"
+    serving: Mapping[str, Server] = field(default_factory=dict)
+    service_types: tuple[ServiceType, ...] = ("ClusterIP", "NodePort", "LoadBalancer")
+    ingress_hosts: tuple[str, ...] = ()
+    fetch_allow: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     pull_policy: PullPolicy = ""
     pull_secrets: tuple[str, ...] = ()
@@ -76,6 +127,21 @@ class PodSettings:
     port: int = 9101
     env: Mapping[str, str] = field(default_factory=dict)
 
+    def server(self, framework: str) -> Server | None:
+        """Return what serves the models of a framework; None: nobody has said."""
+        name = framework.lower()
+        return self.serving.get(name) or (self.serving.get("onnx", OUR_SERVER) if name in OURS else None)
+
+
+class _Server(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """One entry of ``serving``."""
+
+    image: Text
+    command: Many = ()
+    args: Many = ()
+    live: Annotated[str, Meta(max_length=1024)] = OUR_SERVER.live
+    ready: Annotated[str, Meta(max_length=1024)] = OUR_SERVER.ready
+
 
 class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """The file: the names of ``PodSettings`` in camelCase, such as ``workerImage``."""
@@ -84,6 +150,10 @@ class _File(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
     edge_broker: Text | None = None
     worker_image: Text | None = None
     fetcher_image: Text | None = None
+    serving: dict[Text, _Server] | None = None
+    service_types: Annotated[tuple[ServiceType, ...], Meta(max_length=3)] | None = None
+    ingress_hosts: Many | None = None
+    fetch_allow: Many | None = None
     images: dict[Text, Text] | None = None
     pull_policy: PullPolicy | None = None
     pull_secrets: Many | None = None
@@ -120,12 +190,24 @@ def parse(given: object, environ: Mapping[str, str]) -> PodSettings:
     said = convert(given, _File, "pods")
     known = {f.name: value for f in fields(PodSettings) if (value := getattr(said, f.name)) is not None}
     known |= {name: environ[variable] for variable, name in ENVIRONMENT.items() if environ.get(variable)}
+    if allowed := environ.get(FETCH_ALLOW):
+        known["fetch_allow"] = tuple(allowed.replace(",", " ").split())
     if not known.get("broker"):
         fix = "say where workers find the broker, such as mqtts://broker:8883 (or in HALIMEDE_PODS_BROKER)"
         raise InvalidFieldError("pods.broker", "", fix)
+    if said.serving is not None:
+        known["serving"] = {name.lower(): _server(name.lower(), each) for name, each in said.serving.items()}
     settings = PodSettings(**known)
     _check(settings)
     return settings
+
+
+def _server(framework: str, said: _Server) -> Server:
+    """Return an entry of the table; of our own server somebody may keep the image elsewhere, and say no more."""
+    server = Server(**structs.asdict(said))
+    if framework in OURS and not server.command and not server.args:
+        return replace(OUR_SERVER, image=server.image)
+    return server
 
 
 def _check(settings: PodSettings) -> None:
@@ -137,6 +219,12 @@ def _check(settings: PodSettings) -> None:
         check_name(f"pods.{first}{second.title()}", getattr(settings, name))
     for i, secret in enumerate(settings.pull_secrets):
         check_name(f"pods.pullSecrets[{i}]", secret)
+    for framework, server in settings.serving.items():
+        for part in (*server.command, *server.args, server.live, server.ready):
+            if unknown := [name for name in PLACE.findall(part) if name not in PLACES]:
+                fix = f"there is no {unknown[0]}: use {', '.join(sorted(PLACES))}"
+                raise InvalidFieldError(f"pods.serving.{framework}", part, fix)
+    Policy.parse(",".join(settings.fetch_allow), "pods.fetchAllow")
     folders = {f"pods.hostPaths[{i}]": folder for i, folder in enumerate(settings.host_paths)}
     folders |= {f"pods.writableHostPaths[{i}]": folder for i, folder in enumerate(settings.writable_host_paths)}
     if settings.node_cache:

@@ -131,6 +131,9 @@ def begin(kind: Kind, body: Body) -> None:
                 address = next(_addresses)
                 spec.setdefault("clusterIP", f"10.96.{address // 250 % 250}.{address % 250 + 1}")
                 spec["clusterIPs"] = [spec["clusterIP"]]
+            give_node_ports(spec, {})
+        case "ingresses":
+            body["status"] = {"loadBalancer": {}}
         case "horizontalpodautoscalers":
             body["status"] = {"desiredReplicas": 0, "currentMetrics": None}
         case "nodes":
@@ -156,6 +159,18 @@ def _class(spec: Body) -> str:
     return "Guaranteed" if same else "Burstable"
 
 
+def give_node_ports(spec: Body, old: Body) -> None:
+    """Give ports of an exposed service a port of the nodes each: the one that it had, else a free one."""
+    exposed = spec.get("type") in {"NodePort", "LoadBalancer"}
+    had = {port.get("name", ""): port.get("nodePort") for port in old.get("ports") or []}
+    for port in spec.get("ports") or []:
+        if not exposed:
+            if old:
+                port.pop("nodePort", None)
+        elif not port.get("nodePort"):
+            port["nodePort"] = had.get(port.get("name", "")) or 30000 + next(_addresses) % 2768
+
+
 def carry_over(kind: Kind, old: Body, new: Body) -> None:
     """Keep what a replacement may leave out (in place): a service's address, a namespace's finalizers."""
     if kind.plural == "services" and not kind.custom:
@@ -164,6 +179,7 @@ def carry_over(kind: Kind, old: Body, new: Body) -> None:
         for field in ("clusterIP", "clusterIPs"):
             if not new["spec"].get(field) and field in old["spec"]:
                 new["spec"][field] = old["spec"][field]
+        give_node_ports(new["spec"], old["spec"])
     elif kind.plural == "namespaces" and not kind.custom:
         new["spec"] = old.get("spec", {})
         new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = old["metadata"]["name"]

@@ -116,6 +116,7 @@ BUILT_IN: tuple[Kind, ...] = (
         generation=True,
         unconditional=False,
     ),
+    _of("networking.k8s.io", "v1", "Ingress", "ingresses", "ing", status=True, generation=True),
     _of("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "netpol", generation=True, unconditional=False),
     _of(_RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False),
     _of(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False),

@@ -10,6 +10,8 @@ from tests.unit.api.test_resources import put, sedna_service
 
 MODEL, DATASET = SAMPLES["a model with steps"], SAMPLES["a dataset of Sedna's"]
 SERVICE, PROPOSAL = SAMPLES["a service of Sedna's"], SAMPLES["the proposal's"]
+VERSIONED = SAMPLES["a model with versions"]
+SERVED = SAMPLES["the model operator's"]
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
 POD = "spec.edgeWorker.template.spec"
 
@@ -39,11 +41,20 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (PROPOSAL, "spec.edgeWorker.nodeName", "Edge_0"),
     (PROPOSAL, "spec.edgeWorker.workerSpec.frameworkVersion", 1.18),
     (PROPOSAL, "spec.cloudWorker.workerSpec.scriptDir", ""),
-    (MODEL, "spec.url", ""),
     (MODEL, "spec.sha256", "abc"),
     (MODEL, "spec.preprocess.1.op", "rotate"),
     (MODEL, "spec.preprocess.1.width", 8193),
     (MODEL, "spec.postprocess.task", "segmentation"),
+    (MODEL, "spec.postprocess.topK", -1),
+    (VERSIONED, "spec.versions.1.url", None),
+    (VERSIONED, "spec.metrics.0.value", 0.9),
+    (VERSIONED, "spec.rollout.canaryPercent", 101),
+    (SERVED, "spec.deployToLayer", "fog"),
+    (SERVED, "spec.modelName", ""),
+    (SERVED, "spec.servingPort", -1),
+    (SERVED, "spec.replicas", -1),
+    (SERVED, "spec.serviceType", "ExternalName"),
+    (SERVED, "metadata.name", "a" * 47),
     (DATASET, "spec.nodeName", "a b"),
     (DATASET, "spec.format", None),
 ]
@@ -58,17 +69,37 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (PROPOSAL, "spec.edgeWorker.workerSpec.scriptDir", "code", ""),
     (PROPOSAL, "spec.cloudWorker.workerSpec.scriptBootFile", "../x.py", ""),
     (MODEL, "spec.url", "ftp://x/y", ""),
+    (MODEL, "spec.url", "", ""),
+    (MODEL, "spec.targetVersion", "3", ""),
+    (MODEL, "spec.versions", [{"version": "1", "url": "/a"}, {"version": "1", "url": "/b"}], ""),
+    (MODEL, "spec.versions", [{"version": "1", "url": "a"}], "[0].url"),
+    (SERVICE, "spec.edgeWorker.model", {}, ""),
+    (SERVICE, "spec.edgeWorker.model", {"name": "a", "selector": {"task": "detection"}}, ""),
+    (SERVICE, "spec.cloudWorker.model", {"selector": {"metric": "f1"}}, ".selector"),
+    (SERVED, "spec.manifest", [], ""),
+    (SERVED, "spec.targetVersion", "5", ""),
+    (SERVED, "spec.manifest", [{"version": "4", "downloadURL": "/a"}, {"version": "4", "downloadURL": "/b"}], ""),
+    (SERVED, "spec.manifest", [{"version": "4", "downloadURL": "ftp://a"}], "[0].downloadURL"),
+    (SERVED, "spec.manifest", [{"version": "4"}], "[0].downloadURL"),
+    (SERVED, "spec.ingress", {"path": "v2"}, ".path"),
     (MODEL, "spec.preprocess", [{"op": "scale", "std": [0]}], "[0].std"),
+    (MODEL, "spec.preprocess", [{"op": "normalize", "std": [0]}], "[0].std"),
+    (MODEL, "spec.postprocess", {"task": "classification", "boxes": {"decode": "yolo"}}, ".task"),
+    (MODEL, "spec.postprocess", {"task": "classification", "nms": {}}, ".task"),
 ]
 
 #: rules that stand for a union's tags: ``parse`` reads one type or another and has words of its own
 BROKEN_STEPS: list[tuple[dict[str, Any], str]] = [
     ({"op": "resize", "width": 1}, ""),
     ({"op": "layout"}, ""),
+    ({"op": "letterbox", "width": 1}, ""),
+    ({"op": "crop", "height": 1}, ""),
     ({"op": "cast"}, ""),
     ({"op": "grayscale", "width": 1}, ".width"),
     ({"op": "cast", "dtype": "float32", "order": "hwc"}, ".order"),
     ({"op": "resize", "width": 1, "height": 1, "std": [1]}, ".std"),
+    ({"op": "resize", "width": 1, "height": 1, "x": 1}, ".x"),
+    ({"op": "crop", "width": 1, "height": 1, "fill": 1}, ".fill"),
 ]
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from tests.integration.inference_models import KUBEEDGE as SERVED_FIRST
+from tests.integration.inference_models import SEDNA as SERVED
+
 #: the proposal's sample, value for value
 PROPOSAL = """
 apiVersion: neptune.io/v1alpha1
@@ -151,6 +154,22 @@ spec:
   postprocess: {task: classification, output: probabilities}
 """
 
+VERSIONED_MODEL = """
+apiVersion: sedna.io/v1alpha1
+kind: Model
+metadata: {name: digits}
+spec:
+  format: onnx
+  task: classification
+  versions:
+    - {version: "1", url: /models/1.onnx}
+    - {version: "2", url: "https://models.example/2.onnx", sha256: ""}
+  targetVersion: "2"
+  metrics:
+    - {key: accuracy, value: "0.97"}
+  rollout: {canaryPercent: 10}
+"""
+
 #: in use by a server: what `kubectl get -o yaml` prints goes back in
 AS_STORED = {
     "uid": "0b8e3bd5-64b8-4f6e-8b1a-0e4a1d3b7c11",
@@ -172,5 +191,8 @@ SAMPLES = {
     "a service of Sedna's": read(SEDNA_SERVICE),
     "a model of Sedna's": read(SEDNA_MODEL),
     "a dataset of Sedna's": read(SEDNA_DATASET),
+    "a model with versions": read(VERSIONED_MODEL),
     "a model with steps": read(LAPTOP_MODEL),
+    "the model operator's": read(SERVED),
+    "the model operator's in its first group": read(SERVED_FIRST),
 }

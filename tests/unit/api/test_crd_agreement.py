@@ -32,9 +32,23 @@ def without_null(value: Any) -> Any:
 
 def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
     """Return a spec of the right types in which texts are what rules between fields ask for, mostly."""
-    if "url" in spec:
-        spec["url"] = data.draw(st.sampled_from(SCHEMES)) + spec["url"]
+    if "url" in spec or "versions" in spec:
+        spec["url"] = data.draw(st.sampled_from(SCHEMES)) + spec.get("url", "")
+    if "modelName" in spec:
+        spec["image"] = data.draw(st.sampled_from([None, "example.io/serve:1"]))
+    for version in (*spec.get("versions", ()), *spec.get("manifest", ())):
+        field = "url" if "url" in version else "downloadURL"
+        version[field] = data.draw(st.sampled_from(SCHEMES)) + version.get(field, "")
+    names = [version.get("version", "") for version in (*spec.get("versions", ()), *spec.get("manifest", ()))]
+    if spec.get("targetVersion"):
+        spec["targetVersion"] = data.draw(st.sampled_from(["", *names]))
+    if spec.get("ingress"):
+        spec["ingress"]["path"] = "/" + spec["ingress"].get("path", "")
     for worker in (value for name, value in spec.items() if name.endswith("Worker")):
+        if "selector" in worker.get("model", {}) and data.draw(st.booleans()):
+            worker["model"] = {"selector": {"task": "detection"}}
+        elif "hardExampleMining" in worker or "template" in worker:
+            worker["model"] = {"name": "small"}
         if "workerSpec" in worker:
             worker["workerSpec"]["scriptDir"] = "/" + worker["workerSpec"]["scriptDir"]
         if worker.get("source") and data.draw(st.booleans()):

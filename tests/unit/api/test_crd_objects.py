@@ -19,6 +19,7 @@ from halimede.messages import Condition, Metric, NodeSummary, Status, TaskInfo
 from tests.unit.api.crds import problems, schema_of, with_defaults
 from tests.unit.api.mistakes import BROKEN_RULES, BROKEN_STEPS, DATASET, MISTAKES, MODEL, SERVICE, written
 from tests.unit.api.samples import AS_STORED, SAMPLES
+from tests.unit.api.test_crd_agreement import without_null
 from tests.unit.api.test_resources import put
 
 #: as `halimede apply` sends them
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_what_people_have_is_accepted_as_it_stands(name: str) -> None:
-    body = SAMPLES[name]
+    body = without_null(SAMPLES[name])  # as the API server does it before it looks
     assert problems(body) == {}
     stored = {**body, "metadata": {**body["metadata"], **AS_STORED}, "status": {"phase": "Running", "active": 1}}
     assert problems(stored) == {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from halimede.api import Resource, parse
-from halimede.messages import NodeStatus, Presence, WorkerReport
+from halimede.messages import Metric, ModelFacts, NodeStatus, Presence, Status, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import Report
 from services.gm.controllers import CONTROLLERS, Observed, plan
@@ -92,6 +93,27 @@ def test_who_holds_a_service_without_a_role_in_it_forgets_it_but_may_take_this_g
     )
 
 
+def test_how_far_a_download_is_is_told_in_coarse_steps() -> None:
+    told = report(SMALL, "edge0", phase="Pending")
+    facts = ModelFacts(size=200_000_000, done=99_000_000, rate=11_900_000)
+    status = msgspec.structs.replace(told.status, reason="Downloading", model=facts)
+    observed = seen(placed={"edge0": frozenset()}, reports={"edge0": replace(told, status=status)})
+    made = CONTROLLERS["models"].status(SMALL, observed)
+    assert (made.phase, made.conditions[-1].reason) == ("Pending", "Downloading")
+    assert made.nodes[0].message == "45 % of 200 MB are here, at about 10 MB/s"
+
+
+def test_measures_of_others_stay_until_the_model_is_another() -> None:
+    own = stored(model("small", metrics=[{"key": "accuracy", "value": "0.9"}]))
+    others = [Metric(key="accuracy", value="0.1"), Metric(key="recall", value="0.7")]
+    before = Status(observed_generation=1, metrics=others)
+    made = CONTROLLERS["models"].status(own, seen(placed={}, status=before))
+    assert {m.key: m.value for m in made.metrics} == {"accuracy": "0.9", "recall": "0.7"}
+    newer = stored(own.body, generation=2)
+    made = CONTROLLERS["models"].status(newer, seen(placed={}, status=before))
+    assert {m.key: m.value for m in made.metrics} == {"accuracy": "0.9"}
+
+
 def test_a_model_goes_where_it_is_needed_and_leaves_where_it_is_not() -> None:
     observed = seen(placed={"edge0": frozenset()}, holders=frozenset({"edge0", "cloud0"}))
     assert deliveries(SMALL, observed) == [Send("edge0", SMALL), Forget("cloud0", SMALL.key, "uid-small", 0)]
@@ -140,8 +162,8 @@ def test_a_model_is_ready_once_every_node_that_needs_it_has_it(
     assert [n.node for n in status.nodes if n.phase != "Ready"] == [n for n in placed if reports.get(n) != "Ready"]
 
 
-def test_a_dataset_is_ready_once_it_exists() -> None:
-    assert CONTROLLERS["datasets"].status(FRAMES, seen()).phase == "Ready"
+def test_a_dataset_that_nobody_counts_is_ready_once_it_exists() -> None:
+    assert CONTROLLERS["datasets"].status(FRAMES, seen(placed={})).phase == "Ready"
 
 
 def test_every_key_that_a_service_names_is_in_its_own_namespace() -> None:

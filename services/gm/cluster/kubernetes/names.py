@@ -44,8 +44,9 @@ class Api:
 DEPLOYMENTS = Api("apps/v1", "Deployment", "deployments")
 SERVICES = Api("v1", "Service", "services")
 AUTOSCALERS = Api("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+INGRESSES = Api("networking.k8s.io/v1", "Ingress", "ingresses")
 #: what GM makes
-MADE = (DEPLOYMENTS, SERVICES, AUTOSCALERS)
+MADE = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
 PODS = Api("v1", "Pod", "pods")
 NODES = Api("v1", "Node", "nodes")
 SECRETS = Api("v1", "Secret", "secrets")

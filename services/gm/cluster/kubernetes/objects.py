@@ -13,22 +13,27 @@ from typing import Any
 import msgspec
 
 from halimede.api import kinds, parse
-from halimede.api.jointinference import PLURAL
+from halimede.api.inferencemodel import PLURAL as SERVED
+from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.errors import InvalidFieldError
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.names import Api, Object
 from services.gm.cluster.port import FINALIZER, Stored
-from services.gm.workloads.identity import NAME, UID
+from services.gm.workloads.identity import MODEL_NAME, MODEL_UID, NAME, UID
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 POD_METADATA = (
     "name", "namespace", "uid", "resourceVersion", "labels", "creationTimestamp", "deletionTimestamp",
     "ownerReferences",
 )  # fmt: skip
-POD_STATUS = ("phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses")
+POD_STATUS = (
+    "phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses", "hostIP",
+)  # fmt: skip
 #: what makes pods of a Deployment: most clusters have a ReplicaSet in between
 MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
+#: by which a pod says whose it is
+POD_LABELS = ((SERVICES, NAME, UID), (SERVED, MODEL_NAME, MODEL_UID))
 CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
 
 
@@ -151,8 +156,9 @@ def service_of_pod(body: Object) -> tuple[Key, str] | None:
     owner, labels = _controller(body), body["metadata"].get("labels") or {}
     if owner is None or (owner["apiVersion"], owner["kind"]) not in MAKERS:
         return None
-    if labels.get(NAME) and labels.get(UID):
-        return Key(PLURAL, body["metadata"].get("namespace", ""), labels[NAME]), labels[UID]
+    for plural, name, uid in POD_LABELS:
+        if labels.get(name) and labels.get(uid):
+            return Key(plural, body["metadata"].get("namespace", ""), labels[name]), labels[uid]
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from halimede import __version__
 from halimede.errors import InvalidFieldError
-from services.gm.workloads.settings import PodSettings, parse, read
+from services.gm.workloads.settings import OUR_SERVER, PodSettings, Server, parse, read
 
 BROKER = {"broker": "mqtts://broker:8883"}
 EVERYTHING: dict[str, Any] = {
@@ -19,6 +19,8 @@ EVERYTHING: dict[str, Any] = {
     "images": {"tensorflow:1.18": "r/tf"}, "pullPolicy": "Always", "pullSecrets": ["key"], "edgeSecret": "e",
     "cloudSecret": "c", "credentials": False, "hostPaths": ["/data"], "writableHostPaths": ["/out"],
     "allowedImages": ["r/"], "nodeCache": "", "privileged": True, "port": 9200, "env": {"OTEL_SERVICE_NAME": "x"},
+    "serving": {"TensorFlow": {"image": "tf:1", "args": ["--port={port}"], "live": "", "ready": "/v1/models/{name}"}},
+    "fetchAllow": ["private", "10.0.0.0/8"], "serviceTypes": ["ClusterIP"], "ingressHosts": ["*.example.org"],
 }  # fmt: skip
 
 
@@ -37,6 +39,17 @@ def test_everything_can_be_said() -> None:
     assert settings.host_paths == ("/data",)
 
 
+def test_a_framework_is_served_by_what_the_table_says_and_onnx_by_ours() -> None:
+    settings = parse(EVERYTHING, {})
+    served = settings.server("tensorflow")
+    assert served == Server("tf:1", (), ("--port={port}",), "", "/v1/models/{name}")
+    assert settings.server("TENSORFLOW") == served
+    assert settings.server("ONNX") == OUR_SERVER
+    assert settings.server("caffe") is None
+    own = parse({**BROKER, "serving": {"onnx": {"image": "mine:1"}}}, {}).server("onnxruntime")
+    assert own == replace(OUR_SERVER, image="mine:1")
+
+
 def test_images_are_of_our_own_version() -> None:
     settings = parse(BROKER, {})
     images = (settings.worker_image, settings.fetcher_image)
@@ -46,9 +59,11 @@ def test_images_are_of_our_own_version() -> None:
 def test_the_environment_goes_before_the_file() -> None:
     environ = {
         "HALIMEDE_PODS_BROKER": "other", "HALIMEDE_PODS_WORKER_IMAGE": "w:2", "HALIMEDE_PODS_FETCHER_IMAGE": "l:2",
+        "HALIMEDE_PODS_FETCH_ALLOW": "loopback, models.lan",
     }  # fmt: skip
     settings = parse(EVERYTHING, environ)
     assert (settings.broker, settings.worker_image, settings.fetcher_image) == ("other", "w:2", "l:2")
+    assert settings.fetch_allow == ("loopback", "models.lan")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +89,10 @@ def test_the_environment_goes_before_the_file() -> None:
         ({"pullPolicy": "Sometimes"}, "pods.pullPolicy"),
         ({"port": 80}, "pods.port"),
         ({"env": {"A=B": "x"}}, "pods.env"),
+        ({"serving": {"onnx": {}}}, "pods.serving.image"),
+        ({"serving": {"onnx": {"image": "x", "args": ["{modle}"]}}}, "pods.serving.onnx"),
+        ({"fetchAllow": ["10.0.0.0/40"]}, "pods.fetchAllow"),
+        ({"serviceTypes": ["ExternalName"]}, "pods.serviceTypes[0]"),
         ({"credentials": "yes"}, "pods.credentials"),
     ],
 )

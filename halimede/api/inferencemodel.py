@@ -1,0 +1,271 @@
+"""InferenceModel: a model that is served by itself, as the seeds define it, at the edge or in the cloud.
+
+The seeds write it under two groups, ``sedna.io`` and ``ai.kubeedge.io``; ``to_sedna`` makes one of them, once, in GM.
+An image wins over manifest and target version. A checksum that is none is stored all the same (the seeds' type is plain
+text): it is a condition then, and nothing is downloaded for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from halimede.api.base import SEDNA, Resource, Spec, register
+from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, Rollout
+from halimede.api.neptune import ORIGIN
+from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
+from halimede.api.processing import Postprocess, Steps, check_processing
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, OptionalName, Rule
+from halimede.errors import InvalidFieldError
+from halimede.messages import ResourceBody
+from halimede.names import check_name
+
+KUBEEDGE = "ai.kubeedge.io/v1alpha1"
+PLURAL = "inferencemodels"
+#: the one role of it, in reports and in names of workers
+ROLE: Literal["serve"] = "serve"
+#: on Kubernetes a Service and labels are named after it
+NAME_LIMIT = 46
+#: what our own server serves; other frameworks need an image that an operator has named
+OURS = frozenset({"onnx", "onnxruntime"})
+#: where it is served if it names no node
+LAYER_LABELS = {"edge": "node-role.kubernetes.io/edge", "cloud": "node-role.kubernetes.io/cloud"}
+CONTENT_FIX = "give an image, or a manifest with at least one version"
+TARGET_FIX = "name one of the manifest's versions"
+PATH_FIX = "begin it with /"
+SHA256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+COLUMNS = (
+    PHASE,
+    REASON,
+    Column("Layer", ".spec.deployToLayer", "Where it is served: edge or cloud."),
+    Column("Version", ".status.servingVersion", "The version that answers."),
+    Column("Ready", ".status.active", "Servers that answer.", "integer"),
+    Column("URL", ".status.url", "Where it is served."),
+    AGE,
+    MESSAGE,
+)
+
+VersionName = Annotated[str, Meta(max_length=128)]
+
+
+class ModelFile(Spec, kw_only=True):
+    """One version of the model: a file, or an archive of the whole folder."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.downloadURL) && ("
+            + " || ".join(f"self.downloadURL.startsWith('{scheme}')" for scheme in SCHEMES)
+            + ")",
+            SCHEME_FIX,
+            ".downloadURL",
+        ),
+    )
+
+    version: Annotated[VersionName, Meta(description="Name of the version.")] = ""
+    download_url: Annotated[
+        str,
+        Meta(
+            max_length=4096,
+            description="Where the file or archive is: an absolute path on the node,"
+            " or a file, http, https, s3 or bus URL.",
+        ),
+    ] = field(name="downloadURL", default="")
+    sha256sum: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            description="SHA-256 of it in hexadecimal, checked before it is used. Anything else is a condition.",
+        ),
+    ] = ""
+
+
+class Ingress(Spec, kw_only=True):
+    """How the model is reached from outside of a cluster by HTTP; Kubernetes only."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (Rule("!has(self.path) || self.path.startsWith('/')", PATH_FIX, ".path"),)
+
+    host: Annotated[OptionalName, Meta(description="The host name by which it is asked for; empty: any.")] = ""
+    path: Annotated[str, Meta(max_length=1024, description="The path below which it answers.")] = "/"
+    class_name: Annotated[OptionalName, Meta(description="The ingress class; empty: the cluster's own choice.")] = ""
+    tls_secret: Annotated[OptionalName, Meta(description="A Secret with the host's certificate: then https.")] = ""
+
+
+def check(spec: InferenceModelSpec) -> None:
+    """Check what types cannot say."""
+    if spec.node_name:
+        check_name("spec.nodeName", spec.node_name)
+    if spec.ingress:
+        for part, name in (("host", spec.ingress.host), ("className", spec.ingress.class_name),
+                            ("tlsSecret", spec.ingress.tls_secret)):  # fmt: skip
+            if name:
+                check_name(f"spec.ingress.{part}", name)
+        if not spec.ingress.path.startswith("/"):
+            raise InvalidFieldError("spec.ingress.path", spec.ingress.path, PATH_FIX)
+    for i, file in enumerate(spec.manifest):
+        if not file.download_url.startswith(SCHEMES):
+            raise InvalidFieldError(f"spec.manifest[{i}].downloadURL", file.download_url, SCHEME_FIX)
+    check_processing(spec.preprocess, spec.postprocess)
+    _check_versions(spec)
+
+
+def _check_versions(spec: InferenceModelSpec) -> None:
+    if spec.image:
+        return
+    versions = [file.version for file in spec.manifest]
+    if not versions:
+        raise InvalidFieldError("spec.manifest", spec.manifest, CONTENT_FIX)
+    if repeated := [version for i, version in enumerate(versions) if version in versions[:i]]:
+        raise InvalidFieldError("spec.manifest", repeated[0], ONCE_FIX)
+    if spec.target_version and spec.target_version not in versions:
+        raise InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX)
+
+
+@register(SEDNA, "InferenceModel", PLURAL, "im", "inferencemodel", check=check, columns=COLUMNS, name_limit=NAME_LIMIT)
+@register(
+    KUBEEDGE, "InferenceModel", PLURAL, "im", "inferencemodel", check=check, columns=COLUMNS, name_limit=NAME_LIMIT
+)
+class InferenceModelSpec(Spec, kw_only=True):
+    """A model that is served by itself: from an image, or from files that a serving image of its framework loads."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(has(self.image) && self.image != '') || (has(self.manifest) && size(self.manifest) > 0)",
+            CONTENT_FIX,
+            ".manifest",
+        ),
+        Rule(
+            "(has(self.image) && self.image != '') || !has(self.targetVersion) || self.targetVersion == ''"
+            " || (has(self.manifest)"
+            " && self.manifest.exists(file, has(file.version) && file.version == self.targetVersion))",
+            TARGET_FIX,
+            ".targetVersion",
+        ),
+        Rule(
+            "(has(self.image) && self.image != '') || !has(self.manifest) || self.manifest.all(file,"
+            " self.manifest.exists_one(other, (has(other.version) ? other.version : '')"
+            " == (has(file.version) ? file.version : '')))",
+            ONCE_FIX,
+            ".manifest",
+        ),
+    )
+
+    model_name: Annotated[
+        str, Meta(min_length=1, max_length=253, description="The model's name in the inference protocol.")
+    ]
+    deploy_to_layer: Annotated[
+        Literal["edge", "cloud"], Meta(description="Where it is served: edge (one server) or cloud (replicas of it).")
+    ]
+    framework_type: Annotated[
+        str, Meta(min_length=1, max_length=64, description="The framework, such as onnx: it chooses the server.")
+    ]
+    node_selector: Annotated[
+        dict[str, LabelValue], Meta(max_length=64, description="Labels of the nodes that it may be served on.")
+    ] = {}
+    node_name: Annotated[OptionalName, Meta(description="The one node that it is served on.")] = ""
+    image: Annotated[
+        Annotated[str, Meta(max_length=1024)] | None,
+        Meta(description="An image that serves the model: then it needs no manifest."),
+    ] = None
+    manifest: Annotated[list[ModelFile], Meta(max_length=64, description="The model's versions.")] = []
+    target_version: Annotated[
+        VersionName, Meta(description="The version that is to be served; empty: the last of the manifest.")
+    ] = ""
+    serving_port: Annotated[
+        int, Meta(ge=0, le=65_535, description="The port that it is served at; 0: a free one (on Kubernetes 8080).")
+    ] = 0
+    replicas: Annotated[
+        Annotated[int, Meta(ge=0, le=10_000)] | None,
+        Meta(description="How many servers there are in the cloud (default 1); 0 serves nothing."),
+    ] = None
+    credential_name: Annotated[
+        str, Meta(max_length=253, description="A Secret of the namespace with ACCESS_KEY_ID and SECRET_ACCESS_KEY.")
+    ] = ""
+    service_type: Annotated[
+        Literal["", "ClusterIP", "NodePort", "LoadBalancer"],
+        Meta(
+            description="How the Service of a cloud model is exposed; Kubernetes only."
+            " Empty: NodePort, and ClusterIP behind an ingress."
+        ),
+    ] = ""
+    ingress: Annotated[Ingress | None, Meta(description="An Ingress in front of the Service.")] = None
+    resources: Annotated[
+        dict[str, Any], Meta(description="Requests and limits of the server (ResourceRequirements).")
+    ] = {}
+    env: Annotated[list[EnvVar], Meta(max_length=256, description="Environment variables of the server.")] = []
+    labels: Annotated[
+        list[Annotated[str, Meta(max_length=128)]],
+        Meta(max_length=10_000, description="Names of the classes, in the model's order."),
+    ] = []
+    preprocess: Annotated[
+        list[Steps],
+        Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
+    ] = []
+    postprocess: Annotated[Postprocess | None, Meta(description="How the model's output is read.")] = None
+    rollout: Annotated[Rollout | None, Meta(description="How a new version takes the place of the one before.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version that is to be served. ``sha256`` is what the user wrote: see ``has_digest``."""
+
+    version: str
+    url: str
+    sha256: str
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether the checksum is one; empty says that there is none, which is allowed."""
+        return not self.sha256 or SHA256.fullmatch(self.sha256) is not None
+
+
+def target(spec: InferenceModelSpec) -> Version | None:
+    """Return the version that is to be served: the target, else the last; None where an image brings the model."""
+    if spec.image or not spec.manifest:
+        return None
+    named = (file for file in spec.manifest if spec.target_version and file.version == spec.target_version)
+    file = next(named, spec.manifest[-1])
+    return Version(file.version, file.download_url, file.sha256sum)
+
+
+def model_spec(spec: InferenceModelSpec, version: Version) -> ModelSpec:
+    """Return what our own server must know of a version, in the words of a Model."""
+    return ModelSpec(
+        url=version.url,
+        format="onnx" if is_ours(spec) else spec.framework_type.lower(),
+        sha256=version.sha256.lower() if version.has_digest else "",
+        credential_name=spec.credential_name,
+        labels=spec.labels,
+        preprocess=spec.preprocess,
+        postprocess=spec.postprocess,
+    )
+
+
+def is_ours(spec: InferenceModelSpec) -> bool:
+    """Whether our own server serves the framework."""
+    return spec.framework_type.lower() in OURS
+
+
+def wanted(spec: InferenceModelSpec) -> int:
+    """Return how many servers there shall be (on Kubernetes; elsewhere one a node): at the edge one at most."""
+    replicas = 1 if spec.replicas is None else spec.replicas
+    return min(1, replicas) if spec.deploy_to_layer == "edge" else replicas
+
+
+def pod(spec: InferenceModelSpec) -> PodSpec:
+    """Return the pod that asks for nodes: those of its layer, if it names none."""
+    selector = spec.node_selector or {LAYER_LABELS[spec.deploy_to_layer]: ""}
+    return PodSpec(
+        containers=[Container(image=spec.image or "")],
+        node_name=spec.node_name,
+        node_selector={} if spec.node_name else selector,
+    )
+
+
+def to_sedna(resource: Resource[InferenceModelSpec]) -> ResourceBody:
+    """Return the same resource in sedna.io form, with the same metadata and a mark of where it came from."""
+    metadata = dict(resource.body["metadata"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), ORIGIN: resource.kind.api_version}
+    return {**resource.body, "apiVersion": SEDNA, "metadata": metadata}

@@ -1,0 +1,169 @@
+"""InferenceModels: to the nodes that serve them where nodes run workers, else as objects of the cluster.
+
+What cannot be served costs no server that runs: nodes and Deployments keep what they have until it can.
+The form of the other group is translated here, once; nodes see one form alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from halimede.api import Resource, parse
+from halimede.api.base import SEDNA
+from halimede.api.inferencemodel import (
+    PLURAL,
+    ROLE,
+    SHA256,
+    InferenceModelSpec,
+    ModelFile,
+    is_ours,
+    pod,
+    target,
+    to_sedna,
+    wanted,
+)
+from halimede.api.neptune import native
+from halimede.errors import InvalidFieldError, hide_secrets
+from halimede.messages import ModelInUse, ServedVersion, Status
+from services.gm.cluster.port import Ref
+from services.gm.controllers.actions import Delivery, Keep, Send
+from services.gm.controllers.base import Observed, forget, register
+from services.gm.controllers.placing import nowhere, unplaced
+from services.gm.controllers.versions import remembered
+from services.gm.index import Entry, Role
+from services.gm.status import conclude, service_status
+from services.gm.tally import Problem, Share, Verdict
+from services.gm.workloads.objects import Built, replicas
+from services.gm.workloads.pods import PodView, read_pods
+from services.gm.workloads.reach import address, rolled_out, served_version
+from services.gm.workloads.serving import build, unusable
+
+IMAGE_FIX = "a container needs Kubernetes: give a manifest with versions in onnx"
+NONE_WANTED = Verdict("Stopped", "NoReplicas", "spec.replicas is 0: nothing is served")
+
+
+@register(PLURAL)
+class InferenceModelController:
+    """The rules of InferenceModels."""
+
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:  # noqa: ARG002
+        """Translate if need be; its one role needs nothing else."""
+        made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
+        return Entry(made, _roles(made))
+
+    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
+        """Send it to the nodes that serve it. Where the cluster runs pods, nodes have no part in it."""
+        if observed.as_pods or not wanted(desired.spec):
+            yield from forget(desired, replace(observed, placed={}))
+            return
+        useless = any(_unserved(desired.spec))
+        for node in observed.placed:
+            yield Keep(node, desired.key, desired.metadata.uid) if useless else Send(node, desired)
+        yield from forget(desired, observed)
+
+    def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
+        """A Deployment, a Service, and an Ingress if it is asked for."""
+        return build(desired, observed.pods.workers.secrets, observed.pods.settings) if observed.pods else None
+
+    def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
+        """Sum up its servers, and say where they answer with which version."""
+        if built is None or observed.pods is None:
+            return _served(desired, observed, *_by_nodes(desired, observed))
+        return _served(desired, observed, *_by_pods(desired, observed, built))
+
+
+def _roles(resource: Resource[InferenceModelSpec]) -> tuple[Role, ...]:
+    return (Role(ROLE, pod(resource.spec), ()),)
+
+
+def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:
+    """Return the status by what nodes say, the first address of a server, and what that answers with."""
+    shares = [
+        Share(node, roles, observed.nodes.get(node), observed.reports.get(node))
+        for node, roles in sorted(observed.placed.items())
+    ]
+    missing = [*_unserved(desired.spec), *unplaced(_roles(desired), observed, "spec")]
+    status = _summed(desired, observed, shares if wanted(desired.spec) else [], missing)
+    for share in shares:
+        for worker in share.told.workers if share.told and share.online else ():
+            if worker.role == ROLE and worker.phase == "Running" and worker.url:
+                return status, worker.url, worker.model or ModelInUse()
+    return status, "", ModelInUse()
+
+
+def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[Status, str, ModelInUse]:
+    """Return the status by what the cluster says, the address, and what answers there."""
+    assert observed.pods is not None  # noqa: S101
+    workers = observed.pods.workers
+    # pods are measured by what there shall be: what is just being written is not in the cluster's memory yet
+    shall = {ref: {**workers.objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
+    objects = {**workers.objects, **shall}
+    number = replicas(built, workers.objects)
+    missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed, "spec")]
+    status = _summed(desired, observed, [], missing, pods=read_pods(objects, workers.pods), number=number)
+    if not number.get(ROLE):
+        return status, "", ModelInUse()
+    before = observed.status.serving_version if observed.status else ""
+    done = rolled_out(objects, workers.pods, number[ROLE])
+    using = ModelInUse(version=served_version(objects) if done else before or "")
+    # addresses are told by those that have been there: a body that is just being written has no status
+    where = address(desired, {**shall, **workers.objects}, workers.pods, observed.pods.settings)
+    return status, where, using
+
+
+def _summed(
+    desired: Resource[Any],
+    observed: Observed,
+    shares: Sequence[Share],
+    missing: Sequence[Problem],
+    *,
+    pods: Sequence[PodView] | None = None,
+    number: Mapping[str, int] | None = None,
+) -> Status:
+    status = service_status(
+        generation=desired.metadata.generation,
+        shares=shares,
+        left=(),
+        missing=missing,
+        previous=observed.status,
+        now=observed.now,
+        pods=pods,
+        wanted=number,
+    )
+    if wanted(desired.spec) or missing:
+        return status
+    return conclude(status, NONE_WANTED, observed.status, desired.metadata.generation, observed.now)
+
+
+def _served(desired: Resource[Any], observed: Observed, status: Status, url: str, using: ModelInUse) -> Status:
+    """Add where it is served and with what; a version that has answered is remembered."""
+    before = observed.status
+    versions = before.versions if before else []
+    name = using.version or using.digest[:12]
+    if url and name and status.active:
+        file = next((file for file in desired.spec.manifest if file.version == using.version), ModelFile())
+        digest = using.digest or (file.sha256sum.lower() if SHA256.fullmatch(file.sha256sum) else "")
+        url_of = hide_secrets(file.download_url)
+        served = ServedVersion(version=name, url=url_of, digest=digest, since=observed.now)
+        versions = remembered(versions, served)
+    if before and not url and status.active == 0 and wanted(desired.spec):
+        url, name = before.url or "", before.serving_version or ""  # it comes back there, as it was
+    return msgspec.structs.replace(
+        status,
+        metrics=[],
+        url=url[:256] or None,
+        serving_version=name[:256] or None,
+        versions=versions,
+    )
+
+
+def _unserved(spec: InferenceModelSpec) -> Iterator[Problem]:
+    """Say why nodes that run workers themselves cannot serve it."""
+    if target(spec) is None:
+        yield Problem("FrameworkNotSupported", str(InvalidFieldError("spec.image", spec.image, IMAGE_FIX)))
+    else:
+        yield from unusable(spec, is_ours(spec))

@@ -1,0 +1,91 @@
+"""Which Models a service has that selects them: the best that fit, by what users say of them. Pure.
+
+A choice is written into the service's status first and acted on after: so a restarted GM goes on with it. Nodes know
+an edit by its generation, and a choice is an edit to them: what they are sent counts the changes on top of the
+user's own generation (``settled``). Counts are kept for as long as the service is there, or it would seem older again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from halimede.api import Resource, parse
+from halimede.api.jointinference import JointInferenceServiceSpec, ModelSelector
+from halimede.api.model import ModelSpec, measured, task_of
+from halimede.messages import ChosenModel, Status
+
+ROLES = ("edge", "cloud")
+
+
+def selectors(service: Resource[Any]) -> dict[str, ModelSelector]:
+    """Return the selectors of a service's workers by role; of another kind, or form: none."""
+    spec = service.spec
+    if not isinstance(spec, JointInferenceServiceSpec):
+        return {}
+    models = {"edge": spec.edge_worker.model, "cloud": spec.cloud_worker.model}
+    return {role: model.selector for role, model in models.items() if model.selector}
+
+
+def settled(service: Resource[Any], status: Status | None) -> Resource[Any]:
+    """Return the service with the names of the Models that its status says, and a generation that counts them."""
+    chosen = {each.worker: each for each in status.chosen} if status else {}
+    if not chosen:
+        return service
+    spec = dict(service.body["spec"])
+    for role in selectors(service):
+        if (choice := chosen.get(role)) and choice.model:
+            spec[f"{role}Worker"] = {**spec[f"{role}Worker"], "model": {"name": choice.model}}
+    generation = service.metadata.generation + sum(each.changes for each in chosen.values())
+    metadata = {**service.body["metadata"], "generation": generation}
+    made = parse({**service.body, "metadata": metadata, "spec": spec})
+    # what was taken out of the metadata stays out
+    return replace(made, metadata=msgspec.structs.replace(service.metadata, generation=generation))
+
+
+def choices(
+    service: Resource[Any], models: Iterable[Resource[ModelSpec]], before: Sequence[ChosenModel]
+) -> list[ChosenModel]:
+    """Return which Models a service as its user wrote it shall have, those of ``before`` where they are as good."""
+    known, wanted = {each.worker: each for each in before}, selectors(service)
+    there = [model for model in models if model.metadata.deletion_timestamp is None]
+    made = []
+    for role in ROLES:
+        earlier = known.get(role)
+        if role not in wanted:
+            if earlier:
+                made.append(msgspec.structs.replace(earlier, model=""))
+            continue
+        name = _best(wanted[role], there, earlier.model if earlier else "")
+        changes = earlier.changes + (bool(name) and name != earlier.model) if earlier else 0
+        made.append(ChosenModel(worker=role, model=name, changes=changes))
+    return made
+
+
+def described(selector: ModelSelector) -> str:
+    """Return a selector in words."""
+    parts: list[str] = [f"task {selector.task}"] if selector.task else []
+    parts += [f"labels {', '.join(selector.labels)}"] if selector.labels else []
+    return " and ".join(parts)
+
+
+def _best(selector: ModelSelector, models: Iterable[Resource[ModelSpec]], present: str) -> str:
+    """Return the name of the Model with the highest measure; of equals the present one, else the first by name."""
+    ranked: Iterator[tuple[float, bool, str]] = (
+        (-_measure(model, selector), model.metadata.name != present, model.metadata.name)
+        for model in models
+        if _fits(selector, model.spec)
+    )
+    return min(ranked, default=(0.0, False, ""))[2]
+
+
+def _fits(selector: ModelSelector, spec: ModelSpec) -> bool:
+    return (not selector.task or selector.task == task_of(spec)) and set(selector.labels) <= set(spec.labels)
+
+
+def _measure(model: Resource[ModelSpec], selector: ModelSelector) -> float:
+    value = measured(model.spec, selector.metric)
+    return float("-inf") if value is None else value

@@ -1,0 +1,107 @@
+"""InferenceModels where nodes run workers: who is sent what, and what the status says of their servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from halimede.api.base import SEDNA as SEDNA_GROUP
+from halimede.messages import ModelInUse, WorkerReport
+from halimede.names import Key
+from tests.integration.gm_world import world
+from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
+from tests.simulated import eventually, simulated
+
+FACES = Key(PLURAL, "default", "faces")
+LABEL = "node-role.kubernetes.io/cloud"
+CLOUD = {LABEL.replace("/", "__"): ""}
+
+
+@pytest.mark.parametrize("sample", [SEDNA, KUBEEDGE], ids=["sedna.io", "ai.kubeedge.io"])
+@simulated
+async def test_the_seeds_samples_reach_their_node_in_one_form(tmp_path: Path, sample: str) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("precision-5820") as node:
+        await w.apply(read(sample, frameworkType="onnx"))
+        status = await w.reaches("Running", name="facialexpression", plural=PLURAL)
+        [(uid, _, body)] = node.holds.values()
+        assert (body["apiVersion"], bool(uid)) == (SEDNA_GROUP, True)
+        assert (status.url, status.serving_version, status.active) == ("http://precision-5820:8501", "4", 1)
+        assert [(each.version, each.digest) for each in status.versions] == [("4", "d" * 64)]
+
+
+@simulated
+async def test_tensorflow_is_not_sent_to_a_node_that_cannot_serve_it_and_says_so(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("precision-5820") as node:
+        await w.apply(read(SEDNA))
+        status = await w.reaches("Pending", "FrameworkNotSupported", name="facialexpression", plural=PLURAL)
+        assert "spec.frameworkType" in status.conditions[-1].message
+        assert not node.sent("insert")
+
+
+@simulated
+async def test_an_edit_that_cannot_be_served_leaves_the_node_what_it_runs(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD) as node:
+        await w.apply(inference_model())
+        await w.reaches("Running", name="faces", plural=PLURAL)
+        for reason, change in {
+            "InvalidDigest": {"manifest": [version("1", sha256sum="abc")]},
+            "FrameworkNotSupported": {"image": "example.io/faces:1"},
+        }.items():
+            await w.apply(inference_model(**change))
+            await w.reaches("Degraded", reason, name="faces", plural=PLURAL)
+            assert node.holds[FACES][1] == 1
+        await w.apply(inference_model(targetVersion="1"))
+        status = await w.reaches("Running", name="faces", plural=PLURAL, generation=4)
+        assert [each.version for each in status.versions] == ["1", "2"]
+
+
+@simulated
+async def test_without_a_node_of_its_own_it_goes_to_those_of_its_layer(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        await w.apply(inference_model())
+        status = await w.reaches("Pending", "NoNode", name="faces", plural=PLURAL)
+        assert LABEL in status.conditions[-1].message
+        async with w.node("cloud0", **CLOUD) as cloud, w.node("edge0") as edge:
+            await w.reaches("Running", name="faces", plural=PLURAL)
+            assert FACES in cloud.holds
+            assert FACES not in edge.holds
+
+
+@simulated
+async def test_a_version_that_a_server_did_not_take_is_told_while_the_one_before_goes_on(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD) as node:
+        await w.apply(inference_model(targetVersion="1"))
+        await w.reaches("Running", name="faces", plural=PLURAL)
+        using = ModelInUse(version="1", digest="d" * 64, refused="e" * 64, reason="ModelInvalid", message="no graph")
+        node.overrides["serve"] = WorkerReport(
+            name="faces-serve-cloud0", role="serve", phase="Running", url="http://cloud0:8501", model=using
+        )
+        await w.apply(inference_model(targetVersion="2"))
+        status = await w.reaches("Degraded", "RolloutFailed", name="faces", plural=PLURAL)
+        assert (status.serving_version, status.url) == ("1", "http://cloud0:8501")
+        text = status.conditions[-1].message
+        assert all(part in text for part in ("cloud0", "goes on with 1", "ModelInvalid", "no graph"))
+        assert [each.version for each in status.versions] == ["1"]
+
+
+@simulated
+async def test_no_replicas_are_taken_from_the_node_and_come_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm(), w.node("cloud0", **CLOUD) as node:
+        await w.apply(inference_model())
+        await w.reaches("Running", name="faces", plural=PLURAL)
+        await w.apply(inference_model(replicas=0))
+        status = await w.reaches("Stopped", "NoReplicas", name="faces", plural=PLURAL)
+        assert status.url is None
+        await eventually(lambda: FACES not in node.holds)
+        await w.apply(inference_model(replicas=1))
+        await w.reaches("Running", name="faces", plural=PLURAL)
+
+
+@simulated
+async def test_one_name_in_two_groups_is_refused_by_name(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.gm():
+        await w.apply(inference_model())
+        reply = await w.ask("apply", object={**inference_model(), "apiVersion": "ai.kubeedge.io/v1alpha1"})
+        assert reply.error is not None
+        assert "NameConflict" in reply.error.message

@@ -1,0 +1,204 @@
+"""An InferenceModel on Kubernetes, from `kubectl apply` to its end: what is made of it, and where it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from halimede.models.desired import Desired
+from services.gm.workloads.settings import parse
+from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
+from tests.kubernetes.apiserver import Api
+from tests.kubernetes.client import Body
+from tests.kubernetes.podstates import HOST, running, unready
+from tests.kubernetes.world import PATIENCE, World, world
+from tests.simulated import eventually
+
+
+async def serving(w: World, name: str = "faces", version: str = "sedna.io/v1alpha1", **of: Any) -> Body:
+    """Wait until it is served."""
+    return await w.reaches("Running", name=name, plural=PLURAL, version=version, **of)
+
+
+async def test_in_the_cloud_it_becomes_replicas_a_service_and_an_address_for_the_outside(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model(replicas=3, servingPort=8501))
+        status = await serving(w)
+        made, network = await w.made("Deployment", "faces"), await w.made("Service", "faces")
+        assert (status["active"], status["servingVersion"]) == (3, "2")
+        assert made["spec"]["replicas"] == 3
+        assert made["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        assert "nodeSelector" not in made["spec"]["template"]["spec"]
+        assert network["spec"]["type"] == "NodePort"
+        [rest] = [port for port in network["spec"]["ports"] if port["name"] == "http"]
+        assert (rest["port"], rest["targetPort"]) == (8501, 8501)
+
+        async def told() -> bool:
+            return bool((await w.status("faces", PLURAL)).get("url") == f"http://{HOST}:{rest['nodePort']}")
+
+        await eventually(told, PATIENCE)
+
+
+async def test_the_pods_fetch_the_version_verified_and_our_own_server_answers_with_it(api: Api) -> None:
+    async with world(api, fetch_allow=("private",)) as w, w.gm():
+        digest = "0" * 63 + "1"
+        body = inference_model(
+            manifest=[version("7", sha256sum=digest)], labels=["joy"], env=[{"name": "A", "value": "b"}]
+        )
+        await w.apply(body)
+        await serving(w)
+        template = (await w.made("Deployment", "faces"))["spec"]["template"]
+        [fetch] = template["spec"]["initContainers"]
+        [server] = template["spec"]["containers"]
+        assert fetch["args"][:4] == ["--url", "https://models.example/7.tar.gz", "--sha256", digest]
+        assert fetch["args"][-3:] == ["--unpack", "--allow", "private"]
+        assert server["command"] == ["python", "-m", "halimede.serving"]
+        assert server["args"][:4] == ["--file", "/etc/halimede/serve/model.json", "--http", "0.0.0.0:8080"]
+        assert server["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
+        assert server["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
+        assert {"name": "A", "value": "b"} in server["env"]
+        wish = msgspec.json.decode(template["metadata"]["annotations"]["halimede.io/desired"], type=Desired)
+        [model] = wish.models
+        path = fetch["args"][fetch["args"].index("--out") + 1]
+        assert (model.name, model.version, model.digest, model.path) == ("faces", "7", digest, path)
+        assert model.spec["labels"] == ["joy"]
+        assert any(mount["mountPath"] == "/downloads" for mount in server["volumeMounts"])
+
+
+async def test_another_target_version_is_rolled_out_and_served_only_once_it_answers(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model(targetVersion="1"))
+        assert (await serving(w))["servingVersion"] == "1"
+        w.player.behave(unready, prefix="faces")
+        await w.apply(inference_model(targetVersion="2"))
+        waiting = await w.reaches("Pending", name="faces", plural=PLURAL, generation=2)
+        assert waiting["servingVersion"] == "1"
+        w.player.behave(running, prefix="faces")
+
+        async def served() -> bool:
+            return (await w.status("faces", PLURAL)).get("servingVersion") == "2"
+
+        await eventually(served, PATIENCE)
+        assert [each["version"] for each in (await w.status("faces", PLURAL))["versions"]] == ["2", "1"]
+
+
+@pytest.mark.parametrize("sample", [SEDNA, KUBEEDGE], ids=["sedna.io", "ai.kubeedge.io"])
+async def test_the_seeds_samples_run_as_one_pod_on_their_node(api: Api, sample: str) -> None:
+    table = {
+        "tensorflow": {"image": "tensorflow/serving:2.19", "args": ["--rest_api_port={port}"], "live": "", "ready": ""}
+    }
+    async with world(api, serving=servers(table)) as w, w.gm():
+        body = read(sample, nodeName=w.edge, nodeSelector={"kubernetes.io/hostname": w.edge})
+        group, name = body["apiVersion"], "facialexpression"
+        await w.apply(body)
+        status = await serving(w, name, group)
+        made = await w.made("Deployment", name)
+        pod = made["spec"]["template"]["spec"]
+        assert (made["spec"]["replicas"], pod["nodeName"]) == (1, w.edge)
+        assert made["metadata"]["ownerReferences"][0]["apiVersion"] == group
+        port = body["spec"]["servingPort"]
+        assert (status["servingVersion"], status["url"]) == ("4", f"http://{name}.{w.namespace}.svc:{port}")
+        assert pod["containers"][0]["args"] == [f"--rest_api_port={port}"]
+        assert pod["containers"][0]["readinessProbe"]["tcpSocket"] == {"port": port}
+
+
+def servers(table: dict[str, Any]) -> Any:
+    """Read a table of servers as GM does."""
+    return parse({"broker": "mqtt://x", "serving": table}, {}).serving
+
+
+async def test_an_ingress_comes_goes_and_is_the_address(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model(ingress={"host": "faces.example", "path": "/v", "tlsSecret": "cert"}))
+        status = await serving(w)
+        assert status["url"] == "https://faces.example/v"
+        made = await w.made("Ingress", "faces")
+        assert made["spec"]["rules"][0]["host"] == "faces.example"
+        assert made["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] == "faces"
+        assert (await w.made("Service", "faces"))["spec"]["type"] == "ClusterIP"
+        await w.apply(inference_model(serviceType="LoadBalancer"))
+
+        async def gone() -> bool:
+            return await w.object("Ingress", "faces") is None
+
+        await eventually(gone, PATIENCE)
+        given = {"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}]}}}
+        await api.client.patch("Service", w.namespace, "faces", given, "status")
+
+        async def told() -> bool:
+            return (await w.status("faces", PLURAL)).get("url") == "http://198.51.100.7:8080"
+
+        await eventually(told, PATIENCE)
+
+
+async def test_an_image_wins_and_is_served_at_its_port_without_any_model_file(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model(image="example.io/faces:3", servingPort=443))
+        assert (await serving(w))["servingVersion"] == "example.io/faces:3"
+        pod = (await w.made("Deployment", "faces"))["spec"]["template"]["spec"]
+        assert not pod.get("initContainers")
+        assert pod["containers"][0]["image"] == "example.io/faces:3"
+        assert pod["containers"][0]["ports"][0]["containerPort"] == 443
+
+
+async def test_what_cannot_be_served_says_why_and_costs_nothing_that_runs(api: Api) -> None:
+    rules = {"allowed_images": ("good.example",), "ingress_hosts": ("*.ours.example",)}
+    async with world(api, **rules, service_types=("ClusterIP", "NodePort")) as w, w.gm():
+        await w.apply(inference_model())
+        await serving(w)
+        before = await w.made("Deployment", "faces")
+        for reason, change in {
+            "FrameworkNotSupported": {"frameworkType": "caffe"},
+            "InvalidDigest": {"manifest": [version("1", sha256sum="abc")]},
+            "ExposureNotAllowed": {"serviceType": "LoadBalancer"},
+            "ExposureNotAllowed.": {"ingress": {"host": "x.ours.example.evil"}},
+            "ExposureNotAllowed..": {"ingress": {}},
+            "ImageNotAllowed": {"image": "bad.example/x:1"},
+            "HostPathNotAllowed": {"manifest": [{"version": "1", "downloadURL": "/etc/model.onnx"}]},
+            "SecretNotFound": {
+                "credentialName": "s3", "manifest": [{"version": "1", "downloadURL": "s3://bucket/model.onnx"}],
+            },
+        }.items():  # fmt: skip
+            await w.apply(inference_model(**change))
+            await w.reaches("Degraded", reason.strip("."), name="faces", plural=PLURAL)
+            assert (await w.made("Deployment", "faces"))["spec"] == before["spec"]
+        await w.apply(inference_model())
+        await serving(w)
+
+
+async def test_no_replicas_serve_nothing_and_some_serve_again(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model(replicas=0))
+        status = await w.reaches("Stopped", "NoReplicas", name="faces", plural=PLURAL)
+        assert "url" not in status
+        await w.apply(inference_model(replicas=2))
+        assert (await serving(w))["active"] == 2
+
+
+async def test_the_second_of_one_name_in_the_other_group_is_left_alone_until_the_first_goes(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model())
+        await serving(w)
+        second = {**inference_model(), "apiVersion": "ai.kubeedge.io/v1alpha1"}
+        await w.apply(second)
+        await w.reaches("Failed", "NameConflict", name="faces", plural=PLURAL, version="ai.kubeedge.io/v1alpha1")
+        await w.delete("faces", PLURAL)
+        await serving(w, version="ai.kubeedge.io/v1alpha1")
+        made = await w.made("Deployment", "faces")
+        assert made["metadata"]["ownerReferences"][0]["apiVersion"] == "ai.kubeedge.io/v1alpha1"
+
+
+async def test_a_deleted_one_takes_everything_along(api: Api) -> None:
+    async with world(api) as w, w.gm():
+        await w.apply(inference_model(ingress={"host": "faces.example"}))
+        await serving(w)
+        await w.delete("faces", PLURAL)
+
+        async def gone() -> bool:
+            found = [await w.object(kind, "faces") for kind in ("Deployment", "Service", "Ingress")]
+            return await w.find("faces", PLURAL) is None and found == [None, None, None]
+
+        await eventually(gone, PATIENCE)
+        await eventually(lambda: w.shown("faces", PLURAL) is None)
