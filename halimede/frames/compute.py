@@ -60,12 +60,7 @@ class ModelThread:
 
     async def watch(self, limit_s: float) -> None:
         """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds."""
-        while True:
-            await asyncio.sleep(min(1.0, limit_s / 4))
-            if self.busy_s > limit_s:
-                raise ModelStuckError(
-                    f"the model has not answered for {limit_s:g} s: mend its predict, or raise MODEL_TIMEOUT_S"
-                )
+        await watch(lambda: self.busy_s, limit_s)
 
     def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._began = time.monotonic()
@@ -73,6 +68,16 @@ class ModelThread:
             return work(*args, **kwargs)
         finally:
             self._began = None
+
+
+async def watch(busy_s: Callable[[], float], limit_s: float) -> None:
+    """Run until cancelled; raise ModelStuckError when ``busy_s`` says that a call takes longer than ``limit_s``."""
+    while True:
+        await asyncio.sleep(min(1.0, limit_s / 4))
+        if busy_s() > limit_s:
+            raise ModelStuckError(
+                f"the model has not answered for {limit_s:g} s: mend its predict, or raise MODEL_TIMEOUT_S"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from halimede.bus import Bus, Delivery, Packet
 from halimede.errors import BusError, DecodeError, InvalidFieldError, TooLargeError
 from halimede.frames.advertise import Advertiser
 from halimede.frames.calls import calls
-from halimede.frames.compute import ModelThread, Outcome, answer
+from halimede.frames.compute import Outcome
 from halimede.frames.encodings import measure
 from halimede.frames.jobs import Job, Key, weight
 from halimede.frames.limits import ServerLimits, ServerStats
 from halimede.frames.pace import Pace
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
-from halimede.inference import Model
+from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load, Reply
 from halimede.tracing import Book, CloudTimes, read, write
 
@@ -41,13 +41,15 @@ STRIKES = 2
 
 
 class CloudServer:
-    """Answers the requests of one service with one model. ``run`` serves until cancelled; ``drain`` before that."""
+    """Answers the requests of one service with the model in ``slot``.
+
+    ``run`` serves until cancelled; ``drain`` before that.
+    """
 
     def __init__(
         self,
         bus: Bus,
-        model: Model,
-        thread: ModelThread,
+        slot: Slot,
         *,
         namespace: str,
         service: str,
@@ -59,8 +61,7 @@ class CloudServer:
         self.times = CloudTimes()
         self._book = book or Book()
         self._bus = bus
-        self._model = model
-        self._thread = thread
+        self._slot = slot
         self._ns = namespace
         self._service = service
         self._worker = worker
@@ -163,11 +164,11 @@ class CloudServer:
             if batch:
                 frames = [self._jobs[key].delivery.body for key in batch]
                 began, batched = asyncio.get_running_loop().time(), time.monotonic()
-                outcomes, made = await self._thread.call(answer, self._model, frames, self._limits.batch)
+                answered, made = await self._slot.answer(frames, self._limits.batch)
                 self.stats.batches += made
-                self._learn(batch, outcomes, batched)
-                for key, outcome in zip(batch, outcomes, strict=True):
-                    await self._finish(key, outcome, began)
+                self._learn(batch, [outcome for outcome, _ in answered], batched)
+                for key, (outcome, version) in zip(batch, answered, strict=True):
+                    await self._finish(key, outcome, began, version)
             if not self._queue:
                 self._arrived.clear()
 
@@ -208,7 +209,7 @@ class CloudServer:
         credits_ = max(0, self._pace.places - len(self._jobs))
         return Load(credits=credits_, service_ms=round(self._pace.service_ms, 1))
 
-    async def _finish(self, key: Key, outcome: Outcome, began: float) -> None:
+    async def _finish(self, key: Key, outcome: Outcome, began: float, version: str) -> None:
         job = self._jobs[key]
         frame = job.delivery.body
         reply = Reply(
@@ -218,6 +219,7 @@ class CloudServer:
             queue_ms=max(began - job.arrived, 0) * 1000,
             compute_ms=outcome.ms,
             batch=outcome.batch,
+            model=version,
         )
         if outcome.prediction is not None:
             self.stats.served += 1

@@ -25,7 +25,8 @@ from halimede.frames.payloads import open_payload
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
-from halimede.inference import Array, Model
+from halimede.frames.slot import Loaded, Slot
+from halimede.inference import Array
 from halimede.messages import Frame, Result
 from halimede.mining import Miner
 from halimede.tracing import Book, EdgeTimes, Record, write
@@ -63,9 +64,9 @@ class EdgeLoop:
         self,
         settings: Settings,
         *,
-        model: Model,
+        slot: Slot,
         miner: Miner,
-        threads: tuple[ModelThread, ModelThread],
+        decoder: ModelThread,
         offload: OffloadClient,
         outbox: Outbox,
         ledger: Ledger,
@@ -77,23 +78,22 @@ class EdgeLoop:
         #: degraded answers by reason
         self.degraded: Counter[str] = Counter()
         self._settings = settings
-        self._model = model
+        self._slot = slot
         self._miner = miner
-        decoder, self._thread = threads
         self._offload = offload
         self._outbox = outbox
         self._ledger = ledger
         self._limits = limits or EdgeLimits()
         self._book = book or Book()
         self._glimpses = glimpses
-        self._preparer = Preparer(model, decoder, self._limits.pixels)
+        self._preparer = Preparer(decoder, self._limits.pixels)
         self._pace = Pace(queue=self._limits.inside, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
         self._places = asyncio.Semaphore(self._limits.inside)
         self._patient = asyncio.Semaphore(max(1, offload.window // 2))
         self._seen: Recent[bytes, None] = Recent(self._limits.remembered)
         self._seldom = Seldom()
-        #: what waits for the model, each with what the model gets
-        self._queue: deque[tuple[Sample, Array]] = deque()
+        #: what waits for its model, each with what that model gets
+        self._queue: deque[tuple[Sample, Array, Loaded]] = deque()
         self._arrived = asyncio.Event()
         self._inside = 0
         self._left = asyncio.Event()
@@ -140,9 +140,12 @@ class EdgeLoop:
             await self._places.acquire()
             received = time.monotonic()
             trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
+            model = self._slot.choose(frame.id)
+            model.hold()
             try:
-                array = await self._preparer.prepare(frame)
+                array = await self._preparer.prepare(frame, model.model)
             except BaseException as error:
+                model.release()
                 self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
                 self._places.release()
                 raise
@@ -159,7 +162,7 @@ class EdgeLoop:
         trace.step(DECODE, received, ready)
         self.times.decode.record((ready - received) * 1000)
         now = asyncio.get_running_loop().time()
-        self._queue.append((Sample(frame, now, patient, trace, ready), array))
+        self._queue.append((Sample(frame, now, patient, trace, ready, model.version), array, model))
         self._arrived.set()
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -182,13 +185,21 @@ class EdgeLoop:
                     self._arrived.clear()
 
     async def _next(self) -> list[tuple[Sample, Judged]]:
-        """Run the model on what waits. Pixels are let go here: a sample may wait for the cloud without them."""
+        """Run each model on what waits for it. Pixels are let go here: a sample may wait for the cloud without them."""
         batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._pace.batch))]
-        arrays = [array for _, array in batch]
-        judged = await self._thread.call(answer_and_judge, self._model, self._miner, arrays)
-        for array in arrays:
-            self._preparer.done(array)
-        answered = [(sample, said) for (sample, _), said in zip(batch, judged, strict=True)]
+        parts: dict[Loaded, list[tuple[Sample, Array]]] = {}
+        for sample, array, model in batch:
+            parts.setdefault(model, []).append((sample, array))
+        said: dict[Sample, Judged] = {}
+        for model, waiting in parts.items():
+            arrays = [array for _, array in waiting]
+            judged = await model.thread.call(answer_and_judge, model.model, self._miner, arrays)
+            for array in arrays:
+                self._preparer.done(array)
+            model.release(len(arrays))
+            model.learn([each.outcome for each in judged])
+            said.update(zip((sample for sample, _ in waiting), judged, strict=True))
+        answered = [(sample, said[sample]) for sample, _, _ in batch]
         self._learn(answered)
         return answered
 

@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric
 from halimede.bus import Bus
 from halimede.frames import OffloadClient
 from halimede.frames.circuit import State
-from halimede.frames.compute import ModelThread
 from halimede.frames.server import CloudServer
+from halimede.frames.slot import Slot
 from halimede.messages import TaskInfo
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, sizes, times
@@ -56,7 +56,7 @@ class Figures:
     connections: list[Bus] = field(default_factory=list)
     status: str = "starting"
     ledger: Ledger | None = None
-    thread: ModelThread | None = None
+    slot: Slot | None = None
     edge: tuple[EdgeLoop, OffloadClient, Outbox] | None = None
     cloud: CloudServer | None = None
 
@@ -75,14 +75,22 @@ class Figures:
             self.ledger.catch_up()
             for count, (name, text) in (COUNTS if self.settings.role == "edge" else SERVED).items():
                 yield counter(name, text, self.ledger[count])
-        if self.thread:
-            yield gauge(
-                "worker_model_call_seconds", "How long the model's call under way has taken.", self.thread.busy_s
-            )
+        if self.slot:
+            yield from self._of_models(self.slot)
         if self.edge:
             yield from self._of_edge(*self.edge)
         if self.cloud:
             yield from self._of_cloud(self.cloud)
+
+    @staticmethod
+    def _of_models(slot: Slot) -> Iterator[Metric]:
+        yield gauge("worker_model_call_seconds", "How long the model's call under way has taken.", slot.busy_s)
+        by_version = {loaded.version: loaded for loaded in reversed(slot.loaded)}
+        said = [({"version": v, "outcome": "answered"}, each.answered) for v, each in by_version.items()]
+        said += [({"version": v, "outcome": "failed"}, each.failed) for v, each in by_version.items()]
+        yield counter("worker_model_samples", "Samples by the version of the model that got them.", said)
+        calls = [({"version": v}, each.calls.histogram, each.calls.total) for v, each in by_version.items()]
+        yield times("worker_model_seconds", "Time of a model's calls, by its version.", calls)
 
     @staticmethod
     def _of_edge(loop: EdgeLoop, offload: OffloadClient, outbox: Outbox) -> Iterator[Metric]:
@@ -120,7 +128,7 @@ class Figures:
     def _stuck(self) -> str:
         limit = self.settings.model_timeout_s
         # loading a model may take longer than any call of it
-        busy = self.thread.busy_s if self.thread and (self.edge or self.cloud) else 0.0
+        busy = self.slot.busy_s if self.slot and (self.edge or self.cloud) else 0.0
         return f"its call has taken {busy:.0f} s, more than {limit:g}" if busy > limit else ""
 
     def _away(self) -> list[Bus]:

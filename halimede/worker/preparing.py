@@ -21,22 +21,21 @@ INLINE_BYTES = 64 * 1024
 
 
 class Preparer:
-    """Decodes frames for one model, within ``limit`` bytes of decoded frames that the model has not seen yet."""
+    """Decodes frames for models, within ``limit`` bytes of decoded frames that no model has seen yet."""
 
-    def __init__(self, model: Model, thread: ModelThread, limit: int) -> None:
-        self._model = model
+    def __init__(self, thread: ModelThread, limit: int) -> None:
         self._thread = thread
         self._memory = Budget(limit)
 
-    async def prepare(self, frame: Frame) -> Array:
-        """Return the model's input, once there is memory for it; ``done`` gives that back.
+    async def prepare(self, frame: Frame, model: Model) -> Array:
+        """Return the input of ``model``, once there is memory for it; ``done`` gives that back.
 
         Raises DecodeError, whatever is wrong with the frame.
         """
         size = measure(frame)
         await self._memory.take(size)
         try:
-            array = await self._decode(frame)
+            array = await self._decode(frame, model)
         except BaseException:
             self._memory.give(size)
             raise
@@ -47,11 +46,11 @@ class Preparer:
         """The model has seen it."""
         self._memory.give(array.nbytes)
 
-    async def _decode(self, frame: Frame) -> Array:
+    async def _decode(self, frame: Frame, model: Model) -> Array:
         try:
             if find(frame.encoding).cheap and len(frame.data) <= INLINE_BYTES:
-                return prepare(self._model, frame)
-            return await self._thread.call(prepare, self._model, frame)
+                return prepare(model, frame)
+            return await self._thread.call(prepare, model, frame)
         except DecodeError:
             raise
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 import structlog
@@ -12,8 +12,8 @@ import structlog
 from halimede import topics
 from halimede.bus import Bus
 from halimede.errors import BusError
-from halimede.messages import TaskInfo, WorkerInfo
-from halimede.worker.settings import Settings
+from halimede.messages import ModelInUse, TaskInfo, WorkerInfo
+from halimede.messages.control import WorkerRole
 
 log = structlog.get_logger()
 
@@ -26,13 +26,36 @@ LAST_WORDS_S = 3.0
 MAX_MESSAGE, MAX_REASON = 4096, 256
 
 
+class Speaker(Protocol):
+    """Whose reports they are."""
+
+    @property
+    def role(self) -> WorkerRole: ...  # noqa: D102
+    @property
+    def node(self) -> str: ...  # noqa: D102
+    @property
+    def namespace(self) -> str: ...  # noqa: D102
+    @property
+    def service(self) -> str: ...  # noqa: D102
+    @property
+    def uid(self) -> str: ...  # noqa: D102
+    @property
+    def worker(self) -> str: ...  # noqa: D102
+    @property
+    def period_s(self) -> float: ...  # noqa: D102
+
+
 class Reporter:
     """Publishes WorkerInfo. ``counts`` gives the worker's counts; before the worker has any, it is None."""
 
-    def __init__(self, bus: Bus, settings: Settings) -> None:
+    def __init__(self, bus: Bus, settings: Speaker, *, owner_kind: str = "jointinferenceservice") -> None:
         self.counts: Callable[[], TaskInfo] | None = None
+        #: which model the worker answers with; None: it cannot take another one
+        self.model: Callable[[], ModelInUse] | None = None
         #: where the worker's health and metrics are
         self.http = ""
+        #: where its inference protocol is, of one that serves it
+        self.url = ""
         self._bus = bus
         self._period_s = settings.period_s
         names = {"node": settings.node, "ns": settings.namespace, "worker": settings.worker}
@@ -42,6 +65,7 @@ class Reporter:
             namespace=settings.namespace,
             owner_name=settings.service,
             owner_uid=settings.uid,
+            owner_kind=owner_kind,
             role=settings.role,
             status="starting",
             period_s=HEARTBEAT * settings.period_s,
@@ -54,6 +78,10 @@ class Reporter:
         self._info = msgspec.structs.replace(
             self._info, status=status, reason=reason[:MAX_REASON], message=message[:MAX_MESSAGE]
         )
+        self.touch()
+
+    def touch(self) -> None:
+        """Something has changed: it is reported at once."""
         self._soon.set()
 
     async def run(self) -> None:
@@ -84,7 +112,8 @@ class Reporter:
 
     def _now(self) -> WorkerInfo:
         counts = self.counts() if self.counts else None
-        return msgspec.structs.replace(self._info, task_info=counts, http=self.http)
+        model = self.model() if self.model else None
+        return msgspec.structs.replace(self._info, task_info=counts, http=self.http, model=model, url=self.url)
 
     def _changed(self) -> bool:
         return self._said is None or _timeless(self._now()) != _timeless(self._said)

@@ -50,7 +50,8 @@ def answer_and_judge(model: Model, miner: Miner, arrays: Sequence[Array]) -> lis
 class Sample:
     """An accepted frame. ``patient``: it gives back its place among the patient ones at the end.
 
-    ``accepted`` is the loop's time, ``ready`` the same moment on the clock of ``trace``.
+    ``accepted`` is the loop's time, ``ready`` the same moment on the clock of ``trace``; ``version`` is the version of
+    the small model that it is given to.
     """
 
     frame: Frame
@@ -58,6 +59,7 @@ class Sample:
     patient: bool
     trace: Record
     ready: float
+    version: str = ""
 
     def judged(self, said: Judged, times: EdgeTimes) -> None:
         """Note that it waited, and what the model and mining made of it."""
@@ -105,6 +107,7 @@ class Sample:
             edge=edge if reply else None,
             worker=reply.worker if reply else settings.worker,
             node=settings.node,
+            model=reply.model if reply else self.version,
             total_ms=(now - self.accepted) * 1000,
             edge_ms=outcome.ms,
             offload_ms=(now - offloaded) * 1000 if offloaded is not None else 0.0,

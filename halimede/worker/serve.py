@@ -20,8 +20,11 @@ from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import OffloadClient, load_will
 from halimede.frames.compute import ModelStuckError, ModelThread
 from halimede.frames.server import CloudServer
-from halimede.inference import Model, ModelError, load_estimator, open_model
+from halimede.frames.slot import Loaded, Slot
+from halimede.inference import load_estimator
 from halimede.mining import create as create_miner
+from halimede.models.desired import DesiredModel
+from halimede.models.desired import read as read_desired
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.tracing import Answers, Book
@@ -34,6 +37,7 @@ from halimede.worker.ledger import Count, Ledger, LedgerBusyError
 from halimede.worker.outbox import Outbox
 from halimede.worker.report import Reporter
 from halimede.worker.settings import Settings
+from halimede.worker.swap import Opener, Swapper, UnfitError, as_wish
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -93,8 +97,6 @@ def as_mistake(error: Exception) -> WorkerError | None:
         error = next((e for e in error.exceptions if as_mistake(e) is None), error.exceptions[0])
     if isinstance(error, WorkerError):
         return error
-    if isinstance(error, ModelError):
-        return WorkerError("ModelInvalid", str(error))
     if isinstance(error, ModelStuckError):
         return WorkerError("ModelStuck", str(error))
     if isinstance(error, RefusedError):
@@ -112,8 +114,7 @@ class _Parts:
     settings: Settings
     connect: Connect
     bus: Bus
-    model: Model
-    thread: ModelThread
+    slot: Slot
     ledger: Ledger
     book: Book
     figures: Figures
@@ -127,25 +128,32 @@ async def _run(
     shown = HttpServer(settings.http, health=figures.health(), registry=registry(settings.role, figures.collect))
     async with contextlib.AsyncExitStack() as stack, shown, asyncio.TaskGroup() as group:
         reporter.http = shown.url
-        reports = group.create_task(reporter.run(), name="reports")
+        others = [group.create_task(reporter.run(), name="reports")]
         ledger = figures.ledger = await _open_ledger(settings, stack)
         try:
-            thread = figures.thread = await stack.enter_async_context(ModelThread("model"))
-            model = await _unless(stop, _open_model(settings, thread, estimator))
-            if model is not None:
-                stack.callback(model.close)
+            wish = _first(settings)
+            opened = await _unless(stop, _open(settings, estimator, wish))
+            if opened is not None:
+                opener, loaded = opened
+                slot = figures.slot = Slot(loaded)
+                stack.push_async_callback(slot.close)
+                if settings.model_file and opener.again:
+                    swapper = Swapper(slot, wish, opener, reporter.touch)
+                    reporter.model = lambda: swapper.model
+                    others.append(group.create_task(swapper.run(settings.model_file), name="swaps"))
                 reporter.counts = lambda: figures.info(ledger)
                 book = Book(await stack.enter_async_context(exporting(settings.role, settings.names())))
                 await Answers(bus, book, settings.role, settings.names()).start()
                 role = _edge if settings.role == "edge" else _cloud
-                parts = _Parts(settings, connect, bus, model, thread, ledger, book, figures, stop)
+                parts = _Parts(settings, connect, bus, slot, ledger, book, figures, stop)
                 await role(parts, lambda: reporter.set("running"))
         finally:
             ledger.settle()
             figures.ledger = figures.edge = figures.cloud = None
             final = ledger.info()
             reporter.counts = lambda: final
-        reports.cancel()
+        for task in others:
+            task.cancel()
 
 
 async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
@@ -181,9 +189,9 @@ async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
         glimpses = Glimpses(parts.bus, decoder, settings) if settings.hard_samples else None
         loop = EdgeLoop(
             settings,
-            model=parts.model,
+            slot=parts.slot,
             miner=miner,
-            threads=(decoder, parts.thread),
+            decoder=decoder,
             offload=offload,
             outbox=outbox,
             ledger=ledger,
@@ -195,7 +203,7 @@ async def _edge(parts: _Parts, ready: Callable[[], None]) -> None:
         if glimpses:
             running.append(group.create_task(glimpses.run(), name="glimpses"))
         taking = group.create_task(source.run(loop, parts.stop), name="source")
-        watching = group.create_task(parts.thread.watch(settings.model_timeout_s), name="model watch")
+        watching = group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch")
         parts.figures.edge = (loop, offload, outbox)
         ready()
         await parts.stop.wait()
@@ -209,8 +217,7 @@ async def _cloud(parts: _Parts, ready: Callable[[], None]) -> None:
     settings, bus = parts.settings, parts.bus
     server = CloudServer(
         bus,
-        parts.model,
-        parts.thread,
+        parts.slot,
         namespace=settings.namespace,
         service=settings.service,
         worker=settings.worker,
@@ -221,7 +228,7 @@ async def _cloud(parts: _Parts, ready: Callable[[], None]) -> None:
     parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + server.stats.unfit)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.run(), name="server")
-        watching = group.create_task(parts.thread.watch(settings.model_timeout_s), name="model watch")
+        watching = group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch")
         parts.figures.cloud = server
         ready()
         await parts.stop.wait()
@@ -239,13 +246,24 @@ async def _drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[fl
         log.warning("not everything was answered in the grace period; the rest is counted as lost")
 
 
-async def _open_model(settings: Settings, thread: ModelThread, estimator: object | None) -> Model:
+def _first(settings: Settings) -> DesiredModel:
+    """Return the model to begin with: the file's, where there is one, else that of the environment."""
+    desired = read_desired(settings.model_file) if settings.model_file else None
+    if desired and len(desired.models) == 1:
+        return desired.models[0]
+    return as_wish(settings.model_path, settings.model)
+
+
+async def _open(settings: Settings, estimator: object | None, wish: DesiredModel) -> tuple[Opener, Loaded]:
+    """Open the first model; return it, and what opens further ones."""
     if estimator is None and settings.estimator:
-        estimator = await thread.call(load_estimator, settings.estimator)
+        async with ModelThread("model") as thread:
+            estimator = await thread.call(load_estimator, settings.estimator)
+    opener = Opener(estimator)
     try:
-        return await thread.call(open_model, settings.model_path, settings.model, estimator)
-    except InvalidFieldError as error:
-        raise WorkerError("ModelInvalid", str(error)) from error
+        return opener, await opener.open(wish)
+    except UnfitError as error:
+        raise WorkerError(error.reason, str(error)) from error
 
 
 async def _open_ledger(settings: Settings, stack: contextlib.AsyncExitStack) -> Ledger:

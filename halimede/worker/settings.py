@@ -58,6 +58,7 @@ class Settings:
     credentials: str = ""
     http: str = "off"
     hard_samples: bool = True
+    model_file: Path | None = None
 
     def names(self) -> dict[str, str]:
         """Return who it is, as its answers about frames say it."""
@@ -96,6 +97,7 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False)
         "period_s": _number(environ, "LC_PERIOD", 1.0, least=0.01, most=3600),
         "grace_s": _number(environ, "GRACE_S", 10.0, least=0, most=3600),
         "model_timeout_s": _number(environ, "MODEL_TIMEOUT_S", 60.0, least=0.1, most=86_400),
+        "model_file": Path(environ["MODEL_FILE"]) if environ.get("MODEL_FILE") else None,
     }
     if role == "cloud":
         return Settings(**common)

@@ -12,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from halimede import log as logging
+from halimede.api.quantity import quantity
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.models.policy import VARIABLE, Policy
 from halimede.names import check_name
 from halimede.observe import parse_bind
 from services.lc.app import Config, LocalController
+from services.lc.blobs import client_id
 from services.lc.credentials import NodeCredentials
 
 HOME = "~/.local/state/halimede"
@@ -82,6 +85,20 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         help="its workers are pods on Kubernetes: prepare models, hear and report; start and stop nothing "
         "(default: $HALIMEDE_PODS, 1 or 0)",
     )
+    parser.add_argument(
+        "--fetch-allow",
+        default=os.environ.get(VARIABLE, ""),
+        metavar="WHAT",
+        help="addresses that models may come from beside public ones: loopback, private, link-local, networks such as "
+        f"10.0.0.0/8, names of hosts, with commas (default: ${VARIABLE}, else none)",
+    )
+    parser.add_argument(
+        "--cache-bytes",
+        default=os.environ.get("HALIMEDE_CACHE_BYTES") or "20G",
+        metavar="BYTES",
+        help="room for models, such as 500M or 20G; what is used is never removed "
+        "(default: $HALIMEDE_CACHE_BYTES, else %(default)s)",
+    )
     given = parser.parse_args(arguments)
     labels: dict[str, str] = {}
     for label in given.label:
@@ -108,6 +125,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         credentials=credentials,
         http=given.http,
         pods=given.pods,
+        cache_bytes=int(quantity("--cache-bytes", given.cache_bytes)),
+        fetch_policy=Policy.parse(given.fetch_allow, "--fetch-allow"),
     )
     parse_bind(given.http, "--http")
     return config, settings
@@ -126,7 +145,8 @@ async def serve(config: Config, settings: MqttSettings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    await LocalController(config, MqttBus(f"lc.{config.node}", settings)).run(stopping)
+    files = MqttBus(client_id(config.node), settings)
+    await LocalController(config, MqttBus(f"lc.{config.node}", settings), files=files).run(stopping)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,26 +19,33 @@ from filelock import FileLock, Timeout
 
 import services
 from halimede import topics
+from halimede.api.dataset import PLURAL as DATASETS
+from halimede.blobs.names import SCHEME
 from halimede.bus.port import Bus
+from halimede.datasets.child import count_in_child
 from halimede.errors import HalimedeError, first_error
-from halimede.models import Cache, fetch
+from halimede.models import Cache, Policy
 from halimede.names import Key, check_name
 from halimede.observe import HttpServer
 from halimede.observe.http import beside
 from halimede.observe.metrics import registry
+from services.lc.blobs import Blobs
 from services.lc.credentials import NodeCredentials
+from services.lc.datasets import Count, Datasets
 from services.lc.figures import Figures
 from services.lc.folders import Folders
 from services.lc.items import Items
 from services.lc.linux import LinuxLauncher
 from services.lc.logs import Logs, PodLogs
+from services.lc.modelfiles import Bring, ModelFiles
 from services.lc.plan import Part, plan
 from services.lc.podnode import PodNode
 from services.lc.pods import Pods
-from services.lc.prepare import Fetch, Preparer
+from services.lc.prepare import Preparer
 from services.lc.process import Launcher
 from services.lc.processes import Node
 from services.lc.report import Reporter
+from services.lc.room import CACHE_BYTES, Room
 from services.lc.store import Store
 from services.lc.supervisor import Supervisor
 from services.lc.sync import Channel
@@ -53,6 +60,7 @@ class Config:
     """One node: its name and labels, halimede's home folder, and the broker as its workers are to reach it.
 
     ``pods``: its workers are pods that others make and run, and that this controller only listens to.
+    ``fetch_policy``: which addresses models may come from beside public ones.
     """
 
     node: str
@@ -62,6 +70,8 @@ class Config:
     credentials: NodeCredentials | None = None
     http: str = "off"
     pods: bool = False
+    cache_bytes: int = CACHE_BYTES
+    fetch_policy: Policy = field(default_factory=Policy)
 
     @property
     def folders(self) -> Folders:
@@ -72,14 +82,27 @@ class Config:
 class LocalController:
     """One node's controller, on a bus that nobody has entered yet.
 
-    ``launcher`` and ``fetch_`` are what touches the world beside it: a simulation brings its own.
+    ``launcher``, ``bring`` and ``count`` are what touches the world beside it: a simulation brings its own. ``files``:
+    a second connection, for files over the bus.
     """
 
-    def __init__(self, config: Config, bus: Bus, *, launcher: Launcher | None = None, fetch_: Fetch = fetch) -> None:
+    def __init__(
+        self,
+        config: Config,
+        bus: Bus,
+        *,
+        launcher: Launcher | None = None,
+        bring: Bring | None = None,
+        count: Count = count_in_child,
+        files: Bus | None = None,
+    ) -> None:
         self.config = config
         self.bus = bus
         self._launcher = launcher or LinuxLauncher(config.folders)
-        self._fetch = fetch_
+        self._blobs = Blobs(config.node, files, Cache(config.folders.models)) if files else None
+        openers = {SCHEME: self._blobs.opener} if self._blobs else {}
+        self._bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers)
+        self._count = count
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until ``stopping`` is set, then stop all workers that it has started.
@@ -94,7 +117,15 @@ class LocalController:
 
     async def _run(self, stopping: asyncio.Event, store: Store) -> None:
         async with asyncio.TaskGroup() as tasks:
-            rooms = _Rooms(self.config, self.bus, store=store, tasks=tasks, launcher=self._launcher, fetch_=self._fetch)
+            rooms = _Rooms(
+                self.config,
+                self.bus,
+                store=store,
+                tasks=tasks,
+                launcher=self._launcher,
+                bring=self._bring,
+                count=self._count,
+            )
             figures = rooms.figures
             registered = registry("lc", figures.collect)
             shown = HttpServer(self.config.http, health=figures.health(), registry=registered)
@@ -102,7 +133,10 @@ class LocalController:
             self.bus.announce = rooms.channel.announce
             async with shown, self.bus:
                 rooms.channel.http = shown.url
-                work = [tasks.create_task(run, name=name) for name, run in (await rooms.start()).items()]
+                running = await rooms.start()
+                if self._blobs:
+                    running["blobs"] = self._blobs.run()
+                work = [tasks.create_task(run, name=name) for name, run in running.items()]
                 figures.work = work
                 log.info("local controller runs", node=self.config.node, http=shown.url)
                 await stopping.wait()
@@ -111,6 +145,7 @@ class LocalController:
                 for task in work:
                     task.cancel()
                 rooms.preparer.want({})
+                rooms.datasets.want({})
                 await rooms.workers.stop_all()
 
 
@@ -125,15 +160,18 @@ class _Rooms:
         store: Store,
         tasks: asyncio.TaskGroup,
         launcher: Launcher,
-        fetch_: Fetch,
+        bring: Bring,
+        count: Count,
     ) -> None:
-        folders = config.folders
+        folders, cache = config.folders, Cache(config.folders.models)
         self.bus = bus
         self.store = store
         self.node = config.node
         self.items = Items()
         self.wake = asyncio.Event()
-        self.preparer = Preparer(Cache(folders.models), tasks, lambda _: self.wake.set(), fetch_)
+        self.room = Room(cache, self._wanted, lambda: self.workers.models, most=config.cache_bytes)
+        self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), bring, self.room)
+        self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, count)
         self.part: Part
         self.workers: Workers
         self.logs: Logs
@@ -158,6 +196,7 @@ class _Rooms:
             store,
             workers=self.workers,
             preparer=self.preparer,
+            datasets=self.datasets,
             reporter=self.reporter,
             channel=self.channel,
         )
@@ -169,11 +208,15 @@ class _Rooms:
         await self.bus.subscribe(topics.WORKER_INFO.filter(node=self.node), self.reporter.on_worker_info)
         return {
             "reconcile": self._reconcile(),
+            "room": self.room.run(),
             "sync": self.channel.run(),
             "reports": self.reporter.run(),
             **self.logs.tasks(),
             **self.workers.tasks(),
         }
+
+    def _wanted(self) -> list[Path]:
+        return [known.path for known in self.preparer.preparations.values() if known.path]
 
     def _worker_changed(self, service: Key) -> None:
         self.reporter.touch(service)
@@ -184,8 +227,10 @@ class _Rooms:
             self.wake.clear()
             items = self.items.read(self.store.held)
             running = self.workers.running
-            decided = plan(items, self.preparer.preparations, running, self.part, complete=self.store.complete)
-            self.preparer.want(decided.prepare)
+            known = {**self.preparer.preparations, **self.datasets.preparations}
+            decided = plan(items, known, running, self.part, complete=self.store.complete)
+            self.preparer.want({key: want for key, want in decided.prepare.items() if key.plural != DATASETS})
+            self.datasets.want({key: want for key, want in decided.prepare.items() if key.plural == DATASETS})
             self.workers.carry_out(decided)
             self.reporter.update(decided.standings)
             self.channel.lack(lacking=decided.lacking)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from halimede.messages import TaskInfo, WorkerInfo
+from halimede.models.desired import DesiredModel
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.process import Process, Role, Start
+from services.lc.rollout import Rollout
 
 WorkerPhase = Literal["Pending", "Running", "Failed"]
 
@@ -54,6 +56,13 @@ class Entry:
     #: what it said when it failed; this may arrive after the process has ended
     last_words: WorkerInfo | None = None
     delay: float = FIRST_DELAY
+    #: the model that plans ask of it, the one that it was told last, and when it first answered with that
+    asked: DesiredModel | None = None
+    told: DesiredModel | None = None
+    answering: float | None = None
+    #: why it could not be told; empty once it was
+    untold: str = ""
+    rollout: Rollout = field(default_factory=Rollout)
 
 
 def stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:

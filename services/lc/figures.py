@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from halimede.bus.port import Bus
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
+from services.lc.datasets import Datasets
 from services.lc.prepare import Preparer
 from services.lc.report import Reporter
 from services.lc.store import Store
@@ -29,6 +30,7 @@ class Figures:
         *,
         workers: Workers,
         preparer: Preparer,
+        datasets: Datasets,
         reporter: Reporter,
         channel: Channel,
     ) -> None:
@@ -37,6 +39,7 @@ class Figures:
         self._store = store
         self._workers = workers
         self._preparer = preparer
+        self._datasets = datasets
         self._reporter = reporter
         self._channel = channel
 
@@ -53,7 +56,7 @@ class Figures:
         """Return all figures."""
         yield from buses([self._bus])
         yield from _of_workers(self._workers)
-        yield from _of_models(self._preparer)
+        yield from _of_models(self._preparer, self._datasets)
         yield from _of_reports(self._reporter, self._channel)
         yield from _of_store(self._store)
 
@@ -73,8 +76,10 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
     )
 
 
-def _of_models(preparer: Preparer) -> Iterator[Metric]:
-    counted = Counter((key.plural, known.phase) for key, known in preparer.preparations.items())
+def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
+    counted = Counter(
+        (key.plural, known.phase) for key, known in {**preparer.preparations, **datasets.preparations}.items()
+    )
     samples = [({"plural": plural, "phase": phase}, n) for (plural, phase), n in sorted(counted.items())]
     yield gauge("lc_preparations", "Models and datasets that this node needs, by phase.", samples)
     took = preparer.downloads

@@ -45,6 +45,11 @@ class Folders:
         return self.root / "models"
 
     @property
+    def datasets(self) -> Path:
+        """What was counted of datasets."""
+        return self.root / "datasets"
+
+    @property
     def lock(self) -> Path:
         """Held by the LC that owns this folder."""
         return self.root / "lc.lock"

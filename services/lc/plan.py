@@ -14,10 +14,11 @@ from typing import Any, Literal, Protocol
 import msgspec
 import structlog
 
-from halimede.api import Resource, dataset, jointinference, model
+from halimede.api import Resource, dataset, inferencemodel, jointinference, model
 from halimede.api.placement import Placement
 from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
 from halimede.models import redact
+from halimede.models.desired import DesiredModel
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.items import Item
@@ -59,13 +60,19 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A worker that is being looked after. Not ``confirmed``: found at boot, and nobody has asked for it yet."""
+    """A worker that is being looked after. Not ``confirmed``: found at boot, and nobody has asked for it yet.
+
+    ``model`` is what it was last asked to answer with. ``swaps``: whether it takes another one while it runs; None: it
+    has not said so yet.
+    """
 
     worker: Worker
     service: Key
     uid: str
     spec_hash: str
     confirmed: bool = True
+    model: DesiredModel | None = None
+    swaps: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +105,16 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions: stop what should not run, start what should, prepare files, report."""
+    """The actions: stop what should not run, start what should, prepare files, report.
+
+    ``swap``: workers that run and take another model as they are, each as it would be started now.
+    """
 
     start: tuple[Start, ...]
     stop: tuple[Worker, ...]
     prepare: Mapping[Key, Want]
     standings: Mapping[Key, Standing]
+    swap: tuple[Start, ...] = ()
 
     @property
     def lacking(self) -> bool:
@@ -124,6 +135,14 @@ class Part(Protocol):
     def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, Mapping[Worker, Start]]:
         """Return how a joint inference service stands on this node, and its workers that are to run."""
 
+    def served(self, held: Held, resource: Resource[Any]) -> Want | None:
+        """Return the file that an InferenceModel needs on this node."""
+
+    def server(
+        self, held: Held, resource: Resource[Any], preparation: Preparation | None
+    ) -> tuple[Standing, Mapping[Worker, Start]]:
+        """Return how an InferenceModel stands on this node, and its server if it is to run."""
+
 
 def plan(
     items: Mapping[Key, Item],
@@ -134,7 +153,7 @@ def plan(
     complete: bool = True,
 ) -> Plan:
     """Decide. Not ``complete``: what is held may not be all (the store was lost), so nothing unknown is stopped."""
-    prepare = {key: want for key, item in items.items() if (want := _want(item)) and not _left(item, part)}
+    prepare = {key: want for key, item in items.items() if (want := _want(item, part)) and not _left(item, part)}
     ready = {key: p for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready"}
     models = Models(items, preparations, ready)
     standings: dict[Key, Standing] = {}
@@ -143,10 +162,16 @@ def plan(
     for key, item in items.items():
         uid = item.held.uid
         try:
-            if item.resource is None or item.resource.kind.plural != jointinference.PLURAL:
-                standings[key] = _without_workers(item, preparations.get(key), _left(item, part))
+            plural = item.resource.kind.plural if item.resource else ""
+            known = preparations.get(key)
+            if item.resource and plural == jointinference.PLURAL:
+                standings[key], started = part.service(item.held, item.resource, models)
+            elif item.resource and plural == inferencemodel.PLURAL:
+                current = known if known and known.want == prepare.get(key) else None
+                standings[key], started = part.server(item.held, item.resource, current)
+            else:
+                standings[key] = _without_workers(item, known, _left(item, part), _want(item, part))
                 continue
-            standings[key], started = part.service(item.held, item.resource, models)
         except Exception as error:  # noqa: BLE001  # one resource that nobody foresaw must not end the node's work
             standings[key] = Standing(key, uid, item.held.generation, settled=broke(key, error))
             kept |= {worker for worker, runs in running.items() if (runs.service, runs.uid) == (key, uid)}
@@ -157,14 +182,30 @@ def plan(
         worker
         for worker, runs in running.items()
         if worker not in kept
-        and (starts[worker].spec.digest != runs.spec_hash if worker in starts else complete or runs.service in items)
+        and (_replaces(starts[worker], runs) if worker in starts else complete or runs.service in items)
+    ]
+    swap = [
+        s
+        for worker, s in starts.items()
+        if worker in running and worker not in stop and running[worker].swaps and s.wish != running[worker].model
     ]
     start = [s for worker, s in starts.items() if worker not in running or not running[worker].confirmed]
-    return Plan(tuple(s for s in start if s.worker not in stop), tuple(stop), prepare, standings)
+    return Plan(tuple(s for s in start if s.worker not in stop), tuple(stop), prepare, standings, tuple(swap))
 
 
-def _want(item: Item) -> Want | None:
+def _replaces(start: Start, runs: Running) -> bool:
+    """Whether a worker has to be started anew: as another process, or since it takes no other model as it is."""
+    if start.spec.digest != runs.spec_hash:
+        return True
+    if start.wish is None or start.wish == runs.model or runs.swaps is not False:
+        return False
+    return runs.model is None or not start.wish.same(runs.model)
+
+
+def _want(item: Item, part: Part) -> Want | None:
     held, resource = item.held, item.resource
+    if resource and resource.kind.plural == inferencemodel.PLURAL:
+        return part.served(held, resource)
     if resource is None or resource.kind.plural not in {model.PLURAL, dataset.PLURAL}:
         return None
     spec = resource.spec
@@ -176,16 +217,17 @@ def _want(item: Item) -> Want | None:
 
 
 def _left(item: Item, part: Part) -> str:
-    return part.leaves(item.resource) if item.resource else ""
+    own = item.resource is not None and item.resource.kind.plural in {model.PLURAL, dataset.PLURAL}
+    return part.leaves(item.resource) if item.resource and own else ""
 
 
-def _without_workers(item: Item, preparation: Preparation | None, left: str) -> Standing:
+def _without_workers(item: Item, preparation: Preparation | None, left: str, want: Want | None) -> Standing:
     held, resource = item.held, item.resource
     models: tuple[ModelOutput, ...] = ()
     facts: ModelFacts | DatasetFacts | None = None
     if resource is None:
         settled = Lack("Failed", item.reason, item.error)
-    elif (want := _want(item)) is None:
+    elif want is None:
         settled = Lack("Failed", "UnsupportedKind", f"this node cannot run a {resource.kind.kind}: update its LC")
     else:
         known = preparation if preparation and preparation.want == want else Preparation(want)
@@ -217,8 +259,8 @@ class Models:
         used = self.held(placement, service)
         return (_output(used.resource),) if used and used.resource else ()
 
-    def find(self, placement: Placement, service: Key, node: str) -> tuple[Resource[Any], Path] | Lack:
-        """Return that Model with its file, or why there is none yet."""
+    def find(self, placement: Placement, service: Key, node: str) -> tuple[Resource[Any], Preparation] | Lack:
+        """Return that Model and its file that is here, or why there is none yet."""
         key = _model_key(placement, service)
         used, prepared = self.items.get(key), self.ready.get(key)
         if used is None:
@@ -230,7 +272,19 @@ class Models:
             phase: Phase = "Failed" if known and known.phase == "Failed" else "Pending"
             progress = known.message if known and known.message else "on its way to this node"
             return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
-        return used.resource, prepared.path
+        return used.resource, prepared
+
+    def data(self, placement: Placement, service: Resource[Any]) -> Lack | None:
+        """Return why an edge worker has to wait for the Dataset of its service; one of another node is not held."""
+        named = service.spec.dataset
+        if placement.role != "edge" or named is None:
+            return None
+        key = Key(dataset.PLURAL, service.key.namespace, named.name)
+        used, known = self.items.get(key), self.preparations.get(key)
+        if used is None or key in self.ready:
+            return None
+        why = used.error if used.resource is None else known.message if known else ""
+        return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'it is not counted yet'}")
 
 
 def broke(key: Key, error: Exception) -> Lack:

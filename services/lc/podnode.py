@@ -16,7 +16,7 @@ from halimede.api.placement import Placement
 from halimede.models import FetchError, local_path
 from halimede.names import Key
 from services.lc.folders import Worker
-from services.lc.plan import Lack, Models, Standing
+from services.lc.plan import Lack, Models, Preparation, Standing, Want
 from services.lc.process import Start
 from services.lc.status import WORST_FIRST
 from services.lc.store import Held
@@ -49,6 +49,18 @@ class PodNode:
         nowhere = Lack("Pending", "NoPlacement", f"its workers ask for other nodes than {self.name}")
         settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if asked else nowhere)
         return Standing(held.key, held.uid, held.generation, models=used, settled=settled), {}
+
+    def served(self, held: Held, resource: Resource[Any]) -> Want | None:  # of the port
+        """Nothing: pods bring what they serve."""
+
+    def server(
+        self,
+        held: Held,
+        resource: Resource[Any],  # noqa: ARG002
+        preparation: Preparation | None,  # noqa: ARG002
+    ) -> tuple[Standing, dict[Worker, Start]]:
+        """Nothing to start: pods serve."""
+        return Standing(held.key, held.uid, held.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")), {}
 
     def _lack(self, placement: Placement, service: Key, models: Models) -> Lack | None:
         used = models.held(placement, service)

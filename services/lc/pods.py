@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from pathlib import Path
 
 import structlog
 
@@ -53,6 +54,11 @@ class Pods:
     def running(self) -> Mapping[Worker, Running]:
         """None: plans stop no pod."""
         return {}
+
+    @property
+    def models(self) -> Collection[Path | str]:
+        """None: pods have copies of their own."""
+        return ()
 
     def adopt(self) -> None:
         """Take what was heard before this controller; who lives speaks again before its patience ends."""

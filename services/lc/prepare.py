@@ -1,4 +1,4 @@
-"""Brings what services need to this node ahead of time: Models by the one fetcher; Datasets only have to exist.
+"""Brings what services need to this node ahead of time: Models by the one fetcher. Datasets are counted elsewhere.
 
 Level-triggered: ``want`` says what should be here, and one task for each want tries until it is, faster where waiting
 helps, slower where someone has to act. Nothing is ever given up for good: a missing file heals when it appears.
@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
 
-from halimede.api import dataset
-from halimede.models import Cache, Fetched, FetchError, Reason, fetch, local_path
+from halimede.messages import ModelFacts
+from halimede.models import Cache, FetchError
+from halimede.models.speed import Speed
 from halimede.names import Key
 from halimede.tracing.times import Distribution
+from services.lc.modelfiles import Bring, Brought, UnusableError
 from services.lc.plan import Phase, Preparation, Want
+from services.lc.room import Room
 
 log = structlog.get_logger()
 
@@ -28,8 +31,6 @@ FIRST_DELAY, LONGEST_DELAY, MENDED_DELAY = 1.0, 60.0, 15.0
 PARALLEL = 2
 #: seconds between two reports of a download's progress
 PROGRESS_S = 2.0
-
-Fetch = Callable[..., Awaitable[Fetched]]
 
 
 @dataclass(slots=True)
@@ -42,25 +43,30 @@ class Downloads:
 
 
 class Preparer:
-    """What is on its way to this node. ``changed`` is called with a key whenever its preparation gets further."""
+    """What is on its way to this node. ``changed`` is called with a key whenever its preparation gets further.
+
+    ``room`` makes room for it, and takes away what is not wanted any more.
+    """
 
     def __init__(
-        self, cache: Cache, tasks: asyncio.TaskGroup, changed: Callable[[Key], None], fetch_: Fetch = fetch
+        self, cache: Cache, tasks: asyncio.TaskGroup, changed: Callable[[Key], None], bring: Bring, room: Room
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
         self.downloads = Downloads()
         self._cache = cache
         self._tasks = tasks
         self._changed = changed
-        self._fetch = fetch_
+        self._bring_one = bring
+        self._room = room
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(PARALLEL)
 
     def want(self, wanted: Mapping[Key, Want]) -> None:
-        """Prepare exactly this from now on; what is no longer wanted is left where it is."""
+        """Prepare exactly this from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
-            del self.preparations[key]
+            gone = self.preparations.pop(key)
             self._running.pop(key).cancel()
+            self._room.left(gone, for_good=key not in wanted)
         for key, want in wanted.items():
             if key not in self.preparations:
                 self._begin(Preparation(want))
@@ -89,42 +95,49 @@ class Preparer:
         """Try once; return the seconds to wait before the next time, None if there need be none."""
         try:
             async with self._places:
-                path = await self._bring(want)
+                brought = await self._bring(want)
         except FetchError as error:
             log.warning("preparation failed", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason.value] += 1
             phase: Phase = "Pending" if error.temporary else "Failed"
             self._set(Preparation(want, phase, error.reason.value, str(error)))
             return backoff if error.temporary else MENDED_DELAY
+        except UnusableError as error:
+            log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
+            self.downloads.failures[error.reason] += 1
+            self._set(Preparation(want, "Failed", error.reason, str(error)))
+            return LONGEST_DELAY
         except Exception as error:  # noqa: BLE001  # one model that breaks a library must not end the node's other work
             log.warning("preparation broke", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1
             self._set(Preparation(want, "Failed", "Internal", f"the download broke: {type(error).__name__}"))
             return LONGEST_DELAY
-        self._set(Preparation(want, "Ready", "", path=path))
+        self._set(Preparation(want, "Ready", "", path=brought.path, facts=brought.facts))
+        self._room.came()
         return None
 
-    async def _bring(self, want: Want) -> Path | None:
-        if want.key.plural == dataset.PLURAL:
-            return _existing(want.url)
+    async def _bring(self, want: Want) -> Brought:
         loop = asyncio.get_running_loop()
         began = told = loop.time()
-        came = 0
+        speed = Speed(loop.time)
+        came: int | None = None
 
         def progress(done: int, total: int | None) -> None:
             nonlocal told, came
-            self.downloads.bytes += done - came
-            came = done
+            # what was here already (the first call), and what a new beginning throws away, has not come now
+            self.downloads.bytes += max(0, done - (done if came is None else came))
+            came, rate = done, speed.told(done)
             if loop.time() - told >= PROGRESS_S:
                 told = loop.time()
                 whole = f" of {total / 1e6:.0f}" if total else ""
-                message = f"{done / 1e6:.0f}{whole} MB are here"
-                self._set(replace(self.preparations[want.key], reason="Downloading", message=message))
+                message = f"{done / 1e6:.0f}{whole} MB are here, {rate / 1e6:.1f} MB/s"
+                coming = ModelFacts(size=total or 0, done=done, rate=round(rate))
+                self._set(replace(self.preparations[want.key], reason="Downloading", message=message, facts=coming))
 
         try:
-            return (await self._fetch(want.url, want.sha256, self._cache, progress)).path
+            return await self._bring_one(want, self._cache, progress)
         finally:
-            if came:  # else it was in the cache
+            if came is not None:  # else it was in the cache
                 self.downloads.times.record((loop.time() - began) * 1000)
 
     def _set(self, preparation: Preparation) -> None:
@@ -132,11 +145,3 @@ class Preparer:
         if self.preparations[key] != preparation:
             self.preparations[key] = preparation
             self._changed(key)
-
-
-def _existing(url: str) -> Path | None:
-    """Return where a Dataset is; one that is not local is taken as it is. Raises FetchError."""
-    path = local_path(url)
-    if path is None or path.exists():
-        return path
-    raise FetchError(Reason.NOT_FOUND, f"{path} does not exist on this node")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -15,11 +15,15 @@ import msgspec
 
 from halimede.errors import HalimedeError
 from halimede.messages.control import WorkerRole
+from halimede.models.desired import Desired, DesiredModel
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.store import ProcessRecord
 
 Role = WorkerRole
+
+#: variables that name the model, for scripts that do not read the file beside them
+MODEL = frozenset({"MODEL_URL", "MODEL_SPEC"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,10 @@ class NeededPath:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to run, in full: two equal ones need no restart. ``grace_s`` is how long it may take to drain."""
+    """What to run, in full: two equal ones need no restart. ``grace_s`` is how long it may take to drain.
+
+    Which model it begins with is told in the environment, too, and is no part of what it is: see ``Start.desired``.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -44,13 +51,18 @@ class ProcessSpec:
 
     @property
     def digest(self) -> str:
-        """A digest of everything above."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+        """A digest of everything above, but for the model."""
+        env = {name: value for name, value in self.env.items() if name not in MODEL}
+        what = replace(self, env=env)
+        return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A worker that should run: for which service, in which role, and how. ``model`` must be there when it starts."""
+    """A worker that should run: for which service, in which role, and how. ``model`` must be there when it starts.
+
+    ``desired`` is what it is to answer with, for one that takes another model while it runs: the file beside it.
+    """
 
     worker: Worker
     service: Key
@@ -58,6 +70,12 @@ class Start:
     role: Role
     spec: ProcessSpec
     model: Path | None = None
+    desired: Desired | None = None
+
+    @property
+    def wish(self) -> DesiredModel | None:
+        """The one model that it is to answer with."""
+        return self.desired.only if self.desired else None
 
 
 class StartError(HalimedeError):

@@ -14,11 +14,13 @@ from halimede.api import Resource, matches, placements
 from halimede.api.placement import Placement, worker_name
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
+from halimede.models.desired import Desired
 from halimede.names import check_name
+from services.lc import serving
 from services.lc.credentials import NodeCredentials
-from services.lc.environment import WORKER_HTTP, environment
+from services.lc.environment import WORKER_HTTP, desired, environment
 from services.lc.folders import Folders, Worker
-from services.lc.plan import Lack, Models, Standing, broke
+from services.lc.plan import Lack, Models, Preparation, Standing, Want, broke
 from services.lc.process import Role, Start
 from services.lc.store import Held
 from services.lc.template import Host, RefusalError, grace, to_process
@@ -61,22 +63,42 @@ class Node:
         settled = None if workers else nowhere
         return Standing(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled), starts
 
+    def served(self, held: Held, resource: Resource[Any]) -> Want | None:
+        """Return the file of the version that is to be served here."""
+        return serving.want(held, resource) if serving.here(resource, self.name, self.labels) else None
+
+    def server(
+        self, held: Held, resource: Resource[Any], preparation: Preparation | None
+    ) -> tuple[Standing, dict[Worker, Start]]:
+        """Return how an InferenceModel stands on this node, and its server if it can run."""
+        if not serving.here(resource, self.name, self.labels):
+            nowhere = Lack("Pending", "NoPlacement", f"it does not ask for node {self.name}")
+            return Standing(held.key, held.uid, held.generation, settled=nowhere), {}
+        told = {"HALIMEDE_BROKER": self.broker}
+        if self.credentials:
+            told["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(resource.spec.deploy_to_layer))
+        return serving.serve(held, resource, preparation, node=self.name, folders=self.folders, told=told,
+                             host=self.host, address=self.http.rpartition(":")[0])  # fmt: skip
+
     def _place(self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models) -> Start | Lack:
         found = models.find(placement, resource.key, self.name)
-        return found if isinstance(found, Lack) else self._start(resource, placement, worker, *found)
+        if isinstance(found, Lack):
+            return found
+        return models.data(placement, resource) or self._start(resource, placement, worker, *found)
 
     def _start(
-        self, resource: Resource[Any], placement: Placement, worker: Worker, used: Resource[Any], path: Path
+        self, resource: Resource[Any], placement: Placement, worker: Worker, used: Resource[Any], here: Preparation
     ) -> Start | Lack:
         try:
             check_name("worker name", worker.name)
             folder = self.folders.worker(worker)
             template = placement.worker.template
+            wish = desired(used, here)
             told = environment(
                 resource,
                 placement,
                 used,
-                path,
+                wish.path,
                 worker=worker,
                 node=self.name,
                 broker=self.broker,
@@ -92,4 +114,5 @@ class Node:
             return Lack("Failed", "NameTooLong", str(error))
         except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
             return broke(resource.key, error)
-        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, path)
+        model = Path(wish.path)
+        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, Desired(models=[wish]))

@@ -11,6 +11,7 @@ import sqlite3
 
 from halimede.bus.stamp import Stamp
 from halimede.names import Key
+from services.lc.owing import Statements
 
 COLUMNS = {"said": "key, epoch, number"}
 SCHEMA = "CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, epoch INTEGER, number INTEGER) WITHOUT ROWID;"
@@ -35,7 +36,7 @@ class Said:
         """Whether GM has said something of this resource later than that."""
         return stamp.overtaken_by(Stamp(self._epoch, self._numbers.get(key, 0)))
 
-    def note(self, db: sqlite3.Connection, key: Key, stamp: Stamp) -> None:
+    def note(self, db: Statements, key: Key, stamp: Stamp) -> None:
         """Write a stamp that is the latest; in the caller's transaction."""
         if stamp.epoch != self._epoch:
             db.execute("DELETE FROM said")

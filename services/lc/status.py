@@ -40,7 +40,7 @@ def status_of(
     standing: Standing, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
 ) -> NodeStatus:
     """Return a report whose phase is the worst of ``views`` (at least one)."""
-    worst = min(views, key=lambda view: WORST_FIRST.index(view.phase))
+    worst = min(views, key=lambda view: (WORST_FIRST.index(view.phase), not view.reason))
     models = list(standing.models)
     return NodeStatus(
         phase=worst.phase,

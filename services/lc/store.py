@@ -26,6 +26,7 @@ from halimede.names import Key
 from services.lc import schema
 from services.lc.decide import Identity
 from services.lc.folders import WORKERS, Worker
+from services.lc.owing import Statements, Writer
 from services.lc.podrows import PodRows
 from services.lc.said import Said
 
@@ -75,7 +76,10 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """The node's SQLite file. Used from the event loop only; each write is on disk when the call returns."""
+    """The node's SQLite file. Used from the event loop only; each write is on disk when the call returns.
+
+    On a full disk it is owed instead: known here, and written with the next that finds room (``settle``).
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,7 +89,11 @@ class Store:
         self.put_aside = ""
         self.said = Said()
         self.pods = PodRows()
+        self._writer = Writer()
         self._complete = False
+        #: numbers and tombstones as they would be read, had all been written
+        self._numbers: dict[str, int] = {}
+        self._owed_graves: dict[str, int] = {}
         self._held: dict[Key, Held] = {}
         self._farewells: set[Key] = set()
         self._epoch = self._reserved = 0
@@ -127,9 +135,14 @@ class Store:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def check(self) -> None:
-        """Raise sqlite3.Error when the store cannot be written to. Writes nothing."""
+        """Raise sqlite3.Error when the store cannot be written to. Writes nothing but what is owed."""
+        self.settle()
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute("ROLLBACK")
+
+    def settle(self) -> None:
+        """Write what had no room. Raises sqlite3.Error while there is none."""
+        self._writer.settle()
 
     # --- resources ---------------------------------------------------------------------------------------------
 
@@ -141,34 +154,34 @@ class Store:
     def put(self, new: Held, stamp: Stamp = UNKNOWN) -> None:
         """Store a resource in place of whatever its name stood for. Another uid is buried, in every generation."""
         old = self._held.get(new.key)
-        with self._db:
-            self.said.note(self._db, new.key, stamp)
+        with self._writer.transaction() as to:
+            self.said.note(to, new.key, stamp)
             if old and old.uid != new.uid:
-                self._bury(Identity(old.uid, MAX_INTEGER))
+                self._bury(to, Identity(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
-            self._db.execute(
-                "REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body)
-            )
-            self._db.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
+            to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
+            to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
         self._held[new.key] = new
         self._farewells.discard(new.key)
 
     def bury(self, gone: Identity, key: Key, stamp: Stamp = UNKNOWN) -> None:
         """Remember that this node was told to forget a uid up to a generation."""
-        with self._db:
-            self.said.note(self._db, key, stamp)
-            self._bury(gone)
+        with self._writer.transaction() as to:
+            self.said.note(to, key, stamp)
+            self._bury(to, gone)
 
     def drop(self, key: Key) -> None:
         """Forget a resource; its report is to be cleared."""
-        with self._db:
-            self._db.execute("DELETE FROM resources WHERE key = ?", (str(key),))
-            self._db.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
+        with self._writer.transaction() as to:
+            to.execute("DELETE FROM resources WHERE key = ?", (str(key),))
+            to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
         del self._held[key]
         self._farewells.add(key)
 
     def buried(self, uid: str) -> int | None:
         """Return the generation up to which a uid is forgotten, None if it is not."""
+        if self._writer.owed and uid in self._owed_graves:
+            return self._owed_graves[uid]
         row = self._db.execute("SELECT generation FROM tombstones WHERE uid = ?", (uid,)).fetchone()
         return None if row is None else int(row[0])
 
@@ -181,14 +194,14 @@ class Store:
 
     def owe_farewell(self, key: Key) -> None:
         """A resource is not held, and GM should see that its report is gone."""
-        with self._db:
-            self._db.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
+        with self._writer.transaction() as to:
+            to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
         self._farewells.add(key)
 
     def farewell_done(self, key: Key) -> None:
         """The report has been cleared."""
-        with self._db:
-            self._db.execute("DELETE FROM farewells WHERE key = ?", (str(key),))
+        with self._writer.transaction() as to:
+            to.execute("DELETE FROM farewells WHERE key = ?", (str(key),))
         self._farewells.discard(key)
 
     # --- processes ---------------------------------------------------------------------------------------------
@@ -200,13 +213,13 @@ class Store:
 
     def process_started(self, record: ProcessRecord) -> None:
         """Remember a process, so that an LC that starts later finds it."""
-        with self._db:
-            self._db.execute("REPLACE INTO processes VALUES (?, ?)", (str(record.worker), msgspec.json.encode(record)))
+        with self._writer.transaction() as to:
+            to.execute("REPLACE INTO processes VALUES (?, ?)", (str(record.worker), msgspec.json.encode(record)))
 
     def process_ended(self, worker: Worker) -> None:
         """Forget a worker's process."""
-        with self._db:
-            self._db.execute("DELETE FROM processes WHERE worker = ?", (str(worker),))
+        with self._writer.transaction() as to:
+            to.execute("DELETE FROM processes WHERE worker = ?", (str(worker),))
 
     # --- epochs ------------------------------------------------------------------------------------------------
 
@@ -254,6 +267,8 @@ class Store:
                 with self._db:
                     self._db.executemany("REPLACE INTO numbers VALUES (?, ?)", numbers)
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self._numbers = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
+            self._writer.open(self._db)
             self.identity = f"{self._number('identity'):016x}"
             self._complete = bool(self._number("complete"))
             rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
@@ -266,18 +281,19 @@ class Store:
             self._db.close()
             raise
 
-    def _bury(self, gone: Identity) -> None:
+    def _bury(self, to: Statements, gone: Identity) -> None:
         """Write a tombstone under a new number; of two generations the higher one stays."""
         generation = max(gone.generation, self.buried(gone.uid) or 0)
-        self._db.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (gone.uid, generation))
-        self._db.execute(
-            "DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,)
-        )
+        to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (gone.uid, generation))
+        to.execute("DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,))
+        if not self._writer.owed:
+            self._owed_graves.clear()
+        self._owed_graves[gone.uid] = generation
 
     def _number(self, name: str) -> int:
-        row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
-        return int(row[0]) if row else 0
+        return self._numbers.get(name, 0)
 
     def _set_number(self, name: str, value: int) -> None:
-        with self._db:
-            self._db.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
+        with self._writer.transaction() as to:
+            to.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
+        self._numbers[name] = value

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from pathlib import Path
 
 import structlog
 
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
+from services.lc.ending import EXTRA_S, KILL_S, ending, grace, until_end
 from services.lc.entry import FIRST_DELAY, SILENT_S, STABLE_S, Entry, stand
 from services.lc.folders import Folders, Worker
 from services.lc.leftovers import put_aside
@@ -24,14 +25,13 @@ from services.lc.plan import Plan, Running, Standing
 from services.lc.process import Launcher, Process, Start, StartError
 from services.lc.status import compose
 from services.lc.store import Store
+from services.lc.telling import Telling, model, swaps, trouble, used
 
 log = structlog.get_logger()
 
 LONGEST_DELAY = 60.0
 #: exit code of a worker that was given something wrong: starting it again at once is of no use
 USERS_MISTAKE = 2
-#: seconds beyond its grace until a process is killed, and until one that was killed is given up
-EXTRA_S, KILL_S = 1.0, 10.0
 
 
 class Supervisor:
@@ -57,6 +57,7 @@ class Supervisor:
         self._changed = changed
         self._missing = missing
         self._entries: dict[Worker, Entry] = {}
+        self._telling = Telling(folders)
         #: processes started again, of whatever worker, since the controller's start
         self.restarts = 0
 
@@ -77,9 +78,17 @@ class Supervisor:
     def running(self) -> Mapping[Worker, Running]:
         """All workers that are looked after, as plans see them. One that is being stopped is still among them."""
         return {
-            e.worker: Running(e.worker, e.service, e.uid, e.spec_hash, e.start is not None)
+            e.worker: Running(e.worker, e.service, e.uid, e.spec_hash, e.start is not None, e.asked, swaps(e))
             for e in self._entries.values()
         }
+
+    @property
+    def models(self) -> Collection[Path | str] | None:
+        """What workers use, by path or digest; None while one runs that nobody has asked for yet."""
+        entries = self._entries.values()
+        if any(entry.start is None for entry in entries):
+            return None
+        return [each for entry in entries for each in used(entry)]
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
         """Nothing: each worker has its own task."""
@@ -104,20 +113,31 @@ class Supervisor:
         )
 
     def carry_out(self, plan: Plan) -> None:
-        """Stop and start what a plan says."""
+        """Stop and start what a plan says, and give those another model that take it as they are."""
         for worker in plan.stop:
             self.stop(worker)
         for start in plan.start:
             self.start(start)
+        for start in plan.swap:
+            self.swap(start)
 
     def start(self, start: Start) -> None:
         """Run a worker from now on; one that was adopted with the same spec just goes on."""
         entry = self._entries.get(start.worker)
         if entry is None:
             entry = Entry(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
+            entry.asked = start.wish
             self._look_after(entry, None)
         elif entry.spec_hash == start.spec.digest:
             entry.start = start
+
+    def swap(self, start: Start) -> None:
+        """Ask a worker that runs for another model."""
+        entry = self._entries.get(start.worker)
+        if entry and entry.spec_hash == start.spec.digest:
+            entry.start, entry.asked = start, start.wish
+            self._telling.next(entry)
+            self._changed(entry.service)
 
     def stop(self, worker: Worker) -> None:
         """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` once it is gone."""
@@ -129,7 +149,7 @@ class Supervisor:
         entries = list(self._entries.values())
         for entry in entries:
             entry.stop.set()
-        longest = max((_grace(entry) for entry in entries), default=0.0) + EXTRA_S + KILL_S
+        longest = max((grace(entry) for entry in entries), default=0.0) + EXTRA_S + KILL_S
         if tasks := [entry.task for entry in entries if entry.task]:
             await asyncio.wait(tasks, timeout=longest + 1)
 
@@ -138,7 +158,11 @@ class Supervisor:
         entry = self._entries.get(worker)
         if entry is None or entry.service.name != info.owner_name:
             return None
+        took = swaps(entry)
         entry.info = info
+        self._telling.heard(entry, info)
+        if swaps(entry) is not took:
+            self._changed(entry.service)  # what was asked of it may be due now
         entry.task_info = info.task_info or info.owner_info or entry.task_info
         if info.status == "failed":
             entry.last_words = info
@@ -151,6 +175,8 @@ class Supervisor:
     def report(self, entry: Entry) -> WorkerReport:
         """Return how a worker stands now."""
         phase, reason, message = stand(entry, asyncio.get_running_loop().time())
+        if phase == "Running" and not reason:
+            reason, message = trouble(entry)
         return WorkerReport(
             name=entry.worker.name,
             role=entry.role,
@@ -159,12 +185,15 @@ class Supervisor:
             reason=reason[:256],
             message=message[:4096],
             http=entry.info.http if entry.info and entry.process else "",
+            model=model(entry) if entry.process else None,
+            url=entry.info.url if entry.info and entry.process else "",
         )
 
     # --- one worker's task -------------------------------------------------------------------------------------
 
     def _look_after(self, entry: Entry, process: Process | None) -> None:
         self._entries[entry.worker] = entry
+        self._telling.begin(entry)
         entry.task = self._tasks.create_task(self._run(entry, process), name=f"worker {entry.worker}")
 
     async def _run(self, entry: Entry, process: Process | None) -> None:
@@ -192,7 +221,7 @@ class Supervisor:
     def _launch(self, entry: Entry) -> Process:
         if entry.start is None:
             raise StartError("NotConfirmed", "nothing says how to start this worker")
-        path = entry.start.model
+        path = self._telling.first(entry)
         if path and not path.is_file():
             self._missing(path)
             raise StartError("ModelMissing", f"{path} is gone: it is brought to this node again")
@@ -218,7 +247,7 @@ class Supervisor:
         look_again = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
         self._changed(entry.service)
         try:
-            code = await self._until_end(entry, process)
+            code = await until_end(entry, process)
         finally:
             for timer in look_again:
                 timer.cancel()
@@ -228,33 +257,14 @@ class Supervisor:
         if not entry.stop.is_set():
             self._judge(entry, code, loop.time() - entry.since)
 
-    async def _until_end(self, entry: Entry, process: Process) -> int | None:
-        ended = asyncio.ensure_future(process.wait())
-        asked = asyncio.ensure_future(entry.stop.wait())
-        try:
-            await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                process.terminate()
-                await asyncio.wait({ended}, timeout=_grace(entry) + EXTRA_S)
-            if not ended.done():
-                log.warning("worker did not stop in time, killed", worker=str(entry.worker))
-                process.kill()
-                await asyncio.wait({ended}, timeout=KILL_S)
-            if not ended.done():
-                log.error("worker cannot be killed, given up", worker=str(entry.worker), pid=process.record.pid)
-                return None
-            return ended.result()
-        finally:
-            ended.cancel()
-            asked.cancel()
-
     def _judge(self, entry: Entry, code: int | None, ran_s: float) -> None:
         if ran_s >= STABLE_S:
             entry.failures = 0
         entry.line = self._launcher.last_line(entry.worker)
         if entry.info is None or entry.info.status != "failed":
             entry.last_words = None
-        self._failed(entry, "", _ending(code), mistaken=code == USERS_MISTAKE)
+        self._telling.ended(entry, ending(code))
+        self._failed(entry, "", ending(code), mistaken=code == USERS_MISTAKE)
         if entry.mistaken:
             entry.delay = LONGEST_DELAY
 
@@ -267,16 +277,6 @@ class Supervisor:
     def _forget(self, worker: Worker) -> None:
         with _unless_store_fails():
             self._store.process_ended(worker)
-
-
-def _grace(entry: Entry) -> float:
-    return entry.start.spec.grace_s if entry.start else 10.0
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return "ended (exit code unknown)"
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 @contextlib.contextmanager

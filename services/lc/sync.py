@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -136,6 +137,8 @@ class Channel:
             if self._strange:
                 self._strange = False
                 await asyncio.sleep(STRANGER_S)
+            with contextlib.suppress(sqlite3.Error):  # still no room
+                self._store.settle()
             if self._bus.connected:
                 await self._say_again()
                 await self._sync()

@@ -6,7 +6,8 @@ which only speak (``pods.py``).
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
@@ -23,6 +24,10 @@ class Workers(Protocol):
     @property
     def running(self) -> Mapping[Worker, Running]:
         """The workers that plans may stop."""
+
+    @property
+    def models(self) -> Collection[Path | str] | None:
+        """The models that workers of this node use, or may use, by path or digest; None: not known yet."""
 
     def adopt(self) -> None:
         """Take over what was there before this controller, before anything else is done."""

@@ -13,6 +13,7 @@ environment (the local controller sets it; the whole table is in docs/architectu
   NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    who it is
   SERVICE_UID                  counts go on only within one uid
   MODEL_URL, MODEL_SPEC        local path of the model, its spec as JSON
+  MODEL_FILE                   file that names the model instead, and whose changes it follows while it runs
   ESTIMATOR                    module:Class of your own estimator, in place of ONNX
   HALIMEDE_BROKER              host:port, mqtt://host:port or mqtts://host:port (default 127.0.0.1:1883)
   HALIMEDE_CREDENTIALS         folder with what it shows the broker: password, or ca.crt, tls.crt and tls.key

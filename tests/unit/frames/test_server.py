@@ -17,6 +17,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
 from halimede.frames.compute import ModelThread
 from halimede.frames.server import REMEMBERED_BYTES, CloudServer, ServerLimits, weight
+from halimede.frames.slot import Loaded, Slot
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.topic import Address, Filter
@@ -79,7 +80,9 @@ async def serving(
         ModelThread() as thread,
         asyncio.TaskGroup() as group,
     ):
-        server = CloudServer(bus, model, thread, namespace=NS, service=SERVICE, worker="c0", limits=limits)
+        server = CloudServer(
+            bus, Slot(Loaded(model, thread)), namespace=NS, service=SERVICE, worker="c0", limits=limits
+        )
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         asker = Asker(edge, "e0")
@@ -104,7 +107,7 @@ async def test_a_request_is_answered_with_its_own_id_and_correlation() -> None:
 @simulated
 async def test_requests_on_the_shared_topic_reach_one_of_several_servers() -> None:
     async with serving(Brightness()) as (_, asker, broker), cloud_bus(broker, "c1") as bus, ModelThread() as thread:
-        other = CloudServer(bus, Brightness(), thread, namespace=NS, service=SERVICE, worker="c1")
+        other = CloudServer(bus, Slot(Loaded(Brightness(), thread)), namespace=NS, service=SERVICE, worker="c1")
         running = asyncio.create_task(other.run())
         await asyncio.sleep(0.1)
         for value in range(6):

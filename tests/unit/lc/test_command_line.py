@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
+from halimede.models import Policy
 from services.lc.__main__ import main, parse
 from services.lc.app import Config
 
@@ -31,6 +32,16 @@ def test_the_environment_gives_the_rest(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_bad_address_is_refused_with_what_to_write(http: str) -> None:
     with pytest.raises(InvalidFieldError, match=r"^--http: .*host:port.* or off"):
         parse(["--node", "edge0", "--http", http])
+
+
+def test_where_models_may_come_from_is_said_by_option_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse(["--node", "edge0"])[0].fetch_policy == Policy()
+    monkeypatch.setenv("HALIMEDE_FETCH_ALLOW", "private")
+    assert parse(["--node", "edge0"])[0].fetch_policy == Policy.parse("private")
+    told = parse(["--node", "edge0", "--fetch-allow", "models.lan"])[0].fetch_policy
+    assert told == Policy.parse("models.lan")
+    with pytest.raises(InvalidFieldError, match="--fetch-allow"):
+        parse(["--node", "edge0", "--fetch-allow", "10.0.0.1/8"])
 
 
 @pytest.mark.parametrize("label", ["", "=", "=x", "key", "k" * 300 + "=", "k=" + "v" * 300])

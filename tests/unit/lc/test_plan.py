@@ -162,13 +162,54 @@ def test_a_changed_spec_replaces_the_worker(changed: dict[str, Any]) -> None:
     assert [s.worker for s in decide(model(), changed).start] == [EDGE]
 
 
-def test_a_changed_model_replaces_the_worker_once_it_is_there() -> None:
-    digest = decide(model(), service()).start[0].spec.digest
+def changed_model(ready: Any = True, **fields: Any) -> Plan:
+    """Plan for a worker that runs an earlier model than is asked for."""
+    before = decide(model(), service()).start[0]
     new = model(generation=2, url="/new.onnx", labels=["a"])
+    return decide(new, service(), ready=ready, running=[runs(before.spec.digest, model=before.wish, **fields)])
+
+
+def test_a_changed_model_is_given_to_a_worker_that_takes_it_while_it_runs() -> None:
+    decided = changed_model(swaps=True)
+    assert (decided.start, decided.stop) == ((), ())
+    (swap,) = decided.swap
+    assert swap.wish
+    assert (swap.worker, swap.wish.spec["labels"]) == (EDGE, ["a"])
+
+
+def test_a_changed_model_replaces_a_worker_that_does_not_take_it() -> None:
+    decided = changed_model(swaps=False)
+    assert (decided.stop, decided.swap) == ((EDGE,), ())
+
+
+def test_a_changed_model_waits_for_the_workers_word() -> None:
+    decided = changed_model(swaps=None)
+    assert (decided.start, decided.stop, decided.swap) == ((), (), ())
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_changed_model_is_nothing_to_the_worker_before_it_is_there(swaps: bool) -> None:
     old_preparation = {SMALL: Preparation(decide(model()).prepare[SMALL], "Ready", path=Path("/cache/small"))}
-    waiting = decide(new, service(), ready=old_preparation, running=[runs(digest)])
-    assert (waiting.start, waiting.stop) == ((), ())
-    assert decide(new, service(), running=[runs(digest)]).stop == (EDGE,)
+    waiting = changed_model(old_preparation, swaps=swaps)
+    assert (waiting.start, waiting.stop, waiting.swap) == ((), (), ())
+
+
+def test_what_only_describes_a_model_concerns_no_worker() -> None:
+    before = decide(model(), service()).start[0]
+    about = model(generation=2, metrics=[{"key": "accuracy", "value": "0.9"}], task="classification")
+    for swaps in (True, False):
+        running = [runs(before.spec.digest, model=before.wish, swaps=swaps)]
+        decided = decide(about, service(), running=running)
+        assert (decided.start, decided.stop, decided.swap) == ((), (), ())
+
+
+def test_a_share_of_the_samples_is_asked_for_without_a_new_start() -> None:
+    before = decide(model(), service()).start[0]
+    part = model(generation=2, rollout={"canaryPercent": 10})
+    swapping = decide(part, service(), running=[runs(before.spec.digest, model=before.wish, swaps=True)])
+    assert [s.wish and s.wish.canary_percent for s in swapping.swap] == [10]
+    fixed = decide(part, service(), running=[runs(before.spec.digest, model=before.wish, swaps=False)])
+    assert (fixed.stop, fixed.swap) == ((), ())
 
 
 def test_a_change_that_does_not_concern_the_worker_leaves_it_alone() -> None:

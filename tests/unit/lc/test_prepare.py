@@ -1,4 +1,4 @@
-"""Models and Datasets on their way to the node, in simulated time with a fetcher of the test's."""
+"""Models on their way to the node, in simulated time with a fetcher of the test's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from halimede.models import Cache, Fetched, FetchError, Reason
-from halimede.names import Key
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
 from tests.simulated import eventually, simulated
 
@@ -95,7 +92,9 @@ async def test_a_long_download_tells_its_progress(tmp_path: Path) -> None:
     async with node.gm.running(), node.lc():
         await node.gm.insert(model())
         status = await node.gm.reaches(SMALL, "Pending", "Downloading")
-        assert status.message.endswith("of 100 MB are here")
+        assert status.message == "10 of 100 MB are here, 1.7 MB/s"
+        assert status.model is not None
+        assert (status.model.done, status.model.size, status.model.rate) == (10_000_000, 100_000_000, 1_666_667)
         await node.gm.reaches(SMALL, "Ready")
 
 
@@ -133,27 +132,6 @@ async def test_downloads_side_by_side_are_bounded(tmp_path: Path) -> None:
             lambda: len(node.gm.statuses) == 6 and {s.phase for s in node.gm.statuses.values()} == {"Ready"}, 60
         )
         assert origin.most == 2
-
-
-@pytest.mark.parametrize("url", ["{}/images", "file://{}/images"])
-@simulated
-async def test_a_local_dataset_is_ready_once_it_exists(tmp_path: Path, url: str) -> None:
-    node, key = World(tmp_path), Key("datasets", "default", "images")
-    body = {**model("images"), "kind": "Dataset", "spec": {"url": url.format(tmp_path), "format": "txt"}}
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(body)
-        await node.gm.reaches(key, "Failed", "NotFound")
-        (tmp_path / "images").mkdir()
-        await node.gm.reaches(key, "Ready")
-
-
-@simulated
-async def test_a_dataset_elsewhere_is_taken_as_it_is(tmp_path: Path) -> None:
-    node = World(tmp_path)
-    body = {**model("images"), "kind": "Dataset", "spec": {"url": "s3://bucket/images", "format": "txt"}}
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(body)
-        await node.gm.reaches(Key("datasets", "default", "images"), "Ready")
 
 
 @simulated

@@ -14,6 +14,7 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker
 from halimede.frames import OffloadClient, encode_image, new_frame, pack
 from halimede.frames.compute import ModelThread
+from halimede.frames.slot import Loaded, Slot
 from halimede.messages import Prediction
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.ledger import Count, Ledger
@@ -226,9 +227,9 @@ async def test_a_frame_offered_after_the_end_is_neither_accepted_nor_acknowledge
         with Ledger(tmp_path, "u-1") as ledger:
             loop = EdgeLoop(
                 settings,
-                model=Brightness(),
+                slot=Slot(Loaded(Brightness(), thread)),
                 miner=lambda _: False,
-                threads=(thread, thread),
+                decoder=thread,
                 offload=OffloadClient(w.camera, NS, "helmet", "e0"),
                 outbox=Outbox(w.camera, topics.RESULT.at(ns=NS, service="helmet")),
                 ledger=ledger,

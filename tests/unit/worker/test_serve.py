@@ -10,7 +10,6 @@ import pytest
 
 from halimede.api.jointinference import Source
 from halimede.errors import InvalidFieldError, RefusedError
-from halimede.inference import ModelError
 from halimede.worker.ledger import Ledger
 from halimede.worker.serve import WorkerError, as_mistake, serve
 from tests.simulated import eventually, simulated
@@ -138,5 +137,4 @@ def test_faults_and_defects_are_no_mistakes_of_the_user() -> None:
     assert found is not None
     assert found.reason == "StateUnusable"
     assert getattr(as_mistake(RefusedError("t", 0x87, "not authorised")), "reason", "") == "BrokerRefused"
-    assert getattr(as_mistake(ModelError("bad")), "reason", "") == "ModelInvalid"
     assert getattr(as_mistake(InvalidFieldError("other", 1, "x")), "reason", "") == "Invalid"

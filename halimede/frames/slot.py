@@ -1,0 +1,168 @@
+"""Which model answers: the one in use, and a new one beside it that may get a share of the samples first.
+
+A sample is given to one model and stays with it, from its pre-processing to its answer. So a model is replaced between
+two batches with nothing lost and nothing answered twice, and the old one is closed once its last sample is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+
+import structlog
+
+from halimede.frames.compute import ModelThread, Outcome, answer, watch
+from halimede.inference import Model
+from halimede.messages import Frame
+from halimede.tracing.times import Distribution
+
+log = structlog.get_logger()
+
+#: seconds that a model may take to close before its thread is left behind
+CLOSE_S = 30.0
+
+
+class Loaded:
+    """An opened model with the thread that it runs in. ``version`` and ``digest`` are empty where nobody told them.
+
+    ``owned``: what ends with it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        thread: ModelThread,
+        version: str = "",
+        digest: str = "",
+        owned: AsyncExitStack | None = None,
+    ) -> None:
+        self.model, self.thread = model, thread
+        self.version, self.digest = version, digest
+        self.answered = self.failed = 0
+        #: milliseconds of its calls
+        self.calls = Distribution()
+        self._owned = owned or AsyncExitStack()
+        self._held = 0
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def hold(self, samples: int = 1) -> None:
+        """So many more samples are this model's to answer."""
+        self._held += samples
+        self._free.clear()
+
+    def release(self, samples: int = 1) -> None:
+        """So many of them are answered, or need no answer."""
+        self._held -= samples
+        if not self._held:
+            self._free.set()
+
+    @contextlib.contextmanager
+    def holding(self, samples: int = 1) -> Iterator[None]:
+        """Hold samples within the block."""
+        self.hold(samples)
+        try:
+            yield
+        finally:
+            self.release(samples)
+
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """Count what it answered, and how long its calls took."""
+        answered = sum(outcome.prediction is not None for outcome in outcomes)
+        self.answered += answered
+        self.failed += len(outcomes) - answered
+        for _, ms in {(outcome.began, outcome.ms) for outcome in outcomes if outcome.batch}:
+            self.calls.record(ms)
+
+    async def retire(self) -> None:
+        """Close it once its last sample is answered."""
+        await self._free.wait()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.thread.call(self.model.close)
+        except Exception as error:  # noqa: BLE001 (a user's own close must not end the model that took over)
+            log.warning("model not closed", version=self.version, error=type(error).__name__)
+        await self._owned.aclose()
+
+    async def close(self) -> None:
+        """Close it at the worker's end, whatever it does just now: a model that hangs is not waited for."""
+        self.model.close()
+        await self._owned.aclose()
+
+
+class Slot:
+    """The place of the model that answers. ``percent`` of the samples go to ``canary``, if there is one."""
+
+    def __init__(self, current: Loaded) -> None:
+        self.current = current
+        self.canary: Loaded | None = None
+        self.percent = 0
+        self._leaving: dict[Loaded, asyncio.Task[None]] = {}
+
+    def choose(self, id_: bytes) -> Loaded:
+        """Return the model for a sample: the same for the same id, however often it is asked, while nothing changes."""
+        if self.canary and zlib.crc32(id_) % 100 < self.percent:
+            return self.canary
+        return self.current
+
+    def share(self, ids: Iterable[bytes]) -> dict[Loaded, list[int]]:
+        """Part samples by the model that answers them; return positions."""
+        parts: dict[Loaded, list[int]] = {}
+        for position, id_ in enumerate(ids):
+            parts.setdefault(self.choose(id_), []).append(position)
+        return parts
+
+    async def answer(self, frames: Sequence[Frame], limit: int) -> tuple[list[tuple[Outcome, str]], int]:
+        """Give each frame to its model; return what became of it with that model's version, and model calls made."""
+        answered, calls = [(Outcome(), "")] * len(frames), 0
+        for loaded, positions in self.share(frame.id for frame in frames).items():
+            with loaded.holding():
+                mine = [frames[i] for i in positions]
+                outcomes, made = await loaded.thread.call(answer, loaded.model, mine, limit)
+            loaded.learn(outcomes)
+            calls += made
+            for i, outcome in zip(positions, outcomes, strict=True):
+                answered[i] = outcome, loaded.version
+        return answered, calls
+
+    def replace(self, new: Loaded) -> None:
+        """From now on ``new`` answers what comes."""
+        old, self.current = self.current, new
+        if self.canary is new:
+            self.canary = None
+        self._leave(old)
+
+    def try_out(self, new: Loaded | None, percent: int) -> None:
+        """From now on ``new`` answers a share of what comes; None: the one in use answers everything."""
+        old, self.canary, self.percent = self.canary, new, percent
+        if old and old is not new:
+            self._leave(old)
+
+    @property
+    def loaded(self) -> list[Loaded]:
+        """All models that are open."""
+        return [self.current, *([self.canary] if self.canary else []), *self._leaving]
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the longest call under way has taken so far."""
+        return max(loaded.thread.busy_s for loaded in self.loaded)
+
+    async def watch(self, limit_s: float) -> None:
+        """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds."""
+        await watch(lambda: self.busy_s, limit_s)
+
+    async def close(self) -> None:
+        """Close everything at the worker's end."""
+        for task in self._leaving.values():
+            task.cancel()
+        for loaded in self.loaded:
+            await loaded.close()
+
+    def _leave(self, old: Loaded) -> None:
+        task = asyncio.create_task(old.retire(), name=f"retire model {old.version}")
+        self._leaving[old] = task
+        task.add_done_callback(lambda _: self._leaving.pop(old, None))

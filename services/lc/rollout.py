@@ -1,0 +1,128 @@
+"""From one model to the next in a worker that runs: which one it is told, which one it starts with, what it refused.
+
+The model that has proved itself stays known until another has: a worker that ends on the way to a new one starts with
+it again. What was refused is not tried a second time before the Model changes. Pure, but for the file in the worker's
+folder in which this outlives the controller, and which goes with that folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from halimede.errors import InvalidFieldError
+from halimede.messages import ModelInUse
+from halimede.models import desired as wishes
+from halimede.models.desired import Desired, DesiredModel
+
+log = structlog.get_logger()
+
+#: beside a worker's ledger: what it shall answer with, and how far that has come
+WISH, ROLLOUT = "model.json", "rollout.json"
+#: seconds that a worker has to answer with a new model before that counts as one to start with
+PROVEN_S = 30.0
+#: a worker that ends so often on the way to a new model is not told it again
+STRIKES = 2
+#: reason of a worker, and of its service, that goes on with another model than it was asked to take
+FAILED = "RolloutFailed"
+
+
+class Refusal(Struct, kw_only=True, frozen=True):
+    """A model that a worker did not take: the mark of the wish, and why."""
+
+    mark: str
+    digest: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class Rollout(Struct, kw_only=True, frozen=True):
+    """How a worker stands with its models. ``spec_hash``: of the process that ``good`` has proved itself in."""
+
+    spec_hash: str = ""
+    good: DesiredModel | None = None
+    refused: Refusal | None = None
+    #: how often the worker ended with this wish before it had proved itself
+    struck: str = ""
+    strikes: int = 0
+
+    def refusal(self, wish: DesiredModel | None) -> Refusal | None:
+        """Return why the worker does not have what is wished, None if nothing is known against it."""
+        return self.refused if self.refused and wish and self.refused.mark == wish.mark else None
+
+    def first(self, wish: DesiredModel, spec_hash: str) -> DesiredModel:
+        """Return the model that a worker starts with: one that has proved itself in such a process, if there is one."""
+        good = self.good
+        if good is None or self.spec_hash != spec_hash or good.same(wish) or not Path(good.path).is_file():
+            return wish
+        return good
+
+    def heard(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> Rollout:
+        """Take what a worker says of the model that it was told. ``proven``: it has answered with it long enough."""
+        if not answers(said, told):
+            return self
+        if said.refused:
+            refusal = Refusal(mark=told.mark, digest=said.refused, reason=said.reason, message=said.message)
+            return self if self.refused == refusal else msgspec.structs.replace(self, refused=refusal)
+        taken = msgspec.structs.replace(self, refused=None) if self.refusal(told) else self
+        known = self.good is not None and self.spec_hash == spec_hash
+        if said.canary_version or (known and not proven):
+            return taken
+        return msgspec.structs.replace(taken, good=told, spec_hash=spec_hash, struck="", strikes=0)
+
+    def ended(self, told: DesiredModel, how: str, spec_hash: str) -> Rollout:
+        """Take that a worker has ended by itself with the model that it was told last."""
+        if self.good is None or self.spec_hash != spec_hash or self.good.same(told):
+            return self
+        strikes = self.strikes + 1 if self.struck == told.mark else 1
+        refused = self.refused
+        if strikes >= STRIKES:
+            text = f"the worker ended {strikes} times when it was to answer with it ({how})"
+            refused = Refusal(mark=told.mark, digest=told.digest, reason="ModelCrashed", message=text)
+        return msgspec.structs.replace(self, struck=told.mark, strikes=strikes, refused=refused)
+
+
+def answers(said: ModelInUse, told: DesiredModel) -> bool:
+    """Whether a worker's word is about this wish, and not about the one before."""
+    return said.mark == told.mark if said.mark else told.digest in {said.digest, said.refused}
+
+
+def told(folder: Path) -> DesiredModel | None:
+    """Return what the worker of a folder was told last, None where that is not known."""
+    try:
+        desired = wishes.read(folder / WISH)
+    except InvalidFieldError as error:
+        log.warning("wish unreadable", error=str(error))
+        return None
+    return desired.only if desired else None
+
+
+def tell(folder: Path, wish: DesiredModel) -> None:
+    """Tell the worker of a folder what to answer with. Raises OSError."""
+    if told(folder) != wish:
+        wishes.write(folder / WISH, Desired(models=[wish]))
+
+
+def load(folder: Path) -> Rollout:
+    """Return how the worker of a folder stood when that was last written."""
+    try:
+        return msgspec.json.decode((folder / ROLLOUT).read_bytes(), type=Rollout)
+    except FileNotFoundError:
+        return Rollout()
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("rollout unreadable", folder=str(folder), error=str(error))
+        return Rollout()
+
+
+def save(folder: Path, rollout: Rollout) -> None:
+    """Keep it. What cannot be written is known until the controller ends."""
+    new = folder / f".{ROLLOUT}.new"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(msgspec.json.encode(rollout))
+        new.replace(folder / ROLLOUT)
+    except OSError as error:
+        log.warning("rollout not written", folder=str(folder), error=error.strerror)

@@ -1,0 +1,120 @@
+"""A running service gets another model, a corrupt one and the one before, under a steady stream of frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede.cli.manifests import load as load_manifests
+from tests.e2e.running import DIGITS, ROOT, System, digits, running
+from tests.simulated import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SMALL = "digits-small"
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+async def change(system: System, name: str, file: Path) -> str:
+    """Apply a Model with another file; return its version."""
+    (found,) = [m for m in load_manifests([str(DIGITS)]) if m.resource.metadata.name == name]
+    body = found.resource.body
+    await system.client.apply({**body, "spec": {**body["spec"], "url": str(file), "sha256": digest(file)}})
+    return digest(file)[:12]
+
+
+async def halimede(system: System, *words: str) -> str:
+    environment = {**os.environ, "HALIMEDE_HOME": str(system.home), "COLUMNS": "160"}
+    command = [sys.executable, "-c", "from halimede.cli import main; main()", *words]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+def workers(system: System) -> dict[str, int]:
+    return {name: process.pid for name, process in system.processes().items() if name.startswith("worker:")}
+
+
+def reason(system: System) -> str:
+    return system.status.status.conditions[-1].reason if system.status else ""
+
+
+@contextlib.asynccontextmanager
+async def stream(system: System) -> AsyncIterator[None]:
+    """Send frames within the block and a second longer, then wait for all answers."""
+    pictures = digits()[:200]
+
+    async def send() -> None:
+        while True:
+            await system.send(pictures, fps=50)
+
+    sending = asyncio.create_task(send())
+    try:
+        yield
+        await asyncio.sleep(1)
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+    last = set(system.sent)
+    await eventually(lambda: last <= set(system.results), 60)
+
+
+def latest(system: System, by: str, version: str) -> Callable[[], bool]:
+    """Whether the last answers of a role are those of a version."""
+
+    def holds() -> bool:
+        answers = [r.model for r in list(system.results.values())[-60:] if r.by == by]
+        return bool(answers) and set(answers[-3:]) == {version}
+
+    return holds
+
+
+async def test_models_change_fail_and_go_back_and_no_frame_notices(tmp_path: Path) -> None:
+    digits()
+    small, big = DIGITS / "models" / "small.onnx", DIGITS / "models" / "big.onnx"
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(big.read_bytes()[:-1000])
+    first, second = digest(small)[:12], digest(big)[:12]
+    async with running(tmp_path / "home", "edge0,cloud0") as system:
+        await system.follow("digits")
+        await system.apply(DIGITS)
+        await system.until("Running", lambda: system.phase == "Running")
+        pids = workers(system)
+        assert len(pids) == 2
+        async with stream(system):
+            await system.until("answers", latest(system, "edge", first))
+            assert await change(system, "digits-big", small) == first
+            await system.until("the other big model", latest(system, "cloud", first))
+            assert await change(system, SMALL, big) == second
+            await system.until("the other small model", latest(system, "edge", second))
+            await system.until("Running", lambda: system.phase == "Running")
+            await change(system, SMALL, bad)
+            await system.until("a refusal", lambda: reason(system) == "RolloutFailed")
+            shown: Any = system.status and system.status.status
+            assert shown.phase == "Degraded"
+            assert "goes on" in shown.conditions[-1].message
+            await system.until("the model before", latest(system, "edge", second))
+            said = await halimede(system, "rollback", f"model/{SMALL}")
+            assert "goes back to version" in said
+            await system.until("Running again", lambda: system.phase == "Running")
+        assert set(system.results) == set(system.sent)
+        assert set(system.copies.values()) == {1}
+        assert not [r for r in system.results.values() if r.degraded]
+        assert {r.model for r in system.results.values()} == {first, second}
+        assert workers(system) == pids
+        assert system.metric("lost") == 0

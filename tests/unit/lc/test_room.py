@@ -1,0 +1,115 @@
+"""The room that a node's models take: what is deleted goes, what is in use stays, and the bound is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from halimede.models import Cache, fetch
+from halimede.names import Key
+from services.lc.plan import Preparation, Want
+from services.lc.room import AGAIN_S, SETTLE_S, Room
+from tests.simulated import eventually, simulated
+
+
+class Node:
+    """A cache with models of 1,000 bytes each, what is wanted of them, and what runs."""
+
+    def __init__(self, folder: Path, most: int = 10_000) -> None:
+        self.folder = folder
+        self.cache = Cache(folder / "cache")
+        self.wanted: dict[str, Path] = {}
+        self.running: Collection[Path | str] | None = ()
+        self.room = Room(self.cache, lambda: list(self.wanted.values()), lambda: self.running, most=most)
+
+    async def bring(self, name: str) -> Preparation:
+        source = self.folder / name
+        source.write_bytes(name.encode().ljust(1000))
+        fetched = await fetch(str(source), "", self.cache)
+        self.wanted[name] = fetched.path
+        self.room.came()
+        want = Want(Key("models", "default", name), "u1", 1, str(source))
+        return Preparation(want, "Ready", "", path=fetched.path)
+
+    def there(self, name: str) -> bool:
+        return self.cache.path(hashlib.sha256(name.encode().ljust(1000)).hexdigest()).exists()
+
+    def leave(self, preparation: Preparation, *, for_good: bool) -> None:
+        del self.wanted[preparation.want.key.name]
+        self.room.left(preparation, for_good=for_good)
+
+    @asynccontextmanager
+    async def tidied(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.room.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def settle(seconds: float = 0.0) -> None:
+    """Long enough for one round, whose file work is done in a thread."""
+    await asyncio.sleep(SETTLE_S + seconds + 1)
+    for _ in range(50):
+        await asyncio.sleep(0.01)
+
+
+@simulated
+async def test_a_deleted_model_goes_at_once_and_a_replaced_one_stays(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    deleted, replaced = await node.bring("deleted"), await node.bring("replaced")
+    async with node.tidied():
+        node.leave(deleted, for_good=True)
+        node.leave(replaced, for_good=False)
+        await eventually(lambda: not node.there("deleted"))
+        assert node.there("replaced")
+
+
+@simulated
+async def test_what_a_worker_runs_stays_until_it_does_not(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    model = await node.bring("model")
+    assert model.path is not None
+    node.running = [model.path]
+    async with node.tidied():
+        node.leave(model, for_good=True)
+        await settle()
+        assert node.there("model")
+        node.running = [model.path.name]
+        await settle(AGAIN_S)
+        assert node.there("model")
+        node.running = None
+        await settle(AGAIN_S)
+        assert node.there("model"), "it is not known what runs"
+        node.running = ()
+        await eventually(lambda: not node.there("model"))
+
+
+@simulated
+async def test_what_another_model_still_wants_stays(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    model = await node.bring("model")
+    async with node.tidied():
+        node.wanted["other"] = node.wanted["model"]
+        node.leave(model, for_good=True)
+        await settle(AGAIN_S)
+        assert node.there("model")
+
+
+@simulated
+async def test_over_the_bound_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+    node = Node(tmp_path, most=2500)
+    brought = [await node.bring(name) for name in ("first", "second", "third")]
+    async with node.tidied():
+        await settle()
+        assert all(map(node.there, ("first", "second", "third"))), "what is wanted stays, whatever its size"
+        node.leave(brought[0], for_good=False)
+        node.leave(brought[1], for_good=False)
+        await eventually(lambda: not node.there("first"))
+        await settle()
+        assert node.there("second")
+        assert node.there("third")

@@ -1,0 +1,78 @@
+"""A node's store on a full disk: what is new is known at once, and written as soon as there is room."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from halimede.bus.stamp import Stamp
+from halimede.names import Key
+from services.lc import owing
+from services.lc.decide import Identity
+from services.lc.folders import Worker
+from services.lc.store import Held, ProcessRecord, Store
+
+KEY, OTHER = Key("models", "default", "small"), Key("models", "default", "big")
+
+
+def held(key: Key = KEY, generation: int = 1, uid: str = "u1") -> Held:
+    return Held(key, uid, generation, {"kind": "Model", "spec": {"url": "x" * 20_000}})
+
+
+@contextmanager
+def full(store: Store) -> Iterator[None]:
+    """SQLite may take no more pages than it has, and says what it says on a full disk."""
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    yield
+    store._db.execute("PRAGMA max_page_count = 100000")
+
+
+def test_what_is_new_is_known_and_written_later(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with Store(path) as store:
+        store.put(held(OTHER, uid="o"), Stamp(1, 1))
+        with full(store):
+            store.put(held(), Stamp(1, 2))
+            store.put(held(generation=2), Stamp(1, 3))
+            store.bury(Identity("o", 7), OTHER, Stamp(1, 4))
+            store.drop(OTHER)
+            store.saw_gm_epoch(9)
+            store.complete = False
+            store.process_started(ProcessRecord("n", "w", "s", "u", "edge", "h", 1, 1, "b"))
+            assert store.held == {KEY: held(generation=2)}
+            assert (store.buried("o"), store.gm_epoch, store.complete) == (7, 9, False)
+            assert (store.farewells, store.said.later(KEY, Stamp(1, 2))) == ({OTHER}, True)
+            with pytest.raises(sqlite3.OperationalError, match="full"):
+                store.check()
+        with Store(path) as another:  # as an LC that was killed finds it
+            assert another.held == {OTHER: held(OTHER, uid="o")}
+        store.check()
+    with Store(path) as store:
+        assert store.held == {KEY: held(generation=2)}
+        assert (store.buried("o"), store.gm_epoch, store.complete) == (7, 9, False)
+        assert (store.farewells, store.said.later(KEY, Stamp(1, 2))) == ({OTHER}, True)
+        assert [record.worker for record in store.processes()] == [Worker("n", "w")]
+
+
+def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.db") as store:
+        with full(store):
+            store.put(held())
+        store.put(held(OTHER))
+    with Store(tmp_path / "store.db") as store:
+        assert set(store.held) == {KEY, OTHER}
+
+
+def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owing, "MOST", 6)
+    with Store(tmp_path / "store.db") as store, full(store):
+        store.put(held())
+        store.put(held(generation=2))
+        with pytest.raises(sqlite3.OperationalError):
+            store.put(held(generation=3))
+        assert store.held == {KEY: held(generation=2)}

@@ -1,0 +1,191 @@
+"""A worker that is told another model takes it while it runs, or goes on with the one that it has and says why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede.messages import ModelInUse
+from halimede.models.desired import Desired, DesiredModel, write
+from tests.simulated import eventually, simulated
+from tests.unit.worker.world import EASY, HARD, World, world
+
+
+class Named:
+    """Answers with the content of its file. It is sure of dark pictures only, and cannot load a file that is bad."""
+
+    open = 0
+
+    def load(self, model_url: str) -> None:
+        self.label = Path(model_url).read_text()
+        if self.label == "bad":
+            raise RuntimeError("this is no model")
+        Named.open += 1
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        sure = int(np.asarray(data).flat[0]) < 100
+        return {"label": self.label, "probabilities": [0.9, 0.1] if sure else [0.55, 0.45]}
+
+    def close(self) -> None:
+        Named.open -= 1
+
+
+class Told:
+    """What one worker is told."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.file = folder, folder / name / "model.json"
+
+    def wish(self, label: str, percent: int = 100) -> DesiredModel:
+        path = self.folder / f"{label}.model"
+        path.write_text(label)
+        return DesiredModel(
+            name="m", path=str(path), version=f"v-{label}", digest=label * 8, spec={"format": "python"},
+            canary_percent=percent,
+        )  # fmt: skip
+
+    def tell(self, label: str, percent: int = 100) -> DesiredModel:
+        wish = self.wish(label, percent)
+        write(self.file, Desired(models=[wish]))
+        return wish
+
+
+def said(w: World, name: str) -> ModelInUse:
+    model = w.infos[name][-1].model
+    assert model is not None
+    return model
+
+
+async def in_use(w: World, name: str, wish: DesiredModel) -> None:
+    await eventually(lambda: said(w, name).mark == wish.mark)
+
+
+@simulated
+async def test_an_edge_worker_changes_its_model_and_every_frame_has_one_answer(tmp_path: Path) -> None:
+    told = Told(tmp_path, "e0")
+    first = told.tell("a")
+    async with world(tmp_path) as w, w.worker("edge", "e0", Named, model_file=told.file):
+        await in_use(w, "e0", first)
+        sent = [await w.send(EASY) for _ in range(20)]
+        second = told.tell("b")
+        while said(w, "e0").mark != second.mark:
+            sent.append(await w.send(EASY))
+            await asyncio.sleep(0.01)
+        sent += [await w.send(EASY) for _ in range(20)]
+        answers = [await w.answer(id_) for id_ in sent]
+        labels = [answer.label for answer in answers]
+        assert labels == sorted(labels, key=str)
+        assert set(labels[:20]) == {"a"}
+        assert set(labels[-20:]) == {"b"}
+        assert {(answer.label, answer.model) for answer in answers} == {("a", "v-a"), ("b", "v-b")}
+        assert not any(answer.degraded for answer in answers)
+        assert max(w.copies.values()) == 1
+        assert w.info("e0").inference_number <= len(sent)
+        await eventually(lambda: Named.open == 1)
+    assert [info.status for info in w.infos["e0"]].count("starting") == 1
+
+
+@simulated
+async def test_a_model_that_cannot_be_opened_changes_nothing_but_what_the_worker_says(tmp_path: Path) -> None:
+    told = Told(tmp_path, "e0")
+    first = told.tell("a")
+    async with world(tmp_path) as w, w.worker("edge", "e0", Named, model_file=told.file):
+        await in_use(w, "e0", first)
+        bad = told.tell("bad")
+        await in_use(w, "e0", bad)
+        model = said(w, "e0")
+        assert (model.digest, model.version, model.refused, model.reason) == (
+            first.digest, first.version, bad.digest, "ModelInvalid",
+        )  # fmt: skip
+        assert "this is no model" in model.message
+        assert (await w.answer(await w.send(EASY))).label == "a"
+        good = told.tell("c")
+        await in_use(w, "e0", good)
+        assert said(w, "e0") == ModelInUse(digest=good.digest, version=good.version, mark=good.mark)
+        assert (await w.answer(await w.send(EASY))).label == "c"
+
+
+@simulated
+async def test_what_was_refused_and_is_taken_back_leaves_nothing_to_say(tmp_path: Path) -> None:
+    told = Told(tmp_path, "e0")
+    first = told.tell("a")
+    async with world(tmp_path) as w, w.worker("edge", "e0", Named, model_file=told.file):
+        await in_use(w, "e0", told.tell("bad"))
+        await in_use(w, "e0", told.tell("a"))
+        assert said(w, "e0") == ModelInUse(digest=first.digest, version=first.version, mark=first.mark)
+        assert Named.open == 1
+
+
+@simulated
+async def test_a_share_of_the_hard_samples_goes_to_a_new_big_model_then_all(tmp_path: Path) -> None:
+    told = Told(tmp_path, "c0")
+    first = told.tell("a")
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c0", Named, model_file=told.file),
+        w.worker("edge", "e0"),
+    ):
+        await in_use(w, "c0", first)
+        part = told.tell("b", 30)
+        await in_use(w, "c0", part)
+        model = said(w, "c0")
+        assert (model.digest, model.canary_version) == (first.digest, "v-b")
+        answers = [await w.answer(await w.send(HARD)) for _ in range(200)]
+        shares = Counter(answer.label for answer in answers)
+        assert set(shares) == {"a", "b"}
+        assert 30 <= shares["b"] <= 95
+        assert {answer.model for answer in answers if answer.label == "b"} == {"v-b"}
+        whole = told.tell("b")
+        await in_use(w, "c0", whole)
+        assert said(w, "c0") == ModelInUse(digest=whole.digest, version="v-b", mark=whole.mark)
+        assert {(await w.answer(await w.send(HARD))).label for _ in range(30)} == {"b"}
+        await eventually(lambda: Named.open == 1)
+        assert not any(answer.degraded for answer in w.results.values())
+
+
+@simulated
+async def test_a_share_that_is_taken_back_goes_to_the_model_before(tmp_path: Path) -> None:
+    told = Told(tmp_path, "c0")
+    told.tell("a")
+    async with world(tmp_path) as w, w.worker("cloud", "c0", Named, model_file=told.file), w.worker("edge", "e0"):
+        await in_use(w, "c0", told.tell("b", 50))
+        back = told.tell("a")
+        await in_use(w, "c0", back)
+        assert {(await w.answer(await w.send(HARD))).label for _ in range(30)} == {"a"}
+        await eventually(lambda: Named.open == 1)
+
+
+@simulated
+@pytest.mark.parametrize("content", [b"{", b'{"models": []}', b'{"models": 7}'])
+async def test_a_wish_that_cannot_be_read_is_said_and_the_next_one_is_followed(content: bytes, tmp_path: Path) -> None:
+    told = Told(tmp_path, "e0")
+    first = told.tell("a")
+    async with world(tmp_path) as w, w.worker("edge", "e0", Named, model_file=told.file):
+        await in_use(w, "e0", first)
+        told.file.write_bytes(content)
+        await eventually(lambda: said(w, "e0").reason == "WishInvalid")
+        assert (await w.answer(await w.send(EASY))).label == "a"
+        await in_use(w, "e0", told.tell("b"))
+        assert said(w, "e0").reason == ""
+
+
+@simulated
+async def test_one_live_object_of_a_user_holds_one_model_and_says_that_it_takes_no_other(tmp_path: Path) -> None:
+    told = Told(tmp_path, "e0")
+    told.tell("a")
+    async with world(tmp_path) as w, w.worker("edge", "e0", Named(), model_file=told.file):
+        assert w.infos["e0"][-1].model is None
+        told.tell("b")
+        await asyncio.sleep(5)
+        assert (await w.answer(await w.send(EASY))).label == "a"
+
+
+@simulated
+async def test_without_a_file_a_worker_takes_no_other_model(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.worker("edge", "e0"):
+        assert all(info.model is None for info in w.infos["e0"])
