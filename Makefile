@@ -10,7 +10,7 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo test test-kubernetes faults check contract model models clean soak bench-kubernetes
+.PHONY: help setup up demo test test-kubernetes faults check contract model models clean soak bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -50,6 +50,18 @@ soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (
 bench-kubernetes: setup ## 500 services on 200 nodes on a double of the API server (ARGS="--services 50 --nodes 20")
 	@$(BIN)/python -m bench.operator $(ARGS)
 
+bench-datasets: setup ## Count 10 million lines of txt and csv beside other readers (ARGS="--lines 1000000")
+	@$(BIN)/python -m bench.datasets $(ARGS)
+
+bench-blobs: setup ## 200 MB over the bus against HTTP, and what others notice (ARGS="--megabytes 20")
+	@$(BIN)/python -m bench.blobs $(ARGS)
+
+bench-serve: setup $(MODELS) ## Our server beside MLServer, which it installs below build/peers (ARGS="--rounds 3")
+	@$(BIN)/python -m bench.serve $(ARGS)
+
+bench-rollout: setup ## New versions of a model under 200 requests a second (ARGS="--rounds 3")
+	@$(BIN)/python -m bench.serve_rollout $(ARGS)
+
 check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> ruff check'
 	@$(BIN)/ruff check --quiet .
@@ -64,11 +76,14 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@$(BIN)/python -m halimede.contract --check
 	@echo '==> deploy/crds is what the code says'
 	@$(BIN)/python -m halimede.api.crd --check
+	@echo "==> the inference protocol's messages are what its file says"
+	@$(BIN)/python -m halimede.serving.stubs --check
 	@echo 'All checks passed.'
 
 contract: setup ## Write topics.md and deploy/crds anew from the code
 	@$(BIN)/python -m halimede.contract --write
 	@$(BIN)/python -m halimede.api.crd --write
+	@$(BIN)/python -m halimede.serving.stubs --write
 	@echo 'topics.md and deploy/crds are written.'
 
 models: setup $(MODELS) ## Train the models of the digits example

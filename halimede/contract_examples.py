@@ -6,6 +6,7 @@ two best classes are close, so the edge asks the cloud.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from halimede import messages as m
@@ -22,9 +23,14 @@ NAMES = {
     "camera": "cam0",
     "service": "digits",
     "client": "cli-4f1d2a",
+    "asker": "lc.edge0",
+    "source": "gm",
 }
 #: topics on which the worker is the one in the cloud
 CLOUD_TOPICS = frozenset({t.REQUEST_TO.id, t.LOAD.id})
+
+#: topics between an operator and a source
+OPERATOR_TOPICS = frozenset({t.BLOB_ORDER.id, t.BLOB_ANSWER.id})
 
 UID = "9b2c6a52-6f0e-4f5e-9d0a-0c8f7f3c1a11"
 CLOUD = "digits-cloud-cloud0"
@@ -37,6 +43,9 @@ PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
     "0000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
 )
+
+#: what the blob examples are about
+DIGEST = hashlib.sha256(PNG).hexdigest()
 
 SERVICE: m.ResourceBody = {
     "apiVersion": "sedna.io/v1alpha1",
@@ -212,6 +221,11 @@ EXAMPLES: dict[str, Any] = {
         node="edge0",
         spans=[m.Span(name="model", start_ns=1_795_262_400_000_000_000, duration_ns=180_000, attributes={"batch": 1})],
     ),
+    t.BLOB_REQUEST.id: m.BlobRequest(digest=DIGEST, length=262_144),
+    t.BLOB_CHUNK.id: m.BlobChunk(digest=DIGEST, size=len(PNG), data=memoryview(PNG)),
+    t.BLOB_QUERY.id: m.BlobQuery(digest=DIGEST),
+    t.BLOB_ORDER.id: m.BlobOrder(op="keep", digest=DIGEST, size=len(PNG)),
+    t.BLOB_ANSWER.id: m.BlobAnswer(outcome="kept", size=len(PNG)),
     t.DEAD_LETTER.id: m.DeadLetter(
         client=CLOUD,
         topic=f"default/sedna/inference/digits/request/{CLOUD}",
@@ -227,4 +241,6 @@ def address(topic: Topic[Any]) -> Address[Any]:
     names = {field: NAMES[field] for field in topic.fields}
     if topic.id in CLOUD_TOPICS:
         names["worker"] = CLOUD
+    if topic.id in OPERATOR_TOPICS:
+        names["asker"] = NAMES["client"]
     return topic.at(**names)

@@ -47,7 +47,11 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic(Generic[M]):
-    """One topic of the contract. Names in braces are filled by ``at`` and read back by ``parse``."""
+    """One topic of the contract. Names in braces are filled by ``at`` and read back by ``parse``.
+
+    Between two who may both be anybody, ``speaker`` and ``listener`` say which names are theirs: as the broker knows
+    them (``gm``, ``lc.edge0``), so that nobody speaks for another or hears what is for another.
+    """
 
     id: str
     template: str
@@ -59,6 +63,8 @@ class Topic(Generic[M]):
     subscribers: tuple[Role, ...]
     doc: str
     shared: bool = False
+    speaker: str = ""
+    listener: str = ""
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -11,12 +11,15 @@ from pathlib import Path
 
 from halimede import log
 from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.models.policy import VARIABLE, Policy
 from services.broker import find_mosquitto
 from services.site import Security
 from services.system import DEFAULT_NODES, Layout, parse_nodes, run
 
 FAILED, USER_ERROR = 1, 2
 DEFAULT_HOME = "~/.local/state/halimede"
+#: whoever runs a whole system here keeps models here and near by
+DEFAULT_ALLOW = "loopback,private"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +56,13 @@ def _layout(arguments: Sequence[str] | None) -> Layout:
         help="where everything is kept (default: HALIMEDE_HOME, else %(default)s)",
     )
     parser.add_argument("--port", type=int, metavar="N", help="the broker's port (default: a free one from 1883 on)")
+    parser.add_argument(
+        "--fetch-allow",
+        default=os.environ.get(VARIABLE, DEFAULT_ALLOW),
+        metavar="WHAT",
+        help="addresses that models may come from beside public ones: loopback, private, link-local, networks, names "
+        f"of hosts, with commas; '' for none (default: ${VARIABLE}, else {DEFAULT_ALLOW})",
+    )
     safety = parser.add_mutually_exclusive_group()
     safety.add_argument(
         "--tls", dest="security", action="store_const", const=Security.TLS,
@@ -67,7 +77,8 @@ def _layout(arguments: Sequence[str] | None) -> Layout:
     if options.port is not None and not 0 < options.port < 65536:
         raise InvalidFieldError("--port", options.port, "use a port between 1 and 65535")
     home = Path(options.home).expanduser().absolute()
-    return Layout(home, parse_nodes(options.nodes), options.port, options.security)
+    Policy.parse(options.fetch_allow, "--fetch-allow")  # now, not when the nodes start
+    return Layout(home, parse_nodes(options.nodes), options.port, options.security, options.fetch_allow)
 
 
 def _say(text: str) -> None:

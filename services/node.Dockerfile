@@ -1,4 +1,4 @@
-# A node without Kubernetes: the local controller and the workers that it starts, in one image. Build at the top of the
+# A node without Kubernetes: the local controller, and the workers and servers that it starts, in one image. Build at the top of the
 # repository:
 #   docker build -f services/node.Dockerfile -t halimede/node:0.1.0 .
 FROM python:3.11-slim-bookworm AS build
@@ -6,7 +6,7 @@ WORKDIR /build
 COPY pyproject.toml constraints.txt README.md ./
 COPY halimede halimede
 # wheels alone: there is no compiler, on no architecture
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: -c constraints.txt ".[lc,s3,worker,otel]"
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: -c constraints.txt ".[lc,s3,worker,serve,otel]"
 
 FROM python:3.11-slim-bookworm
 # a fixed number, so that a pod's runAsNonRoot can be checked without reading /etc/passwd

@@ -45,12 +45,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What to run, where it keeps its files, and how it is guarded. ``port`` None: the first free one."""
+    """What to run, where it keeps its files, and how it is guarded. ``port`` None: the first free one.
+
+    ``fetch_allow``: the addresses that models may come from beside public ones, as an LC's option says it.
+    """
 
     home: Path
     nodes: Sequence[str] = DEFAULT_NODES
     port: int | None = None
     security: Security = Security.PASSWORDS
+    fetch_allow: str = ""
 
 
 def parse_nodes(text: str) -> list[str]:
@@ -189,7 +193,7 @@ class System:
         self._gm = Child("gm", "services.gm", arguments, logs / "gm.log", self._died)
         for node in self._layout.nodes:
             arguments = ["--node", node, "--home", str(home), "--broker", url, *_credentials(self._site.node(node))]
-            arguments += ["--http", f"{HOST}:0"]
+            arguments += ["--http", f"{HOST}:0", "--fetch-allow", self._layout.fetch_allow]
             for key, value in labels(node).items():
                 arguments += ["--label", f"{key}={value}"]
             self._lcs.append(Child(f"lc {node}", "services.lc", arguments, logs / f"lc-{node}.log", self._died))

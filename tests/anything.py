@@ -37,6 +37,7 @@ PATTERNS = {
     pattern(NAME_PATTERN, optional=True)[KEYWORDS]["pattern"]: st.just("") | names,
     r"^[^=\x00]+$": st.text(st.characters(exclude_characters="=\0", codec="utf-8"), min_size=1, max_size=20),
     "^([0-9a-f]{64})?$": st.just("") | st.binary(min_size=32, max_size=32).map(bytes.hex),
+    r"^[0-9a-f]{64}$(?!\n)": st.binary(min_size=32, max_size=32).map(bytes.hex),
     "^[0-9a-f]{32}$": st.binary(min_size=16, max_size=16).map(bytes.hex),
     r"^-?[0-9]{1,3}$(?!\n)": st.integers(-999, 999).map(str),
 }

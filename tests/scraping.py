@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 UNITS = re.compile(
     r"_(seconds|bytes|info|frames|answers|samples|batches|uploads|replies|errors|results|credits|state|connected|connects"
     r"|messages|handlers|epoch|nodes|nodes_online|nodes_drained|resources|depth|calls|failures|repeats|workers|restarts"
-    r"|preparations|acknowledgements|syncs|writes|letters|reports|removals|complete|waiting|overtaken|dropped)$"
+    r"|preparations|acknowledgements|syncs|writes|letters|reports|removals|complete|waiting|overtaken|dropped"
+    r"|requests|rollouts|versions)$"
 )
 Families = dict[str, Any]
 

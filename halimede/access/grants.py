@@ -16,6 +16,8 @@ from halimede.topics import CONTRACT
 
 #: the name in a template that has to be the principal's own
 OWN_NAME = {Role.LC: "node", Role.EDGE: "node", Role.CLOUD: "node", Role.CAMERA: "camera"}
+#: who goes by the name that the broker knows. An operator's commands choose one each time
+NAMED = frozenset({Role.GM, Role.LC})
 
 
 class Action(StrEnum):
@@ -35,13 +37,18 @@ class Grant:
 
 def grants(principal: Principal, contract: Sequence[Topic[Any]] = CONTRACT) -> tuple[Grant, ...]:
     """Return the rights of a principal, in the contract's order."""
-    own = OWN_NAME.get(principal.role) if principal.name else None  # pools: any node
     found = []
     for topic in contract:
-        names = {own: principal.name} if own and own in topic.fields else {}
-        filter_ = topic.filter(**names).text
         if principal.role in topic.publishers:
-            found.append(Grant(Action.PUBLISH, filter_))
+            found.append(Grant(Action.PUBLISH, topic.filter(**_own(principal, topic, topic.speaker)).text))
         if principal.role in topic.subscribers:
-            found.append(Grant(Action.SUBSCRIBE, filter_))
+            found.append(Grant(Action.SUBSCRIBE, topic.filter(**_own(principal, topic, topic.listener)).text))
     return tuple(found)
+
+
+def _own(principal: Principal, topic: Topic[Any], party: str) -> dict[str, str]:
+    """Return the names in a topic that have to be the principal's own."""
+    if party:
+        return {party: principal.username} if principal.role in NAMED else {}
+    own = OWN_NAME.get(principal.role) if principal.name else None  # pools: any node
+    return {own: principal.name} if own and own in topic.fields else {}

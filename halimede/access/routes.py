@@ -30,7 +30,8 @@ LIVE = frozenset(
     topic.id
     for topic in (
         topics.REQUEST, topics.REQUEST_TO, topics.REPLY, topics.LOAD, topics.LOGS_REQUEST, topics.LOGS_REPLY,
-        topics.TRACE_REQUEST, topics.TRACE_REPLY,
+        topics.TRACE_REQUEST, topics.TRACE_REPLY, topics.BLOB_REQUEST, topics.BLOB_CHUNK, topics.BLOB_QUERY,
+        topics.BLOB_ORDER, topics.BLOB_ANSWER,
     )
 )  # fmt: skip
 
@@ -71,6 +72,9 @@ def behind(site: Site, bridge: Bridge) -> Iterator[Principal]:
 
 
 def _of(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
+    if topic.speaker or topic.listener:
+        yield from _between(topic, bridge)
+        return
     of_node = "node" in topic.fields
     here, beyond = (OF_NODE, OF_NODE_BEYOND) if of_node else (HERE, BEYOND)
     said, heard = set(topic.publishers), set(topic.subscribers)
@@ -84,3 +88,15 @@ def _of(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
         names = [{"ns": each} for each in bridge.namespaces] if "ns" in topic.fields else []
     for each in names or [{}]:
         yield Route(topic.filter(**each).text, topic.qos, up, down, topic.id in LIVE)
+
+
+def _between(topic: Topic[Any], bridge: Bridge) -> Iterator[Route]:
+    """Pass on what LCs of the place say, and what others say to them; others are everywhere."""
+    live = topic.id in LIVE
+    parties = [Principal(Role.LC, node).username for node in bridge.nodes]
+    if Role.LC in topic.publishers:
+        for party in parties:
+            yield Route(topic.filter(**{topic.speaker: party}).text, topic.qos, up=True, down=False, live=live)
+    if Role.LC in topic.subscribers:
+        for names in [{topic.listener: party} for party in parties] if topic.listener else [{}]:
+            yield Route(topic.filter(**names).text, topic.qos, up=False, down=True, live=live)

@@ -36,19 +36,28 @@ class Beside:
 
 
 class ReadingClient(Client):
-    """paho's client, except that ``beside`` is read here. It is that of the message that ``on_message`` is given."""
+    """paho's client, except that ``beside`` and ``payload`` are read here: those of the message of ``on_message``.
+
+    It also sends large packets without copying what is left of them at each step.
+    """
 
     beside = Beside()
+    payload = b""
+
+    def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> MQTTErrorCode:
+        # paho sends ``packet[done:]`` as often as the socket takes a part: of a view that is no copy
+        return super()._packet_queue(command, memoryview(packet), mid, qos, info)  # type: ignore[arg-type]  # it only slices
 
     def _handle_publish(self) -> MQTTErrorCode:
         # paho gives no other way in; should it ever call this no more, its own reader works as before
         packet: Any = self._in_packet["packet"]
         start = _start(packet, qos=self._in_packet["command"] >> 1 & 3)
         length, first = _varint(packet, start)
-        self.beside = Beside()
-        if length:
-            self.beside = read(bytes(packet[first : first + length]))
-            packet[start : first + length] = b"\0"  # none are left for paho
+        body = first + length
+        self.beside = read(bytes(packet[first:body])) if length else Beside()
+        with memoryview(packet) as view:
+            self.payload = bytes(view[body:])
+        packet[start:] = b"\0"  # nothing is left for paho, which would copy it three times
         return super()._handle_publish()
 
 

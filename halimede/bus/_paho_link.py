@@ -200,7 +200,7 @@ class PahoLink(Link):
         beside = self._client.beside
         packet = Packet(
             topic=message.topic,
-            payload=bytes(message.payload),  # no copy: it is bytes already
+            payload=bytes(message.payload) or self._client.payload,
             qos=message.qos,
             retain=message.retain,
             response_topic=beside.response_topic,

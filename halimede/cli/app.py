@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from halimede.cli import INTERRUPTED, certs, complete, operate, streams, tapes, tracing
+from halimede.cli import INTERRUPTED, blobs, certs, complete, files, operate, serving, streams, tapes, tracing
 from halimede.cli import options as o
 from halimede.cli.run import run
 
@@ -47,7 +47,7 @@ def root(ctx: typer.Context, broker: o.Broker = "", credentials: o.Credentials =
     """
     given = {name: value for name, value in (("broker", broker), ("credentials", credentials)) if value}
     if given:
-        ctx.default_map = dict.fromkeys(COMMANDS, given)
+        ctx.default_map = {**dict.fromkeys(COMMANDS, given), "blob": dict.fromkeys(blobs.COMMANDS, given)}
 
 
 @app.command()
@@ -246,7 +246,10 @@ def _paths(files: list[str] | None, more: list[str] | None) -> list[str]:
 
 streams.add_to(app)
 certs.add_to(app)
+blobs.add_to(app)
 operate.add_to(app)
 tapes.add_to(app)
+files.add_to(app)
 tracing.add_to(app)
+serving.add_to(app)
 COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)

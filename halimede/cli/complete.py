@@ -87,7 +87,12 @@ def events(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def ask(client: Client) -> list[str]:
         found = [f"node/{node.name}" for node in await client.nodes()]
-        for short, plural in (("ji", "jointinferenceservices"), ("model", "models"), ("dataset", "datasets")):
+        for short, plural in (
+            ("ji", "jointinferenceservices"),
+            ("model", "models"),
+            ("dataset", "datasets"),
+            ("im", "inferencemodels"),
+        ):
             found += [f"{short}/{name}" for name in await _names(client, plural, _namespace(ctx))]
         return found
 

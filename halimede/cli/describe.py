@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from halimede.api import Kind
-from halimede.cli import tables
+from halimede.cli import contents, served, tables
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
 from halimede.cli.output import age, clean, console, table, to_yaml
@@ -48,6 +48,8 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
     ]
     _facts(out, [(key, value) for key, value in facts if value])
     _part(out, "Spec", Text(clean("\n".join(_spec(body)).rstrip())))
+    for title, content in (*contents.parts(body), *served.parts(body)):
+        _part(out, title, content)
     conditions = status.get("conditions") or []
     rows = [
         [text(c.get("type")), text(c.get("status", "True")), age(c.get("lastTransitionTime")), text(c.get("reason")),
@@ -73,10 +75,10 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
         yield hide_secrets(to_yaml(spec))
         return
-    yield f"edge    model {text(dig(edge, 'model', 'name'))}, on {_where(edge)}"
+    yield f"edge    model {served.choice(edge.get('model'))}, on {_where(edge)}"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
-    yield f"cloud   model {text(dig(cloud, 'model', 'name'))}, on {_where(cloud)}"
+    yield f"cloud   model {served.choice(cloud.get('model'))}, on {_where(cloud)}"
     if dataset := dig(spec, "dataset", "name"):
         yield f"dataset {dataset}"
 

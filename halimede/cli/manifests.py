@@ -26,7 +26,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
 #: kinds that others refer to go first
-ORDER = {"models": 0, "datasets": 1}
+ORDER = {"models": 0, "datasets": 1, "inferencemodels": 2}
 #: kinds whose spec.url may be relative to the manifest
 WITH_URL = frozenset({"Model", "Dataset"})
 MAX_DOCUMENTS = 10_000

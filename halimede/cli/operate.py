@@ -1,4 +1,4 @@
-"""The operator's commands, as a shell sees them: status, top, doctor, drain, uncordon."""
+"""The operator's commands, as a shell sees them: status, top, doctor, drain, uncordon, rollback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from halimede.cli.run import run
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    for command in (status, top, doctor, drain, uncordon):
+    for command in (status, top, doctor, drain, uncordon, rollback):
         app.command()(command)
 
 
@@ -128,5 +128,35 @@ def uncordon(node: o.NodeArgument, broker: o.Broker = "", credentials: o.Credent
         from halimede.names import check_name
 
         await room.uncordon(o.address(broker, credentials), check_name("NODE", node))
+
+    run(command)
+
+
+def rollback(
+    kind: o.KindArgument,
+    name: o.NameArgument = "",
+    to: Annotated[
+        str, typer.Option("--to", metavar="VERSION", help="Which one: its name, or the beginning of its digest.")
+    ] = "",
+    namespace: o.Namespace = "default",
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Go back to an earlier version of a Model or InferenceModel: the one before, or the one that is named.
+
+    \b
+    Examples:
+      halimede rollback model/digits-small
+      halimede rollback model/digits-small --to 3f2a9c01b7de
+      halimede rollback inferencemodel helmet --to 3 -n factory
+    """
+
+    async def command() -> int:
+        from halimede.cli import rollback as room
+
+        found, called = o.target(kind, name)
+        if not called:
+            raise typer.BadParameter("say which one: KIND NAME")
+        return await room.rollback(o.address(broker, credentials), found, called, o.namespace_of(namespace), to)
 
     run(command)

@@ -83,6 +83,11 @@ def _nodes(body: Mapping[str, Any]) -> str:
     return ",".join(str(n.get("node")) + ("" if n.get("online") else " (offline)") for n in nodes) or "-"
 
 
+def _version(body: Mapping[str, Any]) -> str:
+    versions = dig(body, "status", "versions") or []
+    return text(versions[0].get("version")) if versions else "-"
+
+
 NAME = Column("NAME", _at("metadata", "name"))
 STATUS = Column("STATUS", phase)
 AGE = Column("AGE", lambda body: age(dig(body, "metadata", "creationTimestamp")))
@@ -108,15 +113,32 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         NAME,
         STATUS,
         Column("FORMAT", _at("spec", "format")),
+        Column("VERSION", _version),
+        Column("TASK", _at("spec", "task"), wide=True),
         AGE,
         Column("NODES", _nodes, wide=True),
         Column("URL", _address, wide=True),
+        WHY,
+    ),
+    "inferencemodels": (
+        NAME,
+        STATUS,
+        Column("LAYER", _at("spec", "deployToLayer")),
+        Column("VERSION", _at("status", "servingVersion")),
+        Column("READY", lambda body: str(dig(body, "status", "active") or 0)),
+        Column("URL", _at("status", "url")),
+        AGE,
+        Column("FRAMEWORK", _at("spec", "frameworkType"), wide=True),
+        Column("NODES", _nodes, wide=True),
         WHY,
     ),
     "datasets": (
         NAME,
         STATUS,
         Column("FORMAT", _at("spec", "format")),
+        Column("SAMPLES", _at("status", "numberOfSamples")),
+        Column("CLASSES", _at("status", "dataset", "numberOfClasses"), wide=True),
+        Column("BROKEN", _at("status", "dataset", "numberBroken"), wide=True),
         Column("NODE", _at("spec", "nodeName")),
         AGE,
         Column("URL", _address, wide=True),

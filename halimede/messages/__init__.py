@@ -18,6 +18,7 @@ from halimede.messages.base import (
     Text,
     Uid,
 )
+from halimede.messages.blobs import BlobAnswer, BlobChunk, BlobEntry, BlobOrder, BlobQuery, BlobRequest
 from halimede.messages.control import (
     DeadLetter,
     Delete,
@@ -39,6 +40,7 @@ from halimede.messages.operator import (
     ApiError,
     ApiReply,
     ApiRequest,
+    ChosenModel,
     Condition,
     Event,
     LogsReply,
@@ -46,6 +48,7 @@ from halimede.messages.operator import (
     Metric,
     NodeInfo,
     NodeSummary,
+    ServedVersion,
     Status,
     StatusDocument,
 )
@@ -67,8 +70,15 @@ __all__ = [
     "ApiError",
     "ApiReply",
     "ApiRequest",
+    "BlobAnswer",
+    "BlobChunk",
+    "BlobEntry",
+    "BlobOrder",
+    "BlobQuery",
+    "BlobRequest",
     "Box",
     "BrokenEntry",
+    "ChosenModel",
     "ClassCount",
     "Condition",
     "Count",
@@ -102,6 +112,7 @@ __all__ = [
     "Reply",
     "ResourceBody",
     "Result",
+    "ServedVersion",
     "Short",
     "Span",
     "Status",

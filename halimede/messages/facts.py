@@ -65,7 +65,8 @@ class DatasetFacts(Message, kw_only=True):
 class ModelInUse(Message, kw_only=True):
     """Which model a worker or server answers with, and what became of the one that it was asked to take instead.
 
-    ``refused``: the digest that it did not take; ``reason`` and ``message`` say why.
+    ``refused``: the digest that it did not take; ``reason`` and ``message`` say why. ``mark`` tells an answer to the
+    present wish from one to the wish before.
     """
 
     digest: Annotated[Digest, Meta(description="SHA-256 of the model in use.")] = ""
@@ -74,3 +75,4 @@ class ModelInUse(Message, kw_only=True):
     refused: Annotated[Digest, Meta(description="SHA-256 of the one that was not taken.")] = ""
     reason: Annotated[Short, Meta(description="Why it was not, in one word.")] = ""
     message: Annotated[Text, Meta(description="Why it was not, in words.")] = ""
+    mark: Annotated[Short, Meta(description="Which wish this is the answer to: the mark of the wish.")] = ""

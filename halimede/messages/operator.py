@@ -51,6 +51,14 @@ class ServedVersion(Message, kw_only=True):
     since: Annotated[Time, Meta(description="When it was first served.")] = ""
 
 
+class ChosenModel(Message, kw_only=True):
+    """The Model that a worker of a service has by its selector."""
+
+    worker: Annotated[Short, Meta(description="The worker: edge or cloud.")]
+    model: Annotated[Short, Meta(description="The Model's name; empty: none fits.")] = ""
+    changes: Annotated[Count, Meta(description="How often another one was chosen: nodes count it as an edit.")] = 0
+
+
 class Status(Message, kw_only=True, omit_defaults=False):
     """What GM knows of a resource. ``metrics`` hold the seed's counts as text."""
 
@@ -79,6 +87,9 @@ class Status(Message, kw_only=True, omit_defaults=False):
     update_time: Annotated[Short | None, Meta(description="Of a Model or Dataset: when this last changed.")] = None
     url: Annotated[Short | None, Meta(description="Of an InferenceModel: where it is served.")] = None
     serving_version: Annotated[Short | None, Meta(description="Of an InferenceModel: the version that answers.")] = None
+    chosen: Annotated[
+        list[ChosenModel], Meta(max_length=8, description="Of a service that selects its models: those that it has.")
+    ] = []
     versions: Annotated[
         list[ServedVersion],
         Meta(

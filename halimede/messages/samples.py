@@ -67,6 +67,8 @@ class Reply(Message, kw_only=True, omit_defaults=False):
     queue_ms: Millis = 0.0
     compute_ms: Millis = 0.0
     batch: Count = 0
+    #: the version of the model that answered, where it is known
+    model: Short = ""
 
 
 class Result(Message, kw_only=True):
@@ -89,6 +91,8 @@ class Result(Message, kw_only=True):
     edge: Prediction | None = None
     worker: Name
     node: Short = ""
+    #: the version of the model that gave the answer, where it is known
+    model: Short = ""
     #: from acceptance to result, and the parts spent in the small model and in the offload
     total_ms: Millis = 0.0
     edge_ms: Millis = 0.0

@@ -4,6 +4,6 @@ The only socket that a service opens; on loopback unless told otherwise. It read
 """
 
 from halimede.observe.health import Check, Health
-from halimede.observe.http import HttpServer, parse_bind
+from halimede.observe.http import Accepts, HttpServer, parse_bind
 
-__all__ = ["Check", "Health", "HttpServer", "parse_bind"]
+__all__ = ["Accepts", "Check", "Health", "HttpServer", "parse_bind"]

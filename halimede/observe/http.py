@@ -1,6 +1,7 @@
 """A small HTTP server beside a service: ``/healthz``, ``/readyz``, ``/metrics``, and what a service adds.
 
-It answers GET and HEAD alone, on loopback only to a loopback name (a foreign page cannot rebind its name to us).
+It answers GET and HEAD alone unless a service asks for more (``Accepts``), and on loopback only to a loopback name (a
+foreign page cannot rebind its name to us).
 Requests, connections and the time until a connection asks something are bounded. Whatever goes wrong in it is its own
 affair: the service goes on.
 """
@@ -11,6 +12,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -38,6 +40,25 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 
+def plain(status: int, text: str) -> web.Response:
+    """Return a refusal as a line of text."""
+    return web.Response(status=status, text=f"{text}\n", headers=HEADERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """What a service lets in beyond questions: methods, bytes of a body, connections (0: a few); and how it says no.
+
+    ``closing_s``: seconds that open answers get at the end.
+    """
+
+    methods: frozenset[str] = frozenset({"GET", "HEAD"})
+    max_body: int = 1
+    connections: int = 0
+    refuse: Callable[[int, str], web.Response] = plain
+    closing_s: float = CLOSING_S
+
+
 class HttpServer:
     """Serves between ``async with`` and its end; with ``off`` it does nothing.
 
@@ -56,6 +77,7 @@ class HttpServer:
         registry: CollectorRegistry,
         routes: Callable[[web.Application], None] | None = None,
         or_any: bool = False,
+        accepts: Accepts = Accepts(),
     ) -> None:
         self.url = ""
         self._bind = bind
@@ -63,6 +85,7 @@ class HttpServer:
         self._registry = registry
         self._routes = routes
         self._or_any = or_any
+        self._accepts = accepts
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         #: connections that have asked nothing yet, and what closes them
@@ -74,7 +97,8 @@ class HttpServer:
         if address is None:
             return self
         host, port = address
-        application = web.Application(middlewares=[self._note, _guard(is_loopback(host))], client_max_size=1)
+        guard = _guard(self._accepts, loopback=is_loopback(host))
+        application = web.Application(middlewares=[self._note, guard], client_max_size=self._accepts.max_body)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
@@ -86,7 +110,7 @@ class HttpServer:
             keepalive_timeout=IDLE_S,
             max_line_size=MAX_LINE,
             max_field_size=MAX_HEADERS,
-            shutdown_timeout=CLOSING_S,
+            shutdown_timeout=self._accepts.closing_s,
         )
         await runner.setup()
         try:
@@ -100,13 +124,17 @@ class HttpServer:
         self.url = f"http://{shown}:{self._listener.sockets[0].getsockname()[1]}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop listening."""
+    def stop_listening(self) -> None:
+        """Take no new connections; those that are there go on."""
         if self._listener:
             self._listener.close()
             self._listener = None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all connections."""
+        self.stop_listening()
         for closing in self._silent.values():
             closing.cancel()
         self._silent.clear()
@@ -128,7 +156,7 @@ class HttpServer:
 
     def _admit(self, server: web.Server) -> asyncio.Protocol:
         """Return what serves a new connection, if there is room for one, and expect it to ask something soon."""
-        if len(server.connections) >= MOST_CONNECTIONS:
+        if len(server.connections) >= (self._accepts.connections or MOST_CONNECTIONS):
             return _Full()
         connection = server()
         self._silent[connection] = asyncio.get_running_loop().call_later(ASKING_S, self._give_up, connection)
@@ -191,23 +219,25 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _guard(loopback: bool) -> Middleware:  # noqa: FBT001
+def _guard(accepts: Accepts, *, loopback: bool) -> Middleware:
+    allowed = ", ".join(sorted(accepts.methods))
+
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method not in {"GET", "HEAD"}:
-            return web.Response(
-                status=405, text="only GET and HEAD are answered\n", headers={**HEADERS, "Allow": "GET, HEAD"}
-            )
+        if request.method not in accepts.methods:
+            refused = accepts.refuse(405, f"only {allowed} are answered")
+            refused.headers["Allow"] = allowed
+            return refused
         if loopback and re.sub(r":\d+$", "", request.host) not in LOOPBACK_NAMES:
-            return web.Response(status=421, text="this server answers to a loopback name alone\n", headers=HEADERS)
+            return accepts.refuse(421, "this server answers to a loopback name alone")
         try:
             return await handler(request)
         except web.HTTPException as error:
-            return web.Response(status=error.status, text=f"{error.reason}\n", headers=HEADERS)
+            return accepts.refuse(error.status, error.reason)
         except (ConnectionError, TimeoutError):
             raise
         except Exception:
             log.exception("http request failed", path=request.path[:256])
-            return web.Response(status=500, text="the request failed: see the log\n", headers=HEADERS)
+            return accepts.refuse(500, "the request failed: see the log")
 
     return guard

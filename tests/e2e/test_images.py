@@ -42,9 +42,9 @@ def extras(file: Path) -> set[str]:
     return set(found.split(","))
 
 
-def test_the_image_of_a_node_without_kubernetes_holds_lc_and_worker() -> None:
-    folder = ROOT / "services"
-    assert extras(NODE) == extras(folder / "lc" / "Dockerfile") | extras(folder / "worker" / "Dockerfile")
+def test_the_image_of_a_node_without_kubernetes_holds_lc_worker_and_server() -> None:
+    parts = (ROOT / "services" / name / "Dockerfile" for name in ("lc", "worker", "serve"))
+    assert extras(NODE) == set().union(*map(extras, parts))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -65,12 +65,13 @@ def test_what_an_image_is_made_of_starts(file: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "does not provide the extra" not in done.stderr
     root = tmp_path / "image"
+    (root / "app").mkdir(parents=True)
     for line in steps(image, "COPY"):
         if not line.startswith("--from"):
             place(line, ROOT, root)
     told = dict(pair.split("=", 1) for line in steps(image, "ENV") for pair in line.split())
     (entry,) = steps(image, "ENTRYPOINT")
-    module = re.findall(r'"(services\.\w+)"', entry)[0]
+    module = re.findall(r'"((?:services|halimede)\.\w+)"', entry)[0]
     environment = {**told, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": str(root / "app")}
     environment["HALIMEDE_HOME"] = str(tmp_path / "home")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from services.lc.app import Config, LocalController
+from services.lc.modelfiles import plain
 from tests.integration import gm_world
 from tests.integration.lc_world import FakeLauncher, fetch_at_once
 from tests.simulated import eventually, simulated
@@ -19,7 +20,7 @@ from tests.simulated import eventually, simulated
 async def lc(broker: MemoryBroker, node: str, home: Path, launcher: FakeLauncher) -> AsyncIterator[None]:
     """Run the real LC inside the block; leaving it is as if it had been killed: its workers go on."""
     bus = MemoryBus(f"lc.{node}", broker)
-    controller = LocalController(Config(node, home, "unused"), bus, launcher=launcher, fetch_=fetch_at_once)
+    controller = LocalController(Config(node, home, "unused"), bus, launcher=launcher, bring=plain(fetch_at_once))
     task = asyncio.create_task(controller.run(asyncio.Event()))
     try:
         await bus.wait_connected(10)

@@ -13,11 +13,14 @@ from typing import Any
 from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.datasets import Counted, count
+from halimede.datasets.child import Job, Progress
 from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Synced, TaskInfo, WorkerInfo
 from halimede.models import Cache, Fetched
 from halimede.names import Key
 from services.lc.app import Config, LocalController
 from services.lc.folders import Worker
+from services.lc.modelfiles import plain
 from services.lc.process import Process, Start, StartError
 from services.lc.store import ProcessRecord
 from tests.simulated import eventually
@@ -255,6 +258,11 @@ def _key(names: Any) -> Key:
     return Key(names["plural"], names["ns"], names["name"])
 
 
+async def count_at_once(job: Job, told: Callable[[Progress], None]) -> Counted:
+    """Count without a child process: a simulation has no time for one."""
+    return count(job.path, job.format, job.ledger)
+
+
 class World:
     """One node whose LC can be started, stopped and killed, beside a GM."""
 
@@ -270,7 +278,9 @@ class World:
     async def lc(self, *, killed: bool = False) -> AsyncIterator[LocalController]:
         """Run the LC inside the block; leaving it is a clean stop, or as if it had been killed."""
         self.bus = MemoryBus(f"lc.{self.config.node}", self.broker)
-        controller = LocalController(self.config, self.bus, launcher=self.launcher, fetch_=self.fetch)
+        controller = LocalController(
+            self.config, self.bus, launcher=self.launcher, bring=plain(self.fetch), count=count_at_once
+        )
         stopping = asyncio.Event()
         task = asyncio.create_task(controller.run(stopping))
         try:

@@ -14,6 +14,7 @@ from halimede.bus.memory import MemoryBus
 from halimede.messages import NodeInfo, WorkerInfo
 from services.lc.app import Config, LocalController
 from services.lc.folders import Worker
+from services.lc.modelfiles import plain
 from tests.integration.gm_world import World, model, service, world
 from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once
 from tests.simulated import eventually, simulated
@@ -53,7 +54,7 @@ class Node:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Node]:
-        controller = LocalController(self._config, self._bus, launcher=self.launcher, fetch_=fetch_at_once)
+        controller = LocalController(self._config, self._bus, launcher=self.launcher, bring=plain(fetch_at_once))
         task = asyncio.create_task(controller.run(self._stopping))
         try:
             await self._bus.wait_connected(10)

@@ -15,6 +15,7 @@ from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.compute import ModelThread
 from halimede.frames.server import CloudServer
+from halimede.frames.slot import Loaded, Slot
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.worker.figures import Figures
@@ -24,6 +25,7 @@ from tests.integration.workers import Site, site, train
 from tests.ports import free_port
 from tests.scraping import Families, asked, scrape, value
 from tests.simulated import eventually
+from tests.unit.frames.clouds import Brightness
 
 pytestmark = pytest.mark.timeout(240)
 PATIENCE = 60.0
@@ -140,13 +142,13 @@ async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_do
         ModelThread() as thread,
         aiohttp.ClientSession() as session,
     ):
-        figures = Figures(settings, [bus], thread=thread)
+        figures = Figures(settings, [bus], slot=Slot(Loaded(Brightness(), thread)))
         async with HttpServer(health=figures.health(), registry=registry("cloud", figures.collect)) as server:
             call = asyncio.ensure_future(thread.call(release.wait, 20))  # a test that fails here must end, too
             await asyncio.sleep(0.5)
             assert (await asked(session, server.url, "healthz"))[0] == 200  # still loading
             assert (await asked(session, server.url, "readyz"))[1]["work"] == "starting"
-            figures.cloud = CloudServer(bus, None, thread, namespace="default", service="s", worker="w")  # type: ignore[arg-type]
+            figures.cloud = CloudServer(bus, figures.slot, namespace="default", service="s", worker="w")
             status, checks = await asked(session, server.url, "healthz")
             assert (status, checks["model"].partition(" s,")[2]) == (503, " more than 0.2")
             assert value(await scrape(session, server.url), "halimede_worker_model_call_seconds") > 0.2

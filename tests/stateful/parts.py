@@ -19,6 +19,7 @@ from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.app import Config, LocalController
 from services.lc.folders import Worker
+from services.lc.modelfiles import plain
 from services.lc.process import Process, Start
 from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once
 from tests.simulated import SimulatedLoop
@@ -151,7 +152,7 @@ class Node(Part):
 
         def run(bus: MemoryBus) -> Coroutine[Any, Any, None]:
             config = Config(self.node, self.home, "memory", {"site": self.site})
-            return LocalController(config, bus, launcher=self.workers, fetch_=fetch_at_once).run(self._stopping)
+            return LocalController(config, bus, launcher=self.workers, bring=plain(fetch_at_once)).run(self._stopping)
 
         self._begin(run)
 

@@ -50,7 +50,12 @@ def test_bad_node_names_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
-    [(["--nodes", "a/b"], "--nodes: 'a/b'"), (["--port", "0"], "--port: 0"), (["--port", "70000"], "1 and 65535")],
+    [
+        (["--nodes", "a/b"], "--nodes: 'a/b'"),
+        (["--port", "0"], "--port: 0"),
+        (["--port", "70000"], "1 and 65535"),
+        (["--fetch-allow", "10.0.0.1/8"], "--fetch-allow: '10.0.0.1/8'"),
+    ],
 )
 def test_wrong_options_are_one_line_and_exit_code_2(
     arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]

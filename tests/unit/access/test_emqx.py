@@ -10,7 +10,7 @@ import itertools
 import pytest
 
 from halimede.access.emqx import acl_conf
-from halimede.access.grants import OWN_NAME
+from halimede.access.grants import NAMED, OWN_NAME
 from halimede.access.mosquitto import acl_file
 from halimede.access.site import Site
 from halimede.bus.packets import matches
@@ -66,6 +66,8 @@ def test_whatever_our_clients_subscribe_is_within_one_rule() -> None:
         if user.role not in topic.subscribers:
             continue
         own = {OWN_NAME[user.role]: user.name} if OWN_NAME.get(user.role) in topic.fields else {}
+        if topic.listener and user.role in NAMED:
+            own = {topic.listener: user.username}
         others = [field for field in topic.fields if field not in own]
         for count in range(len(others) + 1):
             text = topic.filter(**own, **dict.fromkeys(others[:count], "x")).text
