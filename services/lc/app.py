@@ -54,6 +54,9 @@ from services.lc.workers import Workers
 
 log = structlog.get_logger()
 
+#: seconds between two looks at whether another LC goes by our name
+LOOK_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -135,7 +138,7 @@ class LocalController:
                 rooms.channel.http = shown.url
                 running = await rooms.start()
                 if self._blobs:
-                    running["blobs"] = self._blobs.run()
+                    running["blobs"] = _once_alone(self._blobs, rooms.channel)
                 work = [tasks.create_task(run, name=name) for name, run in running.items()]
                 figures.work = work
                 log.info("local controller runs", node=self.config.node, http=shown.url)
@@ -235,6 +238,14 @@ class _Rooms:
             self.reporter.update(decided.standings)
             self.channel.lack(lacking=decided.lacking)
             await self.wake.wait()
+
+
+async def _once_alone(blobs: Blobs, channel: Channel) -> None:
+    """Open the connection for files once no other LC goes by our name: two would chase each other there, too."""
+    blobs.bus.may_connect = lambda: channel.alone
+    while not channel.alone:  # noqa: ASYNC110  # it is a matter of time, of which nobody tells
+        await asyncio.sleep(LOOK_S)
+    await blobs.run()
 
 
 @contextlib.contextmanager

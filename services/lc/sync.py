@@ -67,7 +67,7 @@ class Channel:
         self._changed = changed
         self._epoch = 0
         #: the epoch of a birth of ours that came back from the broker
-        self._confirmed = 0
+        self._confirmed, self._confirmed_at = 0, 0.0
         #: whether our birth has to go out once more
         self._overwritten = False
         self._strange = False
@@ -89,6 +89,12 @@ class Channel:
     def sync_age_s(self) -> float | None:
         """Seconds since GM answered a sync, None if it never has."""
         return None if self._synced_at is None else asyncio.get_running_loop().time() - self._synced_at
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other LC has taken our name for a while: then further connections of ours are nobody else's."""
+        now = asyncio.get_running_loop().time()
+        return self._bus.connected and self._confirmed == self._epoch and now - self._confirmed_at >= STRANGER_S
 
     def announce(self) -> Announcement:
         """Birth and will of the next connection, with an epoch of its own."""
@@ -228,7 +234,8 @@ class Channel:
         """
         presence, ours = delivery.body, delivery.body.store == self._store.identity
         if ours and presence.online and presence.epoch == self._epoch:
-            self._confirmed = self._epoch
+            if self._confirmed != self._epoch:
+                self._confirmed, self._confirmed_at = self._epoch, asyncio.get_running_loop().time()
             return
         if not ours and self._confirmed:
             log.error("another local controller goes by our name", node=self._node, its_epoch=presence.epoch)

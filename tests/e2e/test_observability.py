@@ -90,7 +90,10 @@ async def test_figures_of_all_processes_agree_and_each_is_documented(tmp_path: P
             for family in families.values():
                 if family.name.startswith("halimede_"):
                     shown[family.name + ("_total" if family.type == "counter" else "")].add(name)
-        assert set(shown) == documented
+        # of servers and routers, which nothing here runs, tests/integration/test_serve_*.py say it
+        assert set(shown) == {
+            name for name in documented if not name.startswith(("halimede_serve_", "halimede_router_"))
+        }
 
 
 async def test_readiness_follows_the_broker_and_liveness_does_not(tmp_path: Path) -> None:

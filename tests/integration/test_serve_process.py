@@ -77,6 +77,27 @@ async def test_it_tells_its_local_controller_which_model_it_has_and_where(tmp_pa
             await eventually(lambda: infos[-1].status == "completed")
 
 
+async def test_it_tells_that_a_model_came_late(tmp_path: Path, broker: Broker) -> None:
+    infos: list[WorkerInfo] = []
+
+    async def heard(delivery: Delivery[WorkerInfo]) -> None:
+        infos.append(delivery.body)
+
+    file = tmp_path / "models.json"
+    desired.write(file, Desired(models=[wish(tmp_path / "late.onnx", version="1")]))
+    told = {
+        "HALIMEDE_BROKER": broker.url, "NAMESPACE": "default", "SERVICE_NAME": "face", "SERVICE_UID": "u-1",
+        "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
+    }  # fmt: skip
+    async with MqttBus("lc", broker.url) as bus:
+        await bus.wait_connected(5)
+        await bus.subscribe(topics.WORKER_INFO.filter(node="n1"), heard)
+        async with server(tmp_path / "server", "--file", str(file), **told):
+            await eventually(lambda: infos and infos[-1].reason == "ModelUnreadable", 60)
+            adds(tmp_path / "late.onnx", 1)
+            await eventually(lambda: (infos[-1].status, infos[-1].reason) == ("running", ""), 60)
+
+
 async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
     async with server(tmp_path / "s", str(adds(tmp_path / "m.onnx", 1))) as made, aiohttp.ClientSession() as session:
         await made.ready()

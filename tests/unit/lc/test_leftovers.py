@@ -101,3 +101,15 @@ def test_both_roles_are_removed_with_their_empty_namespace(tmp_path: Path) -> No
     remove(folders)
     assert not folders.worker(EDGE).parent.exists()
     assert not list(folders.removed.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("plural", "roles"), [("jointinferenceservices", {"edge", "cloud"}), ("inferencemodels", {"serve"})]
+)
+def test_a_service_and_a_served_model_of_one_name_have_folders_of_their_own(
+    plural: str, roles: set[str], tmp_path: Path
+) -> None:
+    folders = Folders(tmp_path, "edge0")
+    left = {role: leave(folders, Worker("default", f"face-{role}-edge0")) for role in ("edge", "cloud", "serve")}
+    put_aside(folders, Key(plural, "default", "face"))
+    assert {role for role, folder in left.items() if not folder.exists()} == roles

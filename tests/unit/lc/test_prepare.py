@@ -74,6 +74,18 @@ async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(tmp_path: 
 
 
 @simulated
+async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(tmp_path: Path) -> None:
+    node, origin = World(tmp_path), Origin(*[FetchError(Reason.DIGEST_MISMATCH, "it is another") for _ in range(3)])
+    node.fetch, origin.delay = origin, 60
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model())
+        await node.gm.reaches(SMALL, "Failed", "DigestMismatch")
+        await asyncio.sleep(3000)
+        await node.gm.reaches(SMALL, "Ready")
+        assert origin.gaps() == [660, 660, 660]
+
+
+@simulated
 async def test_a_download_that_breaks_in_an_unknown_way_ends_nothing_else(tmp_path: Path) -> None:
     node = World(tmp_path)
     node.fetch = Origin(RuntimeError("token=hunter2"))

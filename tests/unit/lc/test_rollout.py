@@ -152,6 +152,24 @@ async def test_a_refused_model_that_is_taken_back_leaves_nothing_to_say(tmp_path
 
 
 @simulated
+async def test_a_refused_model_that_is_asked_for_once_more_is_tried_once_more(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        node = await answering(made)
+        node.refuses = {"b"}
+        await node.asks("b", 2)
+        await node.speaks()
+        await node.reason("RolloutFailed")
+        await node.asks("a", 3)
+        await node.speaks()
+        await node.reason("")
+        node.refuses = set()
+        await node.asks("b", 4)
+        assert node.file() == "b"
+        await node.speaks()
+        await node.reason("")
+
+
+@simulated
 async def test_a_worker_that_crashes_after_a_refusal_begins_with_the_model_that_works(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         node = await answering(made)
@@ -344,6 +362,28 @@ async def test_a_wish_that_cannot_be_written_is_a_condition_and_is_written_later
         assert "cannot be written" in status.message
         file.rmdir()
         aside.rename(file)
+        await node.speaks()
+        await eventually(lambda: node.file() == "b")
+        await node.speaks()
+        await node.reason("")
+
+
+@simulated
+async def test_a_model_that_vanishes_before_it_is_told_is_brought_again_and_then_told(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        node = await answering(made)
+        file = node.node.config.folders.worker(EDGE) / "model.json"
+        aside = file.rename(file.with_name("aside"))
+        file.mkdir()  # what no file can replace
+        await node.asks("b", 2)
+        await node.reason("RolloutFailed")
+        model_file = node.node.config.folders.models / "sha256" / "_models_b"
+        model_file.unlink()
+        file.rmdir()
+        aside.rename(file)
+        await node.speaks()
+        await eventually(model_file.is_file)
+        assert node.file() == "a"
         await node.speaks()
         await eventually(lambda: node.file() == "b")
         await node.speaks()

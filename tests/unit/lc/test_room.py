@@ -11,7 +11,7 @@ from pathlib import Path
 from halimede.models import Cache, fetch
 from halimede.names import Key
 from services.lc.plan import Preparation, Want
-from services.lc.room import AGAIN_S, SETTLE_S, Room
+from services.lc.room import AGAIN_S, LOOK_S, SETTLE_S, Room
 from tests.simulated import eventually, simulated
 
 
@@ -113,3 +113,17 @@ async def test_over_the_bound_what_was_used_longest_ago_goes_first(tmp_path: Pat
         await settle()
         assert node.there("second")
         assert node.there("third")
+
+
+@simulated
+async def test_what_others_have_brought_is_bounded_too(tmp_path: Path) -> None:
+    node = Node(tmp_path, most=1500)
+    async with node.tidied():
+        for name in ("first", "second"):
+            (tmp_path / name).write_bytes(name.encode().ljust(1000))
+            await fetch(str(tmp_path / name), "", node.cache)
+        await settle()
+        assert node.there("first")
+        await asyncio.sleep(LOOK_S)
+        await eventually(lambda: not node.there("first"))
+        assert node.there("second")

@@ -140,6 +140,19 @@ async def test_a_worker_that_says_that_it_starts_is_pending_for_as_long_as_it_sa
 
 
 @simulated
+async def test_a_worker_that_has_nothing_to_answer_with_fails_with_its_own_words_until_it_has(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await node.gm.insert(model(), service())
+        await eventually(lambda: node.launcher.alive)
+        await node.gm.says(EDGE, "starting", reason="ModelInvalid", message="it has no outputs")
+        status = await node.gm.reaches(HELMET, "Failed", "ModelInvalid")
+        assert status.message == "it has no outputs"
+        await node.gm.says(EDGE)
+        await node.gm.reaches(HELMET, "Running")
+        assert len(node.launcher.started) == 1
+
+
+@simulated
 async def test_a_worker_gets_its_grace_and_is_then_killed(tmp_path: Path) -> None:
     async with world(tmp_path, inserted=True) as node:
         process = node.launcher.of(EDGE)

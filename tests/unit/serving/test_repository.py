@@ -90,7 +90,9 @@ async def test_a_version_that_is_no_model_changes_nothing_but_the_condition(tmp_
 
 async def test_a_file_that_is_not_there_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "RETRY_S", 0.05)
+    told: list[str] = []
     async with repository() as models:
+        models.said = lambda: told.append(models.not_ready())
         await models.apply(only(wish(tmp_path / "late.onnx")))
         assert models.in_use()["m"].reason == room.UNREADABLE
         with pytest.raises(UnavailableError, match="not ready"):
@@ -98,6 +100,20 @@ async def test_a_file_that_is_not_there_is_looked_for_again(tmp_path: Path, monk
         adds(tmp_path / "late.onnx", 3)
         await eventually(lambda: not models.not_ready())
         assert await answer(models) == 3
+        await eventually(lambda: told and told[-1] == "")
+
+
+async def test_a_version_that_breaks_a_library_changes_nothing_but_the_condition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect of a library")
+
+    async with repository() as models:
+        await models.apply(only(wish(adds(tmp_path / "1.onnx", 1), version="1")))
+        monkeypatch.setattr(room, "open_loaded", breaks)
+        await models.apply(only(wish(adds(tmp_path / "2.onnx", 2), version="2")))
+        assert (await answer(models), models.in_use()["m"].reason) == (1, TrialReason.INVALID)
 
 
 async def test_a_model_that_does_not_stand_its_trial_is_never_opened_here(tmp_path: Path) -> None:
