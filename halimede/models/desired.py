@@ -93,6 +93,6 @@ async def changes(path: Path) -> AsyncIterator[Desired]:
 def _mark(path: Path) -> tuple[int, int] | None:
     try:
         facts = path.stat()
-    except FileNotFoundError:
+    except OSError:  # not there, or not to be reached just now
         return None
     return facts.st_mtime_ns, facts.st_ino

@@ -72,6 +72,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         shown = await stack.enter_async_context(_http(settings, models, rest, stop))
         at = await stack.enter_async_context(_grpc(settings, models))
         reporter = await stack.enter_async_context(_reporting(settings, models, shown.url))
+        models.said = lambda: _tell(models, reporter)
         log.info("serving", http=shown.url, grpc=at)
         threading.Thread(target=_watch, args=(models, settings.model_timeout_s), name="watch", daemon=True).start()
         work = asyncio.ensure_future(_follow(settings, models, reporter))
@@ -104,8 +105,7 @@ async def _follow(settings: Settings, models: Repository, reporter: Reporter | N
         await models.apply(settings.desired)
         _settle()
         if reason := models.not_ready():
-            why = "; ".join(one.message for one in models.in_use().values() if one.message)
-            raise InvalidFieldError("MODEL", reason, why)
+            raise InvalidFieldError("MODEL", reason, _refused(models))
         await asyncio.Event().wait()
     else:
         while True:
@@ -114,10 +114,18 @@ async def _follow(settings: Settings, models: Repository, reporter: Reporter | N
                     await models.apply(wish)
                     _tell(models, reporter)
                     _settle()
+                    if settings.strict and models.not_ready():
+                        raise HalimedeError(f"a model is not there: {_refused(models)}")
             except InvalidFieldError as error:
                 # who wrote it may write it anew; what is served goes on
                 log.warning("the wish cannot be followed", error=str(error))
                 await asyncio.sleep(desired.LOOK_S * 4)
+
+
+def _refused(models: Repository) -> str:
+    """Say why models are not there."""
+    found = (": ".join(filter(None, (one.reason, one.message))) for one in models.in_use().values() if one.reason)
+    return "; ".join(found)
 
 
 def _settle() -> None:

@@ -21,6 +21,7 @@ from aiohttp import web
 from halimede import __version__
 from halimede.observe import Accepts
 from halimede.serving import rest
+from halimede.serving.bodies import Bodies
 from halimede.serving.errors import ServeError
 from halimede.serving.loaded import Loaded
 from halimede.serving.repository import Repository
@@ -30,9 +31,8 @@ from halimede.serving.versions import Version
 NAME = "halimede"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 HEADER_LENGTH = "Inference-Header-Content-Length"
-#: bytes of one request, and of all that are being read at a time
+#: bytes of one request
 MAX_REQUEST = 64 * 1024 * 1024
-MAX_READING = 512 * 1024 * 1024
 CONNECTIONS = 1024
 
 _json = msgspec.json.Encoder()
@@ -54,8 +54,7 @@ class Rest:
 
     def __init__(self, repository: Repository, *, max_request: int = MAX_REQUEST) -> None:
         self._repository = repository
-        self._max_request = max_request
-        self._reading = 0
+        self._bodies = Bodies(max_request)
         self._under_way = 0
         self._idle = asyncio.Event()
         self._leaving = False
@@ -93,18 +92,15 @@ class Rest:
     # --- answers --------------------------------------------------------------------------------------------------
 
     async def _infer(self, request: web.Request) -> web.Response:
-        size = request.content_length
-        if size is not None and size > self._max_request:
-            return refuse(413, f"a body of {size} bytes is more than {self._max_request}")
-        taken = self._max_request if size is None else size
-        if self._reading + taken > MAX_READING:
-            return refuse(503, "too many large requests at a time: try again later")
-        self._reading += taken
+        taken = 0
         self._under_way += 1
         try:
-            answer = await self._answer(request)
+            body, taken = await self._bodies.read(request)
+            answer = await self._answer(request, body)
+        except ServeError as error:
+            answer = refuse(error.status, str(error))
         finally:
-            self._reading -= taken
+            self._bodies.give(taken)
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
@@ -112,18 +108,15 @@ class Rest:
             answer.force_close()
         return answer
 
-    async def _answer(self, request: web.Request) -> web.Response:
-        try:
-            body = await request.read()
-            asked = rest.parse(body, request.headers.get(HEADER_LENGTH))
-            names = request.match_info
-            until = time.monotonic() + asked.timeout_s
-            version, answers = await self._repository.infer(
-                names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
-            )
-            parts, head = rest.write(asked, names["model"], version.wish.version, answers)
-        except ServeError as error:
-            return refuse(error.status, str(error))
+    async def _answer(self, request: web.Request, body: bytes) -> web.Response:
+        """Answer a request. Raises ServeError."""
+        asked = rest.parse(body, request.headers.get(HEADER_LENGTH))
+        names = request.match_info
+        until = time.monotonic() + asked.timeout_s
+        version, answers = await self._repository.infer(
+            names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
+        )
+        parts, head = rest.write(asked, names["model"], version.wish.version, answers)
         if not head:
             return web.Response(body=parts[0], content_type=rest.JSON)
         headers = {HEADER_LENGTH: str(head), "Content-Type": rest.BINARY}

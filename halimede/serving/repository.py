@@ -59,11 +59,15 @@ class Settings:
 
 @dataclass(slots=True)
 class Repository:
-    """All models of a server, between ``async with`` and its end."""
+    """All models of a server, between ``async with`` and its end.
+
+    ``said`` is called when a model that was refused before has been tried again.
+    """
 
     settings: Settings = field(default_factory=Settings)
     attempt: Try = try_model
     figures: Figures = field(default_factory=Figures)
+    said: Callable[[], None] = field(default=lambda: None)
     _models: dict[str, Served] = field(default_factory=dict)
     _wish: Desired | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -204,6 +208,10 @@ class Repository:
         except MemoryError:
             self._refuse(served, wish, digest, TrialReason.MEMORY, "there is no memory for it beside the one in use")
             return
+        except Exception as error:  # whatever a file makes a library do, what answers must go on
+            log.exception("taking a model broke", model=served.name)
+            self._refuse(served, wish, digest, TrialReason.INVALID, f"opening it broke: {type(error).__name__}")
+            return
         name = served.name
         loaded.start(name, instances=self.settings.instances, ran=self.figures.of(name).ran)
         new = Version(wish, digest, loaded)
@@ -260,6 +268,7 @@ class Repository:
         if served.refused is wish and self._wish is not None:
             served.refused = None
             await self.apply(self._wish)
+            self.said()
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -61,6 +61,7 @@ class Settings:
 
     desired: Desired = field(default_factory=Desired)
     file: Path | None = None
+    strict: bool = False
     http: str = DEFAULT_HTTP
     grpc: str = "off"
     most: int = 64
@@ -84,6 +85,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     add = made.add_argument
     add("models", nargs="*", metavar="[NAME=]MODEL", help="an ONNX file, or a folder with one; its stem is its name")
     add("--file", type=Path, help="take the models from this file, and follow it while it changes")
+    add("--strict", action="store_true", help="with --file: end with code 1 when a model is refused and none answers")
     add("--spec", type=Path, metavar="FILE", help="JSON of a Model's spec (preprocess, labels, ...) for MODEL")
     add("--estimator", default="", metavar="MODULE:CLASS", help="your own estimator, in place of ONNX")
     add("--http", default=DEFAULT_HTTP, metavar="HOST:PORT", help=f"REST, health, metrics (default {DEFAULT_HTTP})")
@@ -110,6 +112,7 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
     return Settings(
         desired=_first(given.file) if given.file else _wish(given.models, given.spec),
         file=given.file,
+        strict=given.strict,
         http=given.http,
         grpc=given.grpc,
         most=given.max_batch,
@@ -117,8 +120,8 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
         instances=given.instances,
         max_request=given.max_request * MEGABYTE,
         estimator=given.estimator,
-        grace_s=_seconds(environ, "GRACE_S", 10.0),
-        model_timeout_s=_seconds(environ, "MODEL_TIMEOUT_S", 60.0),
+        grace_s=seconds(environ, "GRACE_S", 10.0),
+        model_timeout_s=seconds(environ, "MODEL_TIMEOUT_S", 60.0),
         reports=_reports(environ),
     )
 
@@ -184,7 +187,8 @@ def _count(least: int, most: int) -> Callable[[str], int]:
     return read_count
 
 
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+def seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    """Read a number of seconds. Raises InvalidFieldError."""
     text = environ.get(name, "")
     try:
         value = float(text) if text else default
@@ -208,5 +212,5 @@ def _reports(environ: Mapping[str, str]) -> Reports | None:
         uid=environ.get("SERVICE_UID", "")[:64],
         worker=check_name("WORKER_NAME", told["WORKER_NAME"]),
         node=check_name("NODE_NAME", told["NODE_NAME"]),
-        period_s=_seconds(environ, "LC_PERIOD", 1.0) or 1.0,
+        period_s=seconds(environ, "LC_PERIOD", 1.0) or 1.0,
     )

@@ -74,6 +74,8 @@ def stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
         return "Pending", "Stopping", ""
     if entry.process and info and info.status == "failed":
         return "Failed", info.reason or "WorkerFailed", info.message
+    if entry.process and info and info.status == "starting" and info.reason:  # it has nothing to answer with
+        return "Failed", info.reason, info.message
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
         silent = info is None and not entry.adopted and ran_s < SILENT_S
         return ("Pending", "Starting", "") if silent or (info and info.status == "starting") else ("Running", "", "")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-from typing import get_args
+from collections.abc import Mapping
 
 import structlog
 
-from halimede.api import jointinference
+from halimede.api import inferencemodel, jointinference
 from halimede.api.placement import worker_name
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
@@ -22,12 +22,16 @@ from services.lc.process import Role
 
 log = structlog.get_logger()
 
+#: the roles of what has workers
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    jointinference.PLURAL: ("edge", "cloud"),
+    inferencemodel.PLURAL: (inferencemodel.ROLE,),
+}
+
 
 def put_aside(folders: Folders, service: Key) -> None:
     """Move the folders of a service's workers to where ``remove`` finds them. None of its workers may run."""
-    if service.plural != jointinference.PLURAL:
-        return
-    for role in get_args(Role):
+    for role in ROLES.get(service.plural, ()):
         worker = Worker(service.namespace, worker_name(service.name, role, folders.node))
         try:
             folder = folders.worker(worker)

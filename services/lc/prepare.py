@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from halimede.messages import ModelFacts
-from halimede.models import Cache, FetchError
+from halimede.models import Cache, FetchError, Reason
 from halimede.models.speed import Speed
 from halimede.names import Key
 from halimede.tracing.times import Distribution
@@ -27,6 +27,9 @@ log = structlog.get_logger()
 
 #: seconds: back-off of temporary failures, and between two looks at what someone has to mend
 FIRST_DELAY, LONGEST_DELAY, MENDED_DELAY = 1.0, 60.0, 15.0
+#: an attempt that only a person can mend is not repeated sooner than so many times as long as it took, up to seconds:
+#: a large file that is wrong would be fetched, or a model that never ends tried, all day long
+COST, MOST_DELAY = 10.0, 900.0
 #: downloads side by side
 PARALLEL = 2
 #: seconds between two reports of a download's progress
@@ -93,20 +96,27 @@ class Preparer:
 
     async def _attempt(self, want: Want, backoff: float) -> float | None:
         """Try once; return the seconds to wait before the next time, None if there need be none."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             async with self._places:
+                began = loop.time()
                 brought = await self._bring(want)
         except FetchError as error:
             log.warning("preparation failed", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason.value] += 1
             phase: Phase = "Pending" if error.temporary else "Failed"
             self._set(Preparation(want, phase, error.reason.value, str(error)))
-            return backoff if error.temporary else MENDED_DELAY
+            if error.temporary:
+                return backoff
+            full = error.reason is Reason.DISK_FULL  # there may be room at any time, whatever this has cost
+            return MENDED_DELAY if full else _patience(MENDED_DELAY, loop.time() - began)
         except UnusableError as error:
             log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
             self.downloads.failures[error.reason] += 1
             self._set(Preparation(want, "Failed", error.reason, str(error)))
-            return LONGEST_DELAY
+            self._room.came()  # it takes room all the same
+            return _patience(LONGEST_DELAY, loop.time() - began)
         except Exception as error:  # noqa: BLE001  # one model that breaks a library must not end the node's other work
             log.warning("preparation broke", key=str(want.key), error=type(error).__name__)
             self.downloads.failures["Internal"] += 1
@@ -145,3 +155,8 @@ class Preparer:
         if self.preparations[key] != preparation:
             self.preparations[key] = preparation
             self._changed(key)
+
+
+def _patience(least: float, took: float) -> float:
+    """Return the seconds until what only a person can mend is tried again."""
+    return max(least, min(COST * took, MOST_DELAY))

@@ -16,6 +16,7 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models.desired import Desired
 from halimede.names import check_name
+from halimede.observe.http import OFF
 from services.lc import serving
 from services.lc.credentials import NodeCredentials
 from services.lc.environment import WORKER_HTTP, desired, environment
@@ -77,8 +78,10 @@ class Node:
         told = {"HALIMEDE_BROKER": self.broker}
         if self.credentials:
             told["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(resource.spec.deploy_to_layer))
+        # off is said of health and metrics: a model has to be somewhere, and nobody has opened it to others
+        address = "127.0.0.1" if self.http == OFF else self.http.rpartition(":")[0]
         return serving.serve(held, resource, preparation, node=self.name, folders=self.folders, told=told,
-                             host=self.host, address=self.http.rpartition(":")[0])  # fmt: skip
+                             host=self.host, address=address)  # fmt: skip
 
     def _place(self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models) -> Start | Lack:
         found = models.find(placement, resource.key, self.name)

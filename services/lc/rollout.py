@@ -53,6 +53,12 @@ class Rollout(Struct, kw_only=True, frozen=True):
         """Return why the worker does not have what is wished, None if nothing is known against it."""
         return self.refused if self.refused and wish and self.refused.mark == wish.mark else None
 
+    def asked(self, wish: DesiredModel) -> Rollout:
+        """Take what is asked for now. What was known against another wish is forgotten: asked again, it is tried."""
+        refused = self.refused if self.refused and self.refused.mark == wish.mark else None
+        struck, strikes = (self.struck, self.strikes) if self.struck == wish.mark else ("", 0)
+        return msgspec.structs.replace(self, refused=refused, struck=struck, strikes=strikes)
+
     def first(self, wish: DesiredModel, spec_hash: str) -> DesiredModel:
         """Return the model that a worker starts with: one that has proved itself in such a process, if there is one."""
         good = self.good

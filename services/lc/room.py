@@ -25,6 +25,8 @@ CACHE_BYTES = 20_000_000_000
 SETTLE_S = 1.0
 #: seconds between two attempts to remove what a worker still uses
 AGAIN_S = 5.0
+#: seconds after which it is looked at though nothing has changed here: others fill the cache, too (pods, operators)
+LOOK_S = 600.0
 
 
 class Room:
@@ -64,9 +66,11 @@ class Room:
         return ""
 
     async def run(self) -> None:
-        """Make room whenever something has changed, until cancelled."""
+        """Make room whenever something has changed, and now and then, until cancelled."""
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
             self._changed.clear()
             await asyncio.sleep(SETTLE_S)
             if not await self._tidy():

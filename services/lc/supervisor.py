@@ -57,7 +57,7 @@ class Supervisor:
         self._changed = changed
         self._missing = missing
         self._entries: dict[Worker, Entry] = {}
-        self._telling = Telling(folders)
+        self._telling = Telling(folders, missing)
         #: processes started again, of whatever worker, since the controller's start
         self.restarts = 0
 

@@ -7,6 +7,7 @@ answers with goes on until it says otherwise.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -22,10 +23,14 @@ log = structlog.get_logger()
 
 
 class Telling:
-    """What the workers of a node are told. Each is known by its entry."""
+    """What the workers of a node are told. Each is known by its entry.
 
-    def __init__(self, folders: Folders) -> None:
+    ``missing`` is called with a model's path when the file has vanished since it was prepared.
+    """
+
+    def __init__(self, folders: Folders, missing: Callable[[Path], None]) -> None:
         self._folders = folders
+        self._missing = missing
 
     def begin(self, entry: Entry) -> None:
         """Find out how a worker stands that is looked after from now on."""
@@ -39,6 +44,7 @@ class Telling:
         start = entry.start
         if start is None or start.wish is None:
             return start.model if start else None
+        self._keep(entry, entry.rollout.asked(start.wish))
         wish = entry.rollout.first(start.wish, entry.spec_hash)
         folder = self._folders.worker(entry.worker)
         try:
@@ -62,7 +68,13 @@ class Telling:
     def next(self, entry: Entry) -> None:
         """Tell a worker what it is asked for, if it can be told and nothing is known against it."""
         wish = entry.start.wish if entry.start else None
-        if wish is None or wish == entry.told or entry.rollout.refusal(wish) or not swaps(entry):
+        if wish is None:
+            return
+        self._keep(entry, entry.rollout.asked(wish))
+        if wish == entry.told or entry.rollout.refusal(wish) or not swaps(entry):
+            return
+        if not Path(wish.path).is_file():  # it is told once it is here again, when the worker speaks next
+            self._missing(Path(wish.path))
             return
         folder = self._folders.worker(entry.worker)
         try:

@@ -141,6 +141,18 @@ def test_a_mistake_is_one_line_and_code_2(tmp_path: Path, arguments: list[str], 
     assert what in lines[0]
 
 
+def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Path) -> None:
+    file, bad = tmp_path / "models.json", tmp_path / "bad.onnx"
+    bad.write_bytes(b"no model")
+    desired.write(file, Desired(models=[wish(bad, version="2")]))
+    command = [sys.executable, "-m", "halimede.serving", "--file", str(file), "--strict", "--http", "127.0.0.1:0"]
+    told = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=90, env=told, check=False)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("halimede serve: a model is not there: ModelInvalid: "), last
+
+
 def test_help_says_what_there_is() -> None:
     for command in ([sys.executable, "-m", "halimede.serving"], [Path(sys.executable).with_name("halimede"), "serve"]):
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)

@@ -30,6 +30,7 @@ from halimede.serving.router.reading import Reader
 from halimede.serving.router.rest import Rest
 from halimede.serving.router.router import Router
 from halimede.serving.router.upstream import Upstream
+from halimede.serving.settings import seconds
 from halimede.worker.settings import BROKER
 
 log = structlog.get_logger()
@@ -106,7 +107,7 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
     except InvalidFieldError as error:
         option = "--mining" if error.field.endswith(".name") else f"--param {error.field.rpartition('.')[2]}"
         raise InvalidFieldError(option, error.value.strip("'"), error.fix) from error
-    grace_s = float(environ.get("GRACE_S") or 10)
+    grace_s = seconds(environ, "GRACE_S", 10.0)
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256), cookie_jar=aiohttp.DummyCookieJar())

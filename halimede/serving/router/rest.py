@@ -6,7 +6,8 @@ import msgspec
 from aiohttp import web
 
 from halimede import __version__
-from halimede.serving.errors import UnavailableError
+from halimede.serving.bodies import Bodies
+from halimede.serving.errors import ServeError
 from halimede.serving.http import EXTENSIONS, HEADER_LENGTH, NAME, refuse
 from halimede.serving.rest import BINARY, JSON
 from halimede.serving.router.router import Router, told
@@ -19,7 +20,7 @@ class Rest:
     def __init__(self, router: Router, name: str, *, max_request: int) -> None:
         self._router = router
         self._name = name
-        self._max_request = max_request
+        self._bodies = Bodies(max_request)
 
     def add_to(self, application: web.Application) -> None:
         """Register all addresses."""
@@ -34,16 +35,19 @@ class Rest:
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         if request.match_info["model"] != self._name:
             return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
-        size = request.content_length
-        if size is not None and size > self._max_request:
-            return refuse(413, f"a body of {size} bytes is more than {self._max_request}")
-        body = await request.read()
+        taken = 0
+        try:
+            body, taken = await self._bodies.read(request)
+            return await self._routed(request, body)
+        except ServeError as error:
+            return refuse(error.status, str(error))
+        finally:
+            self._bodies.give(taken)
+
+    async def _routed(self, request: web.Request, body: bytes) -> web.StreamResponse:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
-        try:
-            routed = await self._router.answer(body, headers)
-        except UnavailableError as error:
-            return refuse(error.status, str(error))
+        routed = await self._router.answer(body, headers)
         said, head = told(routed, self._name)
         if head == len(said):
             return web.Response(status=routed.answer.status, body=said, content_type=JSON)

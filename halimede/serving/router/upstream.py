@@ -48,6 +48,8 @@ class Upstream:
         self._session = session
         self._base = ""
         self._path = ""
+        #: the one model that its server has, where nobody has named one
+        self._found = ""
         if url:
             self.move(url)
 
@@ -59,21 +61,23 @@ class Upstream:
     def move(self, url: str) -> None:
         """Go to another address, nowhere for an empty one. Raises InvalidFieldError."""
         if not url:
-            self._base = self._path = ""
+            self._base = self._path = self._found = ""
             return
         found = re.fullmatch(r"(https?://[^/\s?#]+)(/[^\s?#]*)?", url)
         model = _model.fullmatch((found[2] or "").rstrip("/")) if found and (found[2] or "").rstrip("/") else None
         if not found or ((found[2] or "").rstrip("/") and not model):
             raise InvalidFieldError(self.name, url, FIX)
         if found[1] != self._base or model:
-            self._base, self._path = found[1], model[0] if model else ""
+            self._base, self._path, self._found = found[1], model[0] if model else "", ""
 
     async def ask(self, body: bytes, headers: dict[str, str], timeout_s: float) -> Answer:
         """Send a request's body. Raises UpstreamError."""
         try:
             async with asyncio.timeout(timeout_s):
-                path = await self._where()
-                return await self._post(f"{self._base}{path}/infer", body, headers)
+                answer = await self._post(f"{await self._where()}/infer", body, headers)
+                if answer.status == 404:
+                    self._found = ""  # it may serve another model by now: it is asked again
+                return answer
         except TimeoutError:
             raise UpstreamError(f"{self.name} did not answer within {timeout_s:.3g} s", slow=True) from None
         except (aiohttp.ClientError, OSError) as error:
@@ -94,11 +98,13 @@ class Upstream:
             return Answer(reply.status, said, min(length, len(said)))
 
     async def _where(self) -> str:
-        """Return the model's path; of a server with one model it is that one."""
-        if not self._base:
+        """Return the model's address; of a server with one model it is that one's."""
+        base = self._base
+        if not base:
             raise UpstreamError(f"it is not known where {self.name} is")
-        if not self._path:
-            async with self._session.post(f"{self._base}/v2/repository/index", json={}) as reply:
+        path = self._path or self._found
+        if not path:
+            async with self._session.post(f"{base}/v2/repository/index", json={}) as reply:
                 said = await reply.content.read(1024 * 1024)
             try:
                 rows = msgspec.json.decode(said, type=list[dict[str, str]]) if reply.status == 200 else []
@@ -107,5 +113,7 @@ class Upstream:
             names = sorted({row.get("name", "") for row in rows} - {""})
             if len(names) != 1:
                 raise UpstreamError(f"{self.name} has {', '.join(names)[:200] or 'no models that it names'}: {FIX}")
-            self._path = f"/v2/models/{quote(names[0], safe='')}"
-        return self._path
+            path = f"/v2/models/{quote(names[0], safe='')}"
+            if self._base == base:  # else it has moved meanwhile
+                self._found = path
+        return base + path

@@ -72,7 +72,8 @@ class Server:
 OUR_SERVER = Server(
     image=f"halimede/serve:{__version__}",
     command=("python", "-m", "halimede.serving"),
-    args=("--file", "{file}", "--http", "0.0.0.0:{port}", "--grpc", "0.0.0.0:{grpcPort}"),
+    # strict: why a container has ended is shown, and why one is not ready is not
+    args=("--file", "{file}", "--http", "0.0.0.0:{port}", "--grpc", "0.0.0.0:{grpcPort}", "--strict"),
 )
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from halimede.models import Cache, Fetched, FetchError, Reason
+from services.lc.modelfiles import Brought, UnusableError
+from services.lc.plan import Want
+from services.lc.prepare import Preparer
+from services.lc.room import Room
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
 from tests.simulated import eventually, simulated
 
@@ -83,6 +87,26 @@ async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(tmp_path: Pat
         await asyncio.sleep(3000)
         await node.gm.reaches(SMALL, "Ready")
         assert origin.gaps() == [660, 660, 660]
+
+
+@simulated
+async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: Path) -> None:
+    looked: list[float] = []
+
+    async def bring(*_: Any) -> Brought:
+        raise UnusableError("UnsafeModel", "it reads what is not its own")
+
+    cache = Cache(tmp_path)
+    room = Room(cache, lambda: looked.append(0) or (), lambda: (), most=0)
+    async with asyncio.TaskGroup() as tasks:
+        preparer = Preparer(cache, tasks, lambda _: None, bring, room)
+        tidying = tasks.create_task(room.run())
+        preparer.want({SMALL: Want(SMALL, "u1", 1, "/models/small.onnx")})
+        await asyncio.sleep(10)
+        assert preparer.preparations[SMALL].reason == "UnsafeModel"
+        assert looked
+        preparer.want({})
+        tidying.cancel()
 
 
 @simulated
