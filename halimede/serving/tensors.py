@@ -76,8 +76,10 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
     dtype = _dtype(name, datatype)
     if not kinds <= NUMBERS:
         raise ServeError(f"tensor {name}: data does not hold {datatype} alone")
-    # numbers as they are first: a cast to the wanted type would wrap what is too large for it
-    found = np.array(flat) if flat else np.zeros(0, dtype)
+    # numbers as they are first: a cast to the wanted type would wrap what is too large for it; but whole numbers on
+    # both sides of 2**63 would become doubles
+    wide = kinds == {int} and dtype == np.uint64 and min(flat) >= 0 and max(flat) < 2**64
+    found = np.array(flat, np.uint64 if wide else None) if flat else np.zeros(0, dtype)
     return Tensor(name, datatype, _cast(name, datatype, dtype, found).reshape(shape))
 
 

@@ -108,3 +108,12 @@ def test_one_long_text_among_many_takes_no_more_than_its_own_length():
     values = ["x" * 1_000_000, *[""] * 100_000]
     with pytest.raises(ServeError, match="alone"):
         from_values("x", "FP32", [100_001], values)
+
+
+def test_whole_numbers_on_both_sides_of_two_to_the_63rd_stay_whole():
+    found = from_values("x", "UINT64", [2], [0, 2**63])
+    assert found.array.tolist() == [0, 2**63]
+    with pytest.raises(ServeError, match="UINT64"):
+        from_values("x", "UINT64", [2], [0, 2**64])
+    with pytest.raises(ServeError, match="UINT64"):
+        from_values("x", "UINT64", [2], [-1, 2**63])
