@@ -11,7 +11,7 @@ from halimede.messages import NodeInfo
 
 #: phases from the worst to the best; what is not here is neither
 WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready")
-FINE = frozenset({"Running", "Ready", "Unused", "Terminating"})
+FINE = frozenset({"Running", "Ready", "Unused", "Stopped", "Terminating"})
 #: what to do about a condition's reason; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
 REMEDIES = {
     "ModelNotFound": "apply the Model that it names: `halimede apply -f FILE`",
@@ -23,6 +23,9 @@ REMEDIES = {
     "WaitingForNode": "wait a few seconds; if it stays, look at the node's local controller",
     "Updating": "wait: the node takes the new generation",
     "Preparing": "wait: the node fetches the model",
+    "DatasetNotReady": "`halimede get datasets` says what its Dataset waits for",
+    "FrameworkNotSupported": "export the model to ONNX, or have the operator name a server for its framework",
+    "RolloutFailed": "the version before goes on: give a better one, or go back (`halimede rollback --help`)",
 }
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
 #: only services have workers
@@ -77,6 +80,6 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
 
 def _on_resource(kind: str, body: Mapping[str, Any]) -> Task:
     namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
-    otherwise = OTHERWISE if kind == "model" else OTHERWISE + LOGS
+    otherwise = OTHERWISE + LOGS if kind == "ji" else OTHERWISE
     remedy = REMEDIES.get(reason(body), otherwise).format(kind=kind, name=name, ns=namespace)
     return Task(f"{kind}/{name}", f"{tables.phase(body)}: {tables.condition(body)}", remedy)

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from halimede.api.dataset import PLURAL as DATASETS
+from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.api.model import PLURAL as MODELS
 from halimede.cli import advice, pulse, tables
@@ -37,7 +39,9 @@ class Snapshot:
     gm: Mapping[str, Any] | None = None
     nodes: Sequence[NodeInfo] = ()
     services: Sequence[Mapping[str, Any]] = ()
+    served: Sequence[Mapping[str, Any]] = ()
     models: Sequence[Mapping[str, Any]] = ()
+    datasets: Sequence[Mapping[str, Any]] = ()
     error: str = ""
     more: bool = field(default=False)
 
@@ -49,7 +53,9 @@ class Snapshot:
             return [Task("gm", self.error, "`halimede doctor` looks closer")]
         return [
             *advice.on_resources("ji", self.services),
+            *advice.on_resources("im", self.served),
             *advice.on_resources("model", self.models),
+            *advice.on_resources("dataset", self.datasets),
             *advice.on_nodes(self.nodes, str(self.gm.get("version") or "")),
         ]
 
@@ -77,8 +83,10 @@ async def look(broker: Broker) -> Snapshot:
             seen.gm = said if isinstance(said, Mapping) else {"version": said}
             seen.nodes = await client.nodes()
             seen.services, more_services = await client.list(SERVICES)
+            seen.served, more_served = await client.list(SERVED)
             seen.models, more_models = await client.list(MODELS)
-            seen.more = more_services or more_models
+            seen.datasets, more_datasets = await client.list(DATASETS)
+            seen.more = more_services or more_served or more_models or more_datasets
     except NotLetInError as error:
         seen.refused, seen.error = True, str(error)
     except NoBrokerError as error:
@@ -108,7 +116,7 @@ def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
                 "reason": advice.reason(body),
                 "message": tables.condition(body),
             }
-            for body in sorted(seen.services, key=advice.rank)
+            for body in sorted([*seen.services, *seen.served], key=advice.rank)
         ],
         "todo": [asdict(task) for task in tasks],
     }
@@ -123,10 +131,11 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
     if seen.gm is not None:
         _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")
         _line(out, "Nodes", _nodes(seen.nodes))
-        phases = Counter(tables.phase(body) for body in seen.services)
+        services = [*seen.services, *seen.served]
+        phases = Counter(tables.phase(body) for body in services)
         shown = ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=_place)) or "none: `halimede apply -f FILE`"
         _line(out, "Services", shown + (" (the list was cut)" if seen.more else ""))
-        for body in sorted(seen.services, key=advice.rank)[:SHOWN_SERVICES]:
+        for body in sorted(services, key=advice.rank)[:SHOWN_SERVICES]:
             phase = tables.phase(body)
             row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
             row.append(phase, style=COLOURS.get(phase, ""))

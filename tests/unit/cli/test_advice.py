@@ -1,0 +1,45 @@
+"""What there is to do, of everything that can be in trouble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halimede.cli import advice
+from halimede.cli.status import Snapshot, document
+
+
+def resource(name: str, phase: str, reason: str = "", message: str = "") -> dict[str, Any]:
+    condition = {"type": phase, "status": "True", "reason": reason, "message": message}
+    return {
+        "metadata": {"namespace": "default", "name": name},
+        "status": {"phase": phase, "conditions": [condition]},
+    }
+
+
+def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
+    seen = Snapshot(
+        "broker",
+        gm={"version": "1"},
+        nodes=(),
+        services=[resource("helmet", "Running")],
+        served=[resource("faces", "Pending", "FrameworkNotSupported", "tensorflow"), resource("off", "Stopped")],
+        datasets=[resource("data", "Failed", "DatasetNotFound", "/data is not there")],
+    )
+    about = {task.about: task.do for task in seen.tasks()}
+    assert "im/faces" in about
+    assert "ONNX" in about["im/faces"]
+    assert "dataset/data" in about
+    assert "ji/helmet" not in about
+    assert "im/off" not in about
+    shown = document(seen, seen.tasks())
+    assert shown["healthy"] is False
+    assert {row["name"] for row in shown["services"]} == {"helmet", "faces", "off"}
+
+
+def test_only_joint_services_are_said_to_have_logs() -> None:
+    kinds = {}
+    for kind in ("ji", "im", "dataset"):
+        (task,) = advice.on_resources(kind, [resource("x", "Failed", "Whatever")])
+        kinds[kind] = task.do
+    assert "halimede logs" in kinds["ji"]
+    assert "halimede logs" not in kinds["im"] + kinds["dataset"]
