@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from halimede.serving.errors import ServeError
 from halimede.serving.loaded import Loaded
 from halimede.serving.repository import Repository
 from halimede.serving.tensors import BYTES
+from halimede.serving.underway import UnderWay
 from halimede.serving.versions import Version
 
 NAME = "halimede"
@@ -55,24 +55,11 @@ class Rest:
     def __init__(self, repository: Repository, *, max_request: int = MAX_REQUEST) -> None:
         self._repository = repository
         self._bodies = Bodies(max_request)
-        self._under_way = 0
-        self._idle = asyncio.Event()
-        self._leaving = False
+        self._under_way = UnderWay()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Answer what is under way, and let each connection end with it; return whether all was answered in time.
-
-        Call it while connections still stand: aiohttp reads nothing more of a request once it begins to end them.
-        """
-        self._leaving = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._under_way:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        """Answer what is under way, and let each connection end with it; return whether all was answered in time."""
+        return await self._under_way.drain(timeout_s)
 
     def add_to(self, application: web.Application) -> None:
         """Register all addresses."""
@@ -93,18 +80,15 @@ class Rest:
 
     async def _infer(self, request: web.Request) -> web.Response:
         taken = 0
-        self._under_way += 1
-        try:
-            body, taken = await self._bodies.read(request)
-            answer = await self._answer(request, body)
-        except ServeError as error:
-            answer = refuse(error.status, str(error))
-        finally:
-            self._bodies.give(taken)
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
-        if self._leaving:
+        with self._under_way.one():
+            try:
+                body, taken = await self._bodies.read(request)
+                answer = await self._answer(request, body)
+            except ServeError as error:
+                answer = refuse(error.status, str(error))
+            finally:
+                self._bodies.give(taken)
+        if self._under_way.leaving:
             answer.force_close()
         return answer
 

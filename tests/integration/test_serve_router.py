@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from services.broker import Broker
 from tests.integration.test_serve_clients import SPEC, png
 from tests.ports import free_port
 from tests.scraping import scrape, value
-from tests.serving_world import Server, adds, server
+from tests.serving_world import Server, adds, port_of, server
 from tests.simulated import eventually
 
 #: a contrast that the small model is sure of, and one that it is not
@@ -109,6 +111,35 @@ async def test_a_mistake_in_a_request_is_told_as_the_edge_tells_it(world: World)
             assert (answer.status, "there is no input 'nothing'" in (await answer.json())["error"]) == (400, True)
         async with session.post(f"{router.http}/v2/models/other/infer", json=body) as answer:
             assert answer.status == 404
+
+
+async def test_what_is_under_way_at_sigterm_is_answered_and_nobody_else_comes_in(world: World) -> None:
+    async with world.router() as router:
+        port = port_of(router.http)
+        given = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [base64.b64encode(EASY).decode()]}
+        body = json.dumps({"inputs": [given]}).encode()
+        head = f"POST /v2/models/helmet/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n\r\n"
+        async with asyncio.timeout(60):
+            asking, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head.encode() + body[:20])
+            await writer.drain()
+            await asyncio.sleep(0.5)  # until its headers are read
+            router.process.send_signal(signal.SIGTERM)
+            while True:
+                try:
+                    _, other = await asyncio.open_connection("127.0.0.1", port)
+                except ConnectionError:
+                    break
+                other.close()
+                await asyncio.sleep(0.05)
+            assert router.process.poll() is None, "it waits for the rest of the request"
+            writer.write(body[20:])
+            answer = (await asking.read()).decode()  # to the end of the connection
+            writer.close()
+        assert answer.startswith("HTTP/1.1 200 "), answer
+        assert '"by":"edge"' in answer.replace(" ", "")
+        assert await asyncio.to_thread(router.process.wait, 30) == 0
+        assert not router.said("not all requests were answered in the grace period")
 
 
 async def test_raw_scores_are_judged_too(world: World) -> None:

@@ -121,7 +121,10 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
         )
         names = Names(namespace, name, environ.get("WORKER_NAME") or f"{name}-router", environ.get("NODE_NAME", ""))
         bus = await stack.enter_async_context(_bus(given, names))
-        await stack.enter_async_context(_http(given, router, name, [bus] if bus else [], grace_s))
+        rest = Rest(router, name, max_request=MAX_REQUEST)
+        connections = [bus] if bus else []
+        shown = await stack.enter_async_context(_http(given, router, rest, connections, closing_s=grace_s, stop=stop))
+        log.info("routing", http=shown.url, model=name)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         cameras = Cameras(bus, router, names, given.camera) if bus and given.camera else None
         tasks = [group.create_task(cameras.run(), name="cameras")] if cameras else []
@@ -129,8 +132,11 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
             if bus and service:
                 await finding.follow(bus, namespace, check_name("InferenceModel", service), upstream)
         await stop.wait()
-        if cameras:
-            await cameras.drain(grace_s)
+        shown.stop_listening()
+        leaving = [group.create_task(cameras.drain(grace_s), name="drain")] if cameras else []
+        if not await rest.drain(grace_s):
+            log.warning("not all requests were answered in the grace period")
+        await asyncio.gather(*leaving)
         for task in tasks:
             task.cancel()
 
@@ -151,11 +157,18 @@ async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | N
 
 @contextlib.asynccontextmanager
 async def _http(
-    given: argparse.Namespace, router: Router, name: str, connections: Sequence[Bus], closing_s: float
-) -> AsyncIterator[None]:
+    given: argparse.Namespace,
+    router: Router,
+    rest: Rest,
+    connections: Sequence[Bus],
+    *,
+    closing_s: float,
+    stop: asyncio.Event,
+) -> AsyncIterator[HttpServer]:
     health = Health()
     health.ready("edge", lambda: "" if router.edge.known else "it is not known yet where it is")
     health.ready("broker", lambda: next(("not connected" for bus in connections if not bus.connected), ""))
+    health.ready("stopping", lambda: "it is about to leave" if stop.is_set() else "")
 
     def collect() -> Iterator[Metric]:
         yield from buses(connections)
@@ -168,12 +181,10 @@ async def _http(
         yield counter("router_mining_errors", "Answers that could not be judged, taken as hard.", router.mining_errors)
         yield gauge("router_circuit_state", "Way to the cloud: 0 closed, 1 half open, 2 open.", _state(router))
 
-    rest = Rest(router, name, max_request=MAX_REQUEST)
     figures = registry("router", collect)
     lets_in = accepts(MAX_REQUEST, closing_s)
     async with HttpServer(given.http, health=health, registry=figures, routes=rest.add_to, accepts=lets_in) as shown:
-        log.info("routing", http=shown.url, model=name)
-        yield
+        yield shown
 
 
 def _state(router: Router) -> int:

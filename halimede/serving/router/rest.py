@@ -12,6 +12,7 @@ from halimede.serving.http import EXTENSIONS, HEADER_LENGTH, NAME, refuse
 from halimede.serving.rest import BINARY, JSON
 from halimede.serving.router.router import Router, told
 from halimede.serving.router.upstream import PASSED
+from halimede.serving.underway import UnderWay
 
 
 class Rest:
@@ -21,6 +22,11 @@ class Rest:
         self._router = router
         self._name = name
         self._bodies = Bodies(max_request)
+        self._under_way = UnderWay()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Answer what is under way, and let each connection end with it; return whether all was answered in time."""
+        return await self._under_way.drain(timeout_s)
 
     def add_to(self, application: web.Application) -> None:
         """Register all addresses."""
@@ -36,15 +42,19 @@ class Rest:
         if request.match_info["model"] != self._name:
             return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
         taken = 0
-        try:
-            body, taken = await self._bodies.read(request)
-            return await self._routed(request, body)
-        except ServeError as error:
-            return refuse(error.status, str(error))
-        finally:
-            self._bodies.give(taken)
+        with self._under_way.one():
+            try:
+                body, taken = await self._bodies.read(request)
+                answer = await self._routed(request, body)
+            except ServeError as error:
+                answer = refuse(error.status, str(error))
+            finally:
+                self._bodies.give(taken)
+        if self._under_way.leaving:
+            answer.force_close()
+        return answer
 
-    async def _routed(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _routed(self, request: web.Request, body: bytes) -> web.Response:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
         routed = await self._router.answer(body, headers)

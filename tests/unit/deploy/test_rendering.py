@@ -27,8 +27,16 @@ def places() -> list[Body]:
     return list(documents((DEPLOY / "site-broker" / "broker.yaml").read_text()))
 
 
+def traffic() -> list[Body]:
+    return [
+        body for file in ("models", "router") for body in documents((DEPLOY / "router" / f"{file}.yaml").read_text())
+    ]
+
+
 def everything() -> list[Body]:
-    return [body for name in OVERLAYS for body in objects(name)] + places()
+    """Return what Kubernetes itself knows."""
+    routing = [body for body in traffic() if body["kind"] != "InferenceModel"]
+    return [body for name in OVERLAYS for body in objects(name)] + places() + routing
 
 
 def pods(found: list[Body]) -> Iterator[tuple[str, Body]]:

@@ -1,0 +1,89 @@
+"""deploy/router, beside what the overlays are held to: its addresses are those that GM makes of its models."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from halimede import api
+from halimede.mining import create
+from halimede.observe import parse_bind
+from halimede.serving.router.app import parser
+from services.gm.workloads import serving
+from services.gm.workloads.settings import OUR_SERVER, PodSettings
+from tests.rendering import DEPLOY, documents, render
+from tests.unit.api.crds import problems
+from tests.unit.deploy.test_rendering import Body, needs_kustomize, one, traffic, within
+
+MODELS = ("digits-edge", "digits-cloud")
+
+
+def models() -> dict[str, Body]:
+    return {body["metadata"]["name"]: body for body in traffic() if body["kind"] == "InferenceModel"}
+
+
+def router() -> tuple[Body, Any]:
+    """Return the router's container, and its arguments as the router reads them."""
+    (container,) = one(traffic(), "Deployment", "digits-router")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "halimede.serving.router"]
+    return container, parser("router").parse_args(container["args"])
+
+
+@needs_kustomize
+def test_its_folder_renders_to_one_namespace() -> None:
+    found = list(documents(render(DEPLOY / "router")))
+    assert {(body["kind"], body["metadata"]["name"]) for body in found} == {
+        (body["kind"], body["metadata"]["name"]) for body in traffic()
+    }
+    assert {body["metadata"]["namespace"] for body in found} == {"default"}
+
+
+def test_its_models_fit_their_definition_and_can_be_served() -> None:
+    assert set(models()) == set(MODELS)
+    for name, body in models().items():
+        assert problems(body) == {}, name
+        built = serving.build(api.parse(body), {}, PodSettings(broker=""))
+        assert not built.problems, name
+
+
+def test_it_asks_the_services_that_are_made_of_its_models() -> None:
+    _, given = router()
+    for name, url in zip(MODELS, (given.edge, given.cloud), strict=True):
+        body = models()[name]
+        (service,) = (
+            made
+            for made in serving.build(api.parse(body), {}, PodSettings(broker="")).objects
+            if made["kind"] == "Service"
+        )
+        ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+        asked = urlsplit(url)
+        assert (asked.hostname, asked.port) == (service["metadata"]["name"], ports["http"])
+        assert asked.path == f"/v2/models/{body['spec']['modelName']}"
+        assert service["spec"]["type"] == "ClusterIP"
+
+
+def test_what_it_is_told_is_what_it_can_do() -> None:
+    container, given = router()
+    create(given.mining, dict(text.split("=") for text in given.param))
+    assert container["image"] == OUR_SERVER.image
+    assert parse_bind(given.http) == ("", container["ports"][0]["containerPort"])
+    needs_credentials = [given.edge_service, given.cloud_service, given.camera]
+    assert not any(needs_credentials)
+
+
+def test_it_stays_at_the_edge_and_leaves_in_its_own_time() -> None:
+    pod = one(traffic(), "Deployment", "digits-router")["spec"]["template"]
+    container, _ = router()
+    edge = models()["digits-edge"]["spec"]
+    assert pod["spec"]["nodeSelector"] == edge["nodeSelector"] == {"node-role.kubernetes.io/edge": ""}
+    assert edge["deployToLayer"] == "edge"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    (_, before) = container["lifecycle"]["preStop"]["exec"]["command"]
+    (grace,) = (float(each["value"]) for each in container["env"] if each["name"] == "GRACE_S")
+    assert int(before) + 2 * grace <= pod["spec"]["terminationGracePeriodSeconds"]
+    service = one(traffic(), "Service", "digits-router")["spec"]
+    assert within(service["selector"], pod["metadata"]["labels"])
+    names = {port["name"] for port in container["ports"]}
+    assert {port["targetPort"] for port in service["ports"]} <= names
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in names
