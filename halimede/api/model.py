@@ -164,6 +164,11 @@ class ModelSpec(Spec, kw_only=True):
         None
     )
 
+    @property
+    def is_onnx(self) -> bool:
+        """Whether it is ONNX: that may come in an archive, what others are is for their own code to read."""
+        return self.format.lower() == "onnx"
+
 
 def in_force(spec: ModelSpec) -> ModelSpec:
     """Return the spec as nodes are sent it: url and checksum of the version in force, which alone stays beside them."""

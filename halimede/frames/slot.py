@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 import structlog
@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 #: seconds that a model may take to close before its thread is left behind
 CLOSE_S = 30.0
+#: samples that a canary may fail at where the model before it does not
+STRIKES = 3
 
 
 class Loaded:
@@ -42,6 +44,8 @@ class Loaded:
         self.model, self.thread = model, thread
         self.version, self.digest = version, digest
         self.answered = self.failed = 0
+        #: whether it had its share of the samples as a canary only, and how often it failed where the other did not
+        self.on_trial, self.strikes = False, 0
         #: milliseconds of its calls
         self.calls = Distribution()
         self._owned = owned or AsyncExitStack()
@@ -100,6 +104,7 @@ class Slot:
         self.current = current
         self.canary: Loaded | None = None
         self.percent = 0
+        self._withdrawn: Callable[[str], None] | None = None
         self._leaving: dict[Loaded, asyncio.Task[None]] = {}
 
     def choose(self, id_: bytes) -> Loaded:
@@ -126,18 +131,40 @@ class Slot:
             calls += made
             for i, outcome in zip(positions, outcomes, strict=True):
                 answered[i] = outcome, loaded.version
+            failed = [i for i in positions if answered[i][0].prediction is None]
+            calls += await self._again(loaded, frames, failed, answered, limit)
         return answered, calls
+
+    def before(self, loaded: Loaded) -> Loaded | None:
+        """Return who answers what a model on trial failed at; None for any other model."""
+        return self.current if loaded.on_trial and loaded is not self.current else None
+
+    def strike(self, canary: Loaded, error: str) -> None:
+        """Note that the canary failed where the model before it did not; after STRIKES of these it is withdrawn."""
+        canary.strikes += 1
+        if canary is self.canary and canary.strikes >= STRIKES:
+            withdrawn = self._withdrawn
+            self.try_out(None, 0)
+            if withdrawn:
+                withdrawn(error)
 
     def replace(self, new: Loaded) -> None:
         """From now on ``new`` answers what comes."""
         old, self.current = self.current, new
+        new.on_trial = False
         if self.canary is new:
             self.canary = None
         self._leave(old)
 
-    def try_out(self, new: Loaded | None, percent: int) -> None:
-        """From now on ``new`` answers a share of what comes; None: the one in use answers everything."""
+    def try_out(self, new: Loaded | None, percent: int, withdrawn: Callable[[str], None] | None = None) -> None:
+        """From now on ``new`` answers a share of what comes; None: the one in use answers everything.
+
+        ``withdrawn`` is called with its last error if it fails so often that it no longer does.
+        """
         old, self.canary, self.percent = self.canary, new, percent
+        self._withdrawn = withdrawn
+        if new:
+            new.on_trial = True
         if old and old is not new:
             self._leave(old)
 
@@ -161,6 +188,32 @@ class Slot:
             task.cancel()
         for loaded in self.loaded:
             await loaded.close()
+
+    async def _again(
+        self,
+        canary: Loaded,
+        frames: Sequence[Frame],
+        failed: Sequence[int],
+        answered: list[tuple[Outcome, str]],
+        limit: int,
+    ) -> int:
+        """Give what a canary failed at to the model before it; return model calls made.
+
+        What that one cannot answer either is the sample's fault, and the first word on it stands.
+        """
+        before = self.before(canary)
+        if before is None or not failed:
+            return 0
+        with before.holding():
+            mine = [frames[i] for i in failed]
+            outcomes, calls = await before.thread.call(answer, before.model, mine, limit)
+        before.learn(outcomes)
+        for i, outcome in zip(failed, outcomes, strict=True):
+            if outcome.prediction is not None:
+                error = answered[i][0].error
+                answered[i] = outcome, before.version
+                self.strike(canary, error)
+        return calls
 
     def _leave(self, old: Loaded) -> None:
         task = asyncio.create_task(old.retire(), name=f"retire model {old.version}")

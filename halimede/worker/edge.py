@@ -36,7 +36,7 @@ from halimede.worker.glimpses import Glimpses
 from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.outbox import Outbox
 from halimede.worker.preparing import Preparer
-from halimede.worker.sample import Judged, Sample, answer_and_judge
+from halimede.worker.sample import Judged, Sample, answer_and_judge, judge_again
 from halimede.worker.settings import Settings
 
 log = structlog.get_logger()
@@ -140,12 +140,9 @@ class EdgeLoop:
             await self._places.acquire()
             received = time.monotonic()
             trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
-            model = self._slot.choose(frame.id)
-            model.hold()
             try:
-                array = await self._preparer.prepare(frame, model.model)
+                model, array = await self._preparer.begin(frame, self._slot)
             except BaseException as error:
-                model.release()
                 self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
                 self._places.release()
                 raise
@@ -199,6 +196,7 @@ class EdgeLoop:
             model.release(len(arrays))
             model.learn([each.outcome for each in judged])
             said.update(zip((sample for sample, _ in waiting), judged, strict=True))
+            await judge_again(self._slot, model, self._miner, said, [sample for sample, _ in waiting])
         answered = [(sample, said[sample]) for sample, _, _ in batch]
         self._learn(answered)
         return answered

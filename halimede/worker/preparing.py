@@ -11,6 +11,7 @@ from halimede.errors import DecodeError
 from halimede.frames.budget import Budget
 from halimede.frames.compute import ModelThread, prepare
 from halimede.frames.encodings import find, measure
+from halimede.frames.slot import Loaded, Slot
 from halimede.inference import Array, Model
 from halimede.messages import Frame
 
@@ -42,9 +43,33 @@ class Preparer:
         self._memory.give(size - array.nbytes)
         return array
 
+    async def begin(self, frame: Frame, slot: Slot) -> tuple[Loaded, Array]:
+        """Return the model that a frame is given to, which holds it from now on, and its input of the frame.
+
+        What a model on trial cannot read is the one's before it, if that can. Raises DecodeError.
+        """
+        chosen = slot.choose(frame.id)
+        try:
+            return chosen, await self._held(frame, chosen)
+        except DecodeError as error:
+            before = slot.before(chosen)
+            if before is None:
+                raise
+            array = await self._held(frame, before)
+            slot.strike(chosen, str(error))
+            return before, array
+
     def done(self, array: Array) -> None:
         """The model has seen it."""
         self._memory.give(array.nbytes)
+
+    async def _held(self, frame: Frame, loaded: Loaded) -> Array:
+        loaded.hold()
+        try:
+            return await self.prepare(frame, loaded.model)
+        except BaseException:
+            loaded.release()
+            raise
 
     async def _decode(self, frame: Frame, model: Model) -> Array:
         try:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from halimede.frames.compute import Outcome, run
+from halimede.frames.compute import Outcome, answer, run
 from halimede.frames.reasons import Reason
+from halimede.frames.slot import Loaded, Slot
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Miner, Verdict, judge
@@ -34,8 +35,31 @@ class Judged:
 
 def answer_and_judge(model: Model, miner: Miner, arrays: Sequence[Array]) -> list[Judged]:
     """Runs in the model's thread. What the small model cannot answer is the cloud's to answer, hence hard."""
+    return _judge(miner, run(model, arrays, len(arrays))[0])
+
+
+async def judge_again(
+    slot: Slot, canary: Loaded, miner: Miner, said: dict[Sample, Judged], samples: Sequence[Sample]
+) -> None:
+    """Ask the model before what a canary failed at, one by one: their pixels are counted nowhere. Changes ``said``."""
+    for sample in samples:
+        before, failed = slot.before(canary), said[sample].outcome
+        if before is None or failed.prediction is not None:
+            continue
+        with before.holding():
+            (judged,) = await before.thread.call(_read_and_judge, before.model, miner, sample.frame)
+        before.learn([judged.outcome])
+        if judged.outcome.prediction is not None:
+            said[sample], sample.version = judged, before.version
+            slot.strike(canary, failed.error)
+
+
+def _read_and_judge(model: Model, miner: Miner, frame: Frame) -> list[Judged]:
+    return _judge(miner, answer(model, [frame], 1)[0])
+
+
+def _judge(miner: Miner, outcomes: Sequence[Outcome]) -> list[Judged]:
     judged = []
-    outcomes, _ = run(model, arrays, len(arrays))
     began = time.monotonic()
     for outcome in outcomes:
         said = outcome.prediction

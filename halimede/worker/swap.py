@@ -7,6 +7,7 @@ cannot be taken changes nothing but what the worker says of it: the one that ans
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from halimede.frames.compute import ModelThread
 from halimede.frames.slot import Loaded, Slot
 from halimede.inference import ModelError, open_model
 from halimede.messages import ModelInUse
+from halimede.models.archive import model_file
 from halimede.models.desired import Desired, DesiredModel, changes
+from halimede.models.errors import FetchError
 from halimede.models.trying import try_model
 
 log = structlog.get_logger()
@@ -34,6 +37,7 @@ OPEN_S = 600.0
 #: seconds until the next look at a file that could not be read
 AGAIN_S = 1.0
 MAX_REASON, MAX_MESSAGE = 256, 4096
+CANARY_FAILED = "CanaryFailed"
 #: in place of the url, which is nobody's business here: the file is at hand, or an estimator needs none
 HERE = "/"
 
@@ -60,18 +64,19 @@ class Opener:
     async def open(self, wish: DesiredModel) -> Loaded:
         """Try a model and open it in a thread of its own. Raises UnfitError."""
         spec = spec_of(wish)
-        if self._untried(wish):
-            await _try(wish, spec)
+        path = await asyncio.to_thread(_file, wish, spec)
+        if self._untried(wish, path):
+            await _try(path, spec)
         async with AsyncExitStack() as stack:
             thread = await stack.enter_async_context(ModelThread("model"))
             try:
-                model = await thread.call(open_model, wish.path, spec, self.estimator)
+                model = await thread.call(open_model, path, spec, self.estimator)
             except (ModelError, InvalidFieldError) as error:
                 raise UnfitError("ModelInvalid", str(error)) from error
             return Loaded(model, thread, wish.version, wish.digest, stack.pop_all())
 
-    def _untried(self, wish: DesiredModel) -> bool:
-        return self.estimator is None and not wish.tried and Path(wish.path).is_file()
+    def _untried(self, wish: DesiredModel, path: str) -> bool:
+        return self.estimator is None and not wish.tried and Path(path).is_file()
 
 
 class Swapper:
@@ -131,13 +136,22 @@ class Swapper:
             async with asyncio.timeout(OPEN_S):
                 new = await self._opener.open(wish)
         if wish.canary_percent < 100:
-            slot.try_out(new, wish.canary_percent)
+            slot.try_out(new, wish.canary_percent, self._withdrawn)
             self._canary = wish
         else:
             if slot.canary is not new:
                 slot.try_out(None, 0)
             slot.replace(new)
             self._canary, self._wish = None, wish
+
+    def _withdrawn(self, error: str) -> None:
+        """The canary failed too often: say so, as of a model that was not taken."""
+        wish, self._canary = self._canary, None
+        if wish is None:
+            return
+        text = f"it failed where the model before it did not: {error}"[:MAX_MESSAGE]
+        log.warning("canary withdrawn", version=wish.version, digest=wish.digest[:12], error=text)
+        self._say(ModelInUse(refused=wish.digest, reason=CANARY_FAILED, message=text, mark=wish.mark))
 
     def _say(self, what: ModelInUse) -> None:
         """Say it, with what answers now."""
@@ -166,8 +180,19 @@ def as_wish(path: str, spec: ModelSpec) -> DesiredModel:
     return DesiredModel(name="model", path=path, spec={k: v for k, v in told.items() if k != "url"})
 
 
-async def _try(wish: DesiredModel, spec: ModelSpec) -> None:
-    trial = await try_model(Path(wish.path), msgspec.json.encode(spec).decode())
+def _file(wish: DesiredModel, spec: ModelSpec) -> str:
+    """Return what is to be opened: of the folder that an archive became, the model in it. Raises UnfitError."""
+    # os.path asks no more of a path than whether it is a folder: an estimator's may be empty, or a URL
+    if not (spec.is_onnx and os.path.isdir(wish.path)):  # noqa: PTH112
+        return wish.path
+    try:
+        return str(model_file(Path(wish.path)))
+    except FetchError as error:
+        raise UnfitError(str(error.reason), f"{wish.path}: {error}") from error
+
+
+async def _try(path: str, spec: ModelSpec) -> None:
+    trial = await try_model(Path(path), msgspec.json.encode(spec).decode())
     if not trial.ok and not trial.skipped:
         raise UnfitError(trial.reason, trial.message)
 

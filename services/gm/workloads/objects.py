@@ -22,7 +22,7 @@ from services.gm.cluster.port import Ref
 from services.gm.selection import described, selectors
 from services.gm.tally import Problem
 from services.gm.workloads import identity
-from services.gm.workloads.delivery import deliver, host_file, needs_secret
+from services.gm.workloads.delivery import Delivery, deliver, host_file, needs_secret
 from services.gm.workloads.identity import DIGEST, PAIR, WORKER_TYPE, Body, Role
 from services.gm.workloads.policy import check_host_path, check_template
 from services.gm.workloads.settings import PodSettings
@@ -109,7 +109,7 @@ def _role(
     model = references[_model_key(service, place)]
     assert model is not None  # noqa: S101  # _problems has looked
     secret = secrets.get(needs_secret(model.spec))
-    delivery = deliver(model.spec, place.worker.template["spec"]["containers"][0], secret, settings)
+    delivery = _delivery(place, model, secret, settings)
     spec: Body = {
         # Deployments keep ten old templates: one is enough to look at
         "revisionHistoryLimit": 1,
@@ -126,6 +126,12 @@ def _role(
         name = identity.autoscaler_name(service.metadata.name, place.role)
         spec = {"scaleTargetRef": target, **scaled}
         yield made(service, place.role, "HorizontalPodAutoscaler", name, spec)
+
+
+def _delivery(place: Placement, model: Resource[Any], secret: Body | None, settings: PodSettings) -> Delivery:
+    """Return how its model gets to a role. Archives of other formats are for their own code to open, such as .pt."""
+    worker = place.worker.template["spec"]["containers"][0]
+    return deliver(model.spec, worker, secret, settings, unpack=model.spec.is_onnx)
 
 
 def _network(service: Resource[Any]) -> Body:
@@ -183,7 +189,7 @@ def _problems(
     table = settings.images if identity.translated(service) else {}
     yield from check_template(place.worker.template, f"{at}.template", settings, table)
     if model is not None:
-        delivery = deliver(model.spec, place.worker.template["spec"]["containers"][0], None, settings)
+        delivery = _delivery(place, model, None, settings)
         yield from check_mounts(place, delivery, f"{at}.template", settings)
 
 

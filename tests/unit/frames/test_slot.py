@@ -12,10 +12,10 @@ import pytest
 from halimede.frames import new_id
 from halimede.frames.compute import ModelThread
 from halimede.frames.slot import Loaded, Slot
-from halimede.inference import Array
+from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
 from tests.simulated import eventually
-from tests.unit.frames.clouds import Brightness, frame
+from tests.unit.frames.clouds import BAD, Brightness, frame
 
 
 class Noted(Brightness):
@@ -24,11 +24,19 @@ class Noted(Brightness):
     def __init__(self) -> None:
         super().__init__()
         self.closed = 0
+        self.broken = self.blind = False
         self.gate = threading.Event()
         self.gate.set()
 
+    def prepare(self, image: Array) -> Array:
+        if self.blind:
+            raise SampleError("it wants another shape")
+        return super().prepare(image)
+
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         assert self.gate.wait(20)
+        if self.broken:
+            raise RuntimeError("it fails at everything")
         return super().predict(batch)
 
     def close(self) -> None:
@@ -115,3 +123,72 @@ async def test_a_new_model_that_proved_itself_takes_over_and_one_that_is_given_u
         slot.replace(new)
         await eventually(lambda: first.closed == 1)
         assert (slot.current, slot.canary, second.closed) == (new, None, 0)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+async def test_a_canary_that_fails_is_withdrawn_and_what_it_failed_at_is_answered_by_the_other(*, blind: bool) -> None:
+    async with opened("1") as (old, first), opened("2") as (new, second):
+        slot, said = Slot(old), list[str]()
+        slot.try_out(new, 100, said.append)
+        second.broken, second.blind = True, blind
+        for i in range(2):
+            answered, _ = await slot.answer([frame(i)], 8)
+            assert (answered[0][0].prediction, answered[0][1]) == (Prediction(label=str(i), score=1.0), "1")
+        assert (slot.canary, said) == (new, [])
+        answered, calls = await slot.answer([frame(i) for i in range(4)], 8)
+        assert calls >= 1
+        assert [outcome.prediction and outcome.prediction.label for outcome, _ in answered] == ["0", "1", "2", "3"]
+        assert {version for _, version in answered} == {"1"}
+        assert (slot.canary, slot.choose(new_id()), len(said)) == (None, old, 1)
+        assert ("another shape" if blind else "at everything") in said[0]
+        assert (new.failed, old.answered, old.failed) == (6, 6, 0)
+        await eventually(lambda: second.closed == 1)
+        assert first.closed == 0
+
+
+async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model_in_use() -> None:
+    async with opened("1") as (old, _), opened("2") as (new, second):
+        slot, said = Slot(old), list[str]()
+        slot.try_out(new, 100, said.append)
+        for _ in range(6):
+            answered, _ = await slot.answer([frame(BAD)], 8)
+            assert (answered[0][0].prediction, answered[0][1]) == (None, "2")
+        assert (slot.canary, said, new.strikes) == (new, [], 0)
+        slot.replace(new)
+        second.broken = True
+        for _ in range(6):
+            answered, _ = await slot.answer([frame(1)], 8)
+            assert (answered[0][0].prediction, answered[0][1]) == (None, "2")
+        assert (slot.current, said) == (new, [])
+
+
+async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_the_same() -> None:
+    async with opened("1") as (old, _), opened("2") as (new, second):
+        slot, said = Slot(old), list[str]()
+        slot.try_out(new, 100, said.append)
+        second.broken = True
+        second.gate.clear()
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(slot.answer([frame(7) for _ in range(5)], 8))
+            await asyncio.sleep(0.1)
+            slot.try_out(None, 0)
+            second.gate.set()
+        answered, _ = asking.result()
+        assert {(outcome.prediction and outcome.prediction.label, by) for outcome, by in answered} == {("7", "1")}
+        assert said == []
+
+
+async def test_once_it_has_taken_over_a_models_failures_are_its_own_also_when_the_next_one_has() -> None:
+    async with opened("1") as (old, _), opened("2") as (new, second), opened("3") as (newer, _):
+        slot = Slot(old)
+        slot.try_out(new, 100)
+        slot.replace(new)
+        second.broken = True
+        second.gate.clear()
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(slot.answer([frame(7)], 8))
+            await asyncio.sleep(0.1)
+            slot.replace(newer)
+            second.gate.set()
+        (outcome, version), *_ = asking.result()[0]
+        assert (outcome.prediction, version, newer.answered) == (None, "2", 0)

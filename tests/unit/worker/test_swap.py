@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Named:
         Named.open += 1
 
     def predict(self, data: Any) -> dict[str, Any]:
+        if self.label == "flaky":
+            raise RuntimeError("it fails at everything")
         sure = int(np.asarray(data).flat[0]) < 100
         return {"label": self.label, "probabilities": [0.9, 0.1] if sure else [0.55, 0.45]}
 
@@ -158,6 +161,37 @@ async def test_a_share_that_is_taken_back_goes_to_the_model_before(tmp_path: Pat
         await in_use(w, "c0", back)
         assert {(await w.answer(await w.send(HARD))).label for _ in range(30)} == {"a"}
         await eventually(lambda: Named.open == 1)
+
+
+@simulated
+@pytest.mark.parametrize("role", ["edge", "cloud"])
+async def test_a_share_that_a_new_model_fails_at_is_taken_back_and_every_sample_is_answered(
+    role: Any, tmp_path: Path
+) -> None:
+    told, value = Told(tmp_path, "w0"), EASY if role == "edge" else HARD
+    first = told.tell("a")
+    async with contextlib.AsyncExitStack() as stack:
+        w = await stack.enter_async_context(world(tmp_path))
+        await stack.enter_async_context(w.worker(role, "w0", Named, model_file=told.file))
+        if role == "cloud":
+            await stack.enter_async_context(w.worker("edge", "e0"))
+        await in_use(w, "w0", first)
+        flaky = told.tell("flaky", 50)
+        await in_use(w, "w0", flaky)
+        assert said(w, "w0").canary_version == "v-flaky"
+        answers = [await w.answer(await w.send(value)) for _ in range(40)]
+        assert {(answer.label, answer.model, answer.degraded) for answer in answers} == {("a", "v-a", False)}
+        assert {answer.by for answer in answers} == {role}
+        await eventually(lambda: said(w, "w0").reason == "CanaryFailed")
+        model = said(w, "w0")
+        assert (model.digest, model.version, model.canary_version) == (first.digest, "v-a", "")
+        assert (model.refused, model.mark) == (flaky.digest, flaky.mark)
+        assert "it fails at everything" in model.message
+        await eventually(lambda: Named.open == 1)
+        good = told.tell("b")
+        await in_use(w, "w0", good)
+        assert said(w, "w0") == ModelInUse(digest=good.digest, version="v-b", mark=good.mark)
+        assert (await w.answer(await w.send(value))).label == "b"
 
 
 @simulated

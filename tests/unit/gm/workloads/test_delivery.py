@@ -38,7 +38,7 @@ def test_a_model_of_the_web_is_downloaded_through_the_nodes_cache() -> None:
     assert found["command"] == ["python", "-m", "halimede.models"]
     assert found["args"] == [
         "--url", small.spec.url, "--sha256", DIGEST, "--cache", "/var/lib/halimede/models",
-        "--out", "/downloads/models.example/a/small.onnx",
+        "--out", "/downloads/models.example/a/small.onnx", "--unpack",
     ]  # fmt: skip
     cache = next(m for m in found["volumeMounts"] if m["name"] == "halimede-cache")
     assert (cache["mountPath"], cache["subPathExpr"]) == ("/var/lib/halimede/models", "$(NODE_NAME)/models")
@@ -82,6 +82,36 @@ def test_a_file_of_the_node_is_mounted_and_verified_only(url: str) -> None:
     assert spec["initContainers"][0]["volumeMounts"] == [mount]
     volume = {"name": "halimede-model", "hostPath": {"path": "/data/models", "type": "Directory"}}
     assert volume in spec["volumes"]
+
+
+@pytest.mark.parametrize("role", ["edge", "cloud"])
+@pytest.mark.parametrize(("format_", "unpacked"), [("onnx", True), ("ONNX", True), ("pt", False), ("tf", False)])
+def test_only_onnx_is_unpacked_for_other_formats_are_archives_of_their_own(
+    role: str, format_: str, *, unpacked: bool
+) -> None:
+    name = "small" if role == "edge" else "big"
+    given = model(name, "https://models.example/a/m.tar.gz", format=format_)
+    assert ("--unpack" in fetch(given, role=role)["args"]) is unpacked
+    assert environment(built(service(), given), role)["MODEL_URL"] == "/downloads/models.example/a/m.tar.gz"
+
+
+@pytest.mark.parametrize(("format_", "unpacked"), [("onnx", True), ("pt", False)])
+def test_an_archive_of_the_node_is_unpacked_into_the_pod(format_: str, *, unpacked: bool) -> None:
+    of = built(service(), model("big", "/data/models/m.zip", format=format_))
+    assert not of.problems
+    spec = pod(of, "cloud")
+    (init,) = spec["initContainers"]
+    assert ("--unpack" in init["args"]) is unpacked
+    assert ("--check" in init["args"]) is not unpacked
+    assert init["args"][1] == "/home/data/data/models/m.zip"
+    mount = {"name": "halimede-model", "mountPath": "/home/data/data/models", "readOnly": True}
+    assert mount in init["volumeMounts"]
+    url = environment(of, "cloud")["MODEL_URL"]
+    assert any(url.startswith(each["mountPath"]) for each in spec["containers"][0]["volumeMounts"])
+    if unpacked:
+        assert init["args"][init["args"].index("--out") + 1] == url
+        down = next(each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == "/downloads")
+        assert down["readOnly"] is True
 
 
 def test_s3_takes_its_keys_from_a_secret_whose_data_nobody_reads() -> None:

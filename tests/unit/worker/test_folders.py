@@ -1,0 +1,67 @@
+"""The folder that an archive became is opened by the model in it; a file is opened as it is, whatever its format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede.models.desired import DesiredModel
+from halimede.worker.swap import Opener, UnfitError
+from tests.serving_world import adds
+
+
+class Shows:
+    """Remembers what it was given to load."""
+
+    def load(self, model_url: str) -> None:
+        self.given = model_url
+
+    def predict(self, _: Any) -> None: ...
+
+
+def wish(path: Path | str, format_: str = "onnx") -> DesiredModel:
+    return DesiredModel(name="m", path=str(path), spec={"format": format_})
+
+
+async def given(path: Path | str, format_: str = "onnx") -> str:
+    """Return what an estimator is given to load."""
+    estimator = Shows()
+    loaded = await Opener(estimator).open(wish(path, format_))
+    await loaded.close()
+    return estimator.given
+
+
+async def test_the_model_in_a_folder_is_tried_and_opened(tmp_path: Path) -> None:
+    adds(tmp_path / "model.onnx", 1)
+    for path in (tmp_path, tmp_path / "model.onnx"):
+        loaded = await Opener().open(wish(path))
+        await loaded.close()
+
+
+async def test_an_estimator_gets_the_model_in_a_folder_of_onnx_and_of_another_format_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "small.onnx").touch()
+    assert await given(tmp_path) == str(tmp_path / "deep" / "small.onnx")
+    assert await given(tmp_path, "ONNX") == str(tmp_path / "deep" / "small.onnx")
+    assert await given(tmp_path, "tf") == str(tmp_path)
+
+
+@pytest.mark.parametrize("format_", ["onnx", "pt"])
+async def test_what_is_no_folder_is_opened_as_it_is(format_: str, tmp_path: Path) -> None:
+    file = tmp_path / "m.tar.gz"
+    file.touch()
+    for path in (str(file), "https://llm.example//v1/chat", str(tmp_path / "none"), ""):
+        assert await given(path, format_) == path
+
+
+@pytest.mark.parametrize("names", [("notes.txt",), ("a.onnx", "b.onnx"), ()])
+async def test_a_folder_without_one_model_is_refused_with_what_to_do(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    for opener in (Opener(), Opener(Shows)):
+        with pytest.raises(UnfitError, match=r"model\.onnx") as caught:
+            await opener.open(wish(tmp_path))
+        assert caught.value.reason == "NoModelFile"
+        assert str(tmp_path) in str(caught.value)
