@@ -17,7 +17,7 @@ from tests.ports import free_port
 from tests.worlds import MemoryWorld, MqttWorld, World
 
 # how fast examples are made says something about the machine and its load, nothing about the code
-settings.register_profile("halimede", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("halimede", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("halimede")
 
 #: the files that take longest, mostly waiting: begun first, nobody waits for them at the end
