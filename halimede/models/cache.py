@@ -215,6 +215,8 @@ async def in_thread(function: Callable[..., T], *args: object, stop: threading.E
         if stop:
             stop.set()
         await asyncio.wait([work])
+        if not work.cancelled():
+            work.exception()  # nobody waits for it any more: else it is logged as one that was lost
         raise
 
 
