@@ -3,14 +3,15 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 MODELS := examples/digits/models/small.onnx examples/digits/models/big.onnx
-#: ARGS="--nodes edge0,cloud0" for up, ARGS=--tls for up and demo, ARGS="-k contract" for test
+MULTI := $(addprefix examples/multi_edge/models/,embedder.onnx digits.onnx belt.onnx)
+#: ARGS="--nodes edge0,cloud0" for up, ARGS=--tls for up and the demos, ARGS="-k contract" for test
 ARGS ?=
 #: of the stateful model; 2,000 take about five minutes
 EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo test test-kubernetes faults check contract model models clean soak bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets
+.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults check contract model models clean soak bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -27,7 +28,10 @@ up: setup $(MODELS) ## Run the whole system here until Ctrl-C (ARGS="--nodes edg
 demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one cloud node; ends with a report
 	@exec $(BIN)/python -m examples.digits.demo $(ARGS)
 
-test: setup $(MODELS) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
+demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
+	@exec $(BIN)/python -m examples.multi_edge.demo $(ARGS)
+
+test: setup $(MODELS) $(MULTI) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
 	@scripts/setup.sh browser
 	@echo '==> pytest'
 	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -53,6 +57,9 @@ bench-kubernetes: setup ## 500 services on 200 nodes on a double of the API serv
 bench-datasets: setup ## Count 10 million lines of txt and csv beside other readers (ARGS="--lines 1000000")
 	@$(BIN)/python -m bench.datasets $(ARGS)
 
+bench-gallery: setup ## 100,000 embeddings: queries, memory, restarts (ARGS="--vectors 10000")
+	@$(BIN)/python -m bench.gallery $(ARGS)
+
 bench-blobs: setup ## 200 MB over the bus against HTTP, and what others notice (ARGS="--megabytes 20")
 	@$(BIN)/python -m bench.blobs $(ARGS)
 
@@ -61,6 +68,9 @@ bench-serve: setup $(MODELS) ## Our server beside MLServer, which it installs be
 
 bench-rollout: setup ## New versions of a model under 200 requests a second (ARGS="--rounds 3")
 	@$(BIN)/python -m bench.serve_rollout $(ARGS)
+
+bench-multi-edge: setup ## What 1 to 32 nodes that share frames answer, in simulated time (ARGS="--nodes 1,4")
+	@$(BIN)/python -m bench.multi_edge $(ARGS)
 
 check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> ruff check'
@@ -86,13 +96,18 @@ contract: setup ## Write topics.md and deploy/crds anew from the code
 	@$(BIN)/python -m halimede.serving.stubs --write
 	@echo 'topics.md and deploy/crds are written.'
 
-models: setup $(MODELS) ## Train the models of the digits example
+models: setup $(MODELS) $(MULTI) ## Train the models of the examples
 
 # both come from one run
 $(MODELS) &: examples/digits/train.py examples/digits/data.py | setup
 	@echo '==> training the models of the digits example'
 	@$(BIN)/python -m examples.digits.train
 	@touch $(MODELS)
+
+$(MULTI) &: $(addprefix examples/multi_edge/,train.py boards.py pictures.py) examples/digits/data.py | setup
+	@echo '==> training the models of the multi-edge demo'
+	@$(BIN)/python -m examples.multi_edge.train
+	@touch $(MULTI)
 
 clean: ## Remove what was built and cached (not .venv, not HALIMEDE_HOME)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

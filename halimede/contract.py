@@ -131,7 +131,11 @@ def annotate(payload: bytes) -> list[str]:
     lines = [f"{head.hex(' ')}    # map of {len(fields)} fields"]
     for key, value, name, meaning in parts:
         lines.append(f"{key.hex(' ')}    # {name}")
-        shown = f"{len(meaning)} bytes" if isinstance(meaning, bytes) else json.dumps(meaning)
+        shown = (
+            f"{len(meaning)} bytes"
+            if isinstance(meaning, bytes)
+            else json.dumps(meaning, default=lambda each: f"{len(each)} bytes")
+        )
         rows = _hex(value)
         lines += [f"  {row}" for row in rows[:-1]] + [f"  {rows[-1]}    # {shown}"]
     return lines

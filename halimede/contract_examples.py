@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from halimede import contract_multiedge
 from halimede import messages as m
 from halimede import topics as t
 from halimede.topic import Address, Topic
@@ -25,6 +26,7 @@ NAMES = {
     "client": "cli-4f1d2a",
     "asker": "lc.edge0",
     "source": "gm",
+    "hop": "join",
 }
 #: topics on which the worker is the one in the cloud
 CLOUD_TOPICS = frozenset({t.REQUEST_TO.id, t.LOAD.id})
@@ -174,6 +176,7 @@ EXAMPLES: dict[str, Any] = {
         score=0.97,
         data=PNG,
     ),
+    **contract_multiedge.EXAMPLES,
     t.STATUS.id: m.StatusDocument(
         api_version="sedna.io/v1alpha1",
         kind="JointInferenceService",

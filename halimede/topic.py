@@ -16,7 +16,7 @@ from halimede.names import check_label, check_name
 M = TypeVar("M")
 
 #: names that are RFC 1123 labels; all others are subdomains
-LABELS = frozenset({"ns", "plural", "camera"})
+LABELS = frozenset({"ns", "plural", "camera", "hop"})
 
 
 def _check(field: str, value: str) -> str:

@@ -6,7 +6,7 @@ WORKDIR /build
 COPY pyproject.toml constraints.txt README.md ./
 COPY halimede halimede
 # wheels alone: there is no compiler, on no architecture
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: -c constraints.txt ".[lc,s3,worker,serve,otel]"
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: -c constraints.txt ".[lc,s3,worker,camera,serve,otel]"
 
 FROM python:3.11-slim-bookworm
 # a fixed number, so that a pod's runAsNonRoot can be checked without reading /etc/passwd

@@ -39,6 +39,7 @@ PATTERNS = {
     "^([0-9a-f]{64})?$": st.just("") | st.binary(min_size=32, max_size=32).map(bytes.hex),
     r"^[0-9a-f]{64}$(?!\n)": st.binary(min_size=32, max_size=32).map(bytes.hex),
     "^[0-9a-f]{32}$": st.binary(min_size=16, max_size=16).map(bytes.hex),
+    r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$": st.sampled_from(["", "mine:app", "a.b:C.d"]),
     r"^-?[0-9]{1,3}$(?!\n)": st.integers(-999, 999).map(str),
 }
 
@@ -79,7 +80,7 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: PLR0912 (one lin
         case inspect.UnionType():
             return st.one_of([_of(kind) for kind in info.types])
         case inspect.ListType():
-            return st.lists(_of(info.item_type), min_size=info.min_length or 0, max_size=min(info.max_length or 3, 3))
+            return st.lists(_of(info.item_type), min_size=info.min_length or 0, max_size=min(info.max_length or 2, 2))
         case inspect.DictType():
             most = min(info.max_length or 3, 3)
             return st.dictionaries(_of(info.key_type), _of(info.value_type), max_size=most)

@@ -3,7 +3,7 @@
 ``parse`` is the only way in: whatever it returns has been checked field by field.
 """
 
-from halimede.api import dataset, inferencemodel, jointinference, model, neptune
+from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune
 from halimede.api.base import Kind, ObjectMeta, Resource, kind_of, kinds, parse
 from halimede.api.placement import matches, placements
 
@@ -18,6 +18,7 @@ __all__ = [
     "kinds",
     "matches",
     "model",
+    "multiedge",
     "neptune",
     "parse",
     "placements",

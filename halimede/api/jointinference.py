@@ -122,6 +122,19 @@ class Source(Spec, kw_only=True):
     path: Annotated[Path, Meta(description="A folder of images on the node: an absolute path.")] = ""
     url: Annotated[str, Meta(max_length=4096, description="A stream's URL, such as rtsp://...")] = ""
 
+    @property
+    def kinds(self) -> list[str]:
+        """The names of those that are given: exactly one may be."""
+        return [name for name in ("cameras", "path", "url") if getattr(self, name)]
+
+
+def check_source(at: str, source: Source | None) -> None:
+    """Check that a source, if there is one, is of one kind; ``at`` is where it stands. Raises InvalidFieldError."""
+    if source and len(source.kinds) != 1:
+        raise InvalidFieldError(at, source.kinds, ONE_SOURCE)
+    if source and source.path and not source.path.startswith("/"):
+        raise InvalidFieldError(f"{at}.path", source.path, PATH_FIX)
+
 
 class EdgeWorker(Spec, kw_only=True):
     """The small model, when to ask the cloud, where frames come from, and the pod that runs it.
@@ -175,11 +188,7 @@ def check(spec: JointInferenceServiceSpec) -> None:
             check_autoscaler(worker.hpa, f"spec.{role}.hpa")
     if spec.dataset:
         check_name("spec.dataset.name", spec.dataset.name)
-    source = spec.edge_worker.source
-    if source and sum(map(bool, (source.cameras, source.path, source.url))) != 1:
-        raise InvalidFieldError("spec.edgeWorker.source", source, ONE_SOURCE)
-    if source and source.path and not source.path.startswith("/"):
-        raise InvalidFieldError("spec.edgeWorker.source.path", source.path, PATH_FIX)
+    check_source("spec.edgeWorker.source", spec.edge_worker.source)
 
 
 @register(

@@ -4,32 +4,99 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
 from halimede.api.jointinference import CloudWorker, EdgeWorker, JointInferenceServiceSpec
+from halimede.api.multiedge import JOINT, RESERVED, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
+from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
-from halimede.messages.control import WorkerRole
 
 Role = Literal["edge", "cloud"]
+#: what a worker's process runs: `python -m services.worker PROGRAM`
+Program = Literal["edge", "cloud", "member", "joint"]
 HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One role of a service: its worker and the pod that asks for nodes."""
+    """One worker of a service and the pod that asks for nodes.
 
+    Attributes:
+        name: what it is called within the service; of joint inference its role.
+        role: what it does, and as whom it speaks on the broker.
+        worker: what the resource says of it.
+        pod: its pod.
+        at: where it stands in the resource.
+
+    """
+
+    name: str
     role: Role
-    worker: EdgeWorker | CloudWorker
+    worker: EdgeWorker | CloudWorker | MemberWorker | JointWorker
     pod: PodSpec
+    at: str
+
+    @property
+    def program(self) -> Program:
+        """What its process runs."""
+        match self.worker:
+            case MemberWorker():
+                return "member"
+            case JointWorker():
+                return "joint"
+            case _:
+                return self.role
+
+    @property
+    def part(self) -> str:
+        """What it is called in reports beside its role: its name, where several of the service have one role."""
+        return "" if self.name == self.role else self.name
+
+    @property
+    def model(self) -> str:
+        """The name of its Model; empty where it has none, or it is to be chosen."""
+        return self.worker.model.name if self.worker.model else ""
+
+    @property
+    def detector(self) -> str:
+        """The name of the second Model that finds objects; mostly empty."""
+        return self.worker.detector.name if isinstance(self.worker, MemberWorker) and self.worker.detector else ""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the node that its frames come from; mostly empty."""
+        source = self.worker.source if isinstance(self.worker, EdgeWorker | MemberWorker) else None
+        return source.path if source else ""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of all Models that it needs."""
+        return tuple(filter(None, (self.model, self.detector)))
 
 
-def placements(spec: JointInferenceServiceSpec) -> tuple[Placement, Placement]:
-    """Return the two roles of a joint inference service."""
-    edge = msgspec.convert(spec.edge_worker.template, PodTemplate)
-    cloud = msgspec.convert(spec.cloud_worker.template, PodTemplate)
-    return Placement("edge", spec.edge_worker, edge.spec), Placement("cloud", spec.cloud_worker, cloud.spec)
+Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec
+#: plurals of the kinds whose workers are placed, and answer samples
+SERVICES = (JOINT_INFERENCE, MULTI_EDGE)
+
+
+def placements(spec: Service) -> tuple[Placement, ...]:
+    """Return the workers of a service."""
+    if isinstance(spec, MultiEdgeInferenceServiceSpec):
+        return tuple(
+            Placement(name, "cloud" if name == JOINT else "edge", worker, _pod(worker.template), at)
+            for name, at, worker in members(spec)
+        )
+    return (
+        Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker"),
+        Placement("cloud", "cloud", spec.cloud_worker, _pod(spec.cloud_worker.template), "spec.cloudWorker"),
+    )
+
+
+def _pod(template: dict[str, Any]) -> PodSpec:
+    return msgspec.convert(template, PodTemplate).spec
 
 
 def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool = False) -> bool:
@@ -45,6 +112,11 @@ def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool
     return bool(pod.node_selector) and all(known.get(k) == v for k, v in pod.node_selector.items())
 
 
-def worker_name(service: str, role: WorkerRole, node: str) -> str:
-    """Return the name of a service's worker on a node: the same on every start."""
-    return f"{service}-{role}-{node}"
+def worker_name(service: str, name: str, node: str) -> str:
+    """Return the name of a service's worker on a node: the same on every start.
+
+    Names that users give to workers stand between dots, which they cannot hold: so no two services of a namespace, of
+    one kind or two, lead to one name on a node.
+    """
+    fixed = name in RESERVED and name != JOINT
+    return f"{service}-{name}-{node}" if fixed else f"{service}.{name}.{node}"

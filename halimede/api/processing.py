@@ -141,9 +141,10 @@ class Postprocess(Spec, kw_only=True):
         Rule("self.task == 'detection' || (!has(self.boxes) && !has(self.nms))", DETECTION_FIX, ".task"),
     )
 
-    task: Annotated[Literal["classification", "detection"], Meta(description="What the model finds.")] = (
-        "classification"
-    )
+    task: Annotated[
+        Literal["classification", "detection", "embedding"],
+        Meta(description="What the model finds: classes, boxes, or features (a vector of numbers)."),
+    ] = "classification"
     output: Annotated[Output, Meta(description="Name of the output that is read; empty: the one of floats.")] = ""
     activation: Annotated[
         Literal["none", "softmax", "sigmoid"], Meta(description="What makes scores of the output's values.")

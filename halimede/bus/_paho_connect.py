@@ -112,7 +112,7 @@ def _no_delay(_: Client, __: Any, sock: Any) -> None:
 async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> None:
     """Resolve, connect and shake hands off the loop: paho blocks there, until ``connect_timeout_s``."""
     properties = no_properties(PacketTypes.CONNECT)
-    properties.SessionExpiryInterval = 0
+    properties.SessionExpiryInterval = settings.session_s
     properties.ReceiveMaximum = settings.receive_maximum
     properties.MaximumPacketSize = settings.max_packet
     call = partial(
@@ -121,7 +121,7 @@ async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> N
         settings.port,
         # paho sends a ping after this time and gives up after the same again
         keepalive=max(1, settings.keepalive_s * 2 // 3),
-        clean_start=True,
+        clean_start=not settings.session_s,
         properties=properties,
     )
     # a thread of its own: a full default pool would hold reconnecting up

@@ -20,7 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from halimede.bus._paho_beside import ReadingClient
-from halimede.bus._paho_properties import grants, v5_properties
+from halimede.bus._paho_properties import grants, no_properties, v5_properties
 from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
 from halimede.bus.packets import SHARE
 from halimede.bus.port import SUCCESS, Packet
@@ -49,6 +49,7 @@ class PahoLink(Link):
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._window = settings.window
+        self._durable = settings.session_s > 0
         self._every = min(TICK, settings.keepalive_s * TICK_SHARE)
         self._deliver = deliver
         self._why: Ended | None = None
@@ -76,10 +77,14 @@ class PahoLink(Link):
         """Unsubscribe."""
         return self._sent(*self._client.unsubscribe(filter_))
 
-    async def close(self) -> None:
+    async def close(self, *, keep: bool = False) -> None:
         """Disconnect behind what is queued, with reason 0x04, so that the broker publishes the will."""
         if not self.ended.done():
-            self._client.disconnect(ReasonCode(PacketTypes.DISCONNECT, identifier=DISCONNECT_WITH_WILL))
+            properties = no_properties(PacketTypes.DISCONNECT)
+            if self._durable and not keep:
+                properties.SessionExpiryInterval = 0
+            reason = ReasonCode(PacketTypes.DISCONNECT, identifier=DISCONNECT_WITH_WILL)
+            self._client.disconnect(reason, properties)
             await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def abort(self, reason: str) -> None:
@@ -171,12 +176,13 @@ class PahoLink(Link):
     def _on_nothing_to_write(self, *_: Any) -> None:
         self._loop.remove_writer(self._fd)
 
-    def _on_connect(self, _: Client, __: Any, ___: ConnectFlags, reason: ReasonCode, properties: Any) -> None:
+    def _on_connect(self, _: Client, __: Any, flags: ConnectFlags, reason: ReasonCode, properties: Any) -> None:
         if reason.is_failure:
             self._why = Ended(f"the broker refused the connection: {reason}", barred=reason.value in BARRED)
             return
         self.max_packet = getattr(properties, "MaximumPacketSize", NO_LIMIT)
         self.grants = grants(properties)
+        self.resumed = flags.session_present
         # the birth takes a place of the broker's too, and waits for none of ours
         theirs = getattr(properties, "ReceiveMaximum", NO_RECEIVE_MAXIMUM) - 1
         self.slots = asyncio.Semaphore(max(1, min(self._window, theirs)))
@@ -209,8 +215,11 @@ class PahoLink(Link):
             properties=beside.properties,
             duplicate=message.dup,
         )
-        self._deliver(packet, partial(self._acknowledge, message.mid) if message.qos else None)
+        acknowledge = partial(self._acknowledge, message.mid) if message.qos else None
+        self._deliver(packet, acknowledge, message.mid)
 
-    def _acknowledge(self, mid: int) -> None:
-        if not self.ended.done():
-            self._client.ack(mid, 1)
+    def _acknowledge(self, mid: int) -> bool:
+        if self.ended.done():
+            return False
+        self._client.ack(mid, 1)
+        return True

@@ -10,14 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from halimede.bus.held import Acknowledge
 from halimede.bus.port import Grants, Packet
-from halimede.bus.subscriptions import Acknowledge
 from halimede.errors import DisconnectedError
 
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT = 2.0
 
-Deliver = Callable[[Packet, Acknowledge | None], None]
+#: gets a message, what acknowledges it (None at QoS 0), and its packet identifier
+Deliver = Callable[[Packet, Acknowledge | None, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Link(ABC):
     def __init__(self, max_packet: int, window: int) -> None:
         self.max_packet = max_packet
         self.grants = Grants()
+        #: whether the broker had kept the session of an earlier connection
+        self.resumed = False
         #: places for publishes that the broker has not answered yet
         self.slots = asyncio.Semaphore(window)
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -57,8 +60,11 @@ class Link(ABC):
         """Unsubscribe; the future brings the reason code, or DisconnectedError."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """Send what waits, then disconnect so that the broker publishes the will."""
+    async def close(self, *, keep: bool = False) -> None:
+        """Send what waits, then disconnect so that the broker publishes the will.
+
+        ``keep``: the session stays for the time that it has; otherwise it ends.
+        """
 
     @abstractmethod
     def abort(self, reason: str) -> None:

@@ -16,11 +16,12 @@ from typing import Any, Self
 
 import structlog
 
+from halimede.bus.incoming import Incoming
 from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
 from halimede.bus.packets import Prefix, packet_size
 from halimede.bus.port import FAILURE, PUBLISH_TIMEOUT, REASONS, Announce, Announcement, Bus, Packet, Receive
 from halimede.bus.rivalry import Rivalry
-from halimede.bus.subscriptions import Acknowledge, Subscription
+from halimede.bus.subscriptions import Subscription
 from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
 from halimede.names import check_name
 from halimede.topic import Filter
@@ -42,20 +43,30 @@ class LinkedBus(Bus):
     """A bus over links that come and go."""
 
     def __init__(
-        self, client_id: str, announce: Announce | None, *, where: str, chance: random.Random, prefix: str = ""
+        self,
+        client_id: str,
+        announce: Announce | None,
+        *,
+        where: str,
+        chance: random.Random,
+        prefix: str = "",
+        durable: bool = False,
     ) -> None:
-        """Prepare a bus. The client id becomes part of a topic (dead letters), so it has to be a name."""
+        """Prepare a bus. The client id becomes part of a topic (dead letters), so it has to be a name.
+
+        ``durable``: the session outlives its connections.
+        """
         super().__init__(check_name("client id", client_id), announce)
         self._where = where
         self._chance = chance
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
-        self._rivalry = Rivalry()
+        self._rivalry = Rivalry(share=durable)
+        self._incoming = Incoming(self.stats, self._prefix, durable=durable)
         self._link: Link | None = None
         self._ready = asyncio.Event()
         self._cause = "no answer yet"
         self._told: set[str] = set()
         self._max_packet = 0
-        self._subscriptions: dict[str, Subscription] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
 
@@ -82,7 +93,8 @@ class LinkedBus(Bus):
             if self._running:
                 await asyncio.wait(self._running, timeout=CLOSE_TIMEOUT)
             if link:
-                await link.close()
+                # a session in which something is left is for whoever goes on with it
+                await link.close(keep=self._incoming.unfinished)
         finally:
             if link:
                 link.abort("closed")
@@ -136,16 +148,19 @@ class LinkedBus(Bus):
         except TimeoutError as error:
             raise DisconnectedError(f"{packet.topic}: no acknowledgement within {timeout_s:g} s") from error
 
-    async def listen(self, filter_: str, qos: int, receive: Receive, queue: int) -> None:
+    async def listen(
+        self, filter_: str, qos: int, receive: Receive, queue: int, *, later: bool = False, inherit: bool = False
+    ) -> None:
         """Subscribe, now and on every reconnect. Raises RefusedError when the broker does not grant it."""
         if self._tasks is None:
             raise RuntimeError("subscribe inside the bus's `async with` block")
-        if filter_ in self._subscriptions:
+        if self._incoming.get(filter_):
             raise ValueError(f"{filter_} is already subscribed")
-        subscription = self._subscriptions[filter_] = Subscription(filter_, qos, receive, queue, self.stats)
+        subscription = Subscription(filter_, qos, receive, queue, self.stats, later=later, asked=not inherit)
+        self._incoming.add(subscription)
         self._start(subscription.pump(), filter_)
         link = self._link
-        if link is None:
+        if link is None or inherit:
             return
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
@@ -156,12 +171,12 @@ class LinkedBus(Bus):
             link.abort("no answer to a subscription")
             return
         if reason >= FAILURE:
-            self._subscriptions.pop(filter_).close()
+            self._incoming.remove(filter_)
             raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
 
     async def recall(self, filter_: Filter[Any]) -> None:
         """Have the broker send again what it retains of a subscription."""
-        link, subscription = self._link, self._subscriptions.get(filter_.text)
+        link, subscription = self._link, self._incoming.get(filter_.text)
         if link is None or subscription is None:
             return
         try:
@@ -182,18 +197,37 @@ class LinkedBus(Bus):
             self._link.abort("birth and will have changed")
 
     async def unlisten(self, filter_: str) -> None:
-        """End a subscription. What is still queued is dropped; the handler at work finishes."""
-        subscription = self._subscriptions.pop(filter_, None)
-        if subscription is None:
-            return
-        subscription.close()
-        if self._link is None:
-            return
+        """End a subscription: see ``Bus.unlisten``."""
+        subscription = self._incoming.get(filter_)
+        if subscription and self._incoming.durable:
+            await self._exhaust(subscription)
+            self._incoming.remove(filter_)
+        elif self._incoming.remove(filter_) and self._link:
+            await self._unsubscribe(self._link, filter_)
+
+    async def _exhaust(self, subscription: Subscription) -> None:
+        """Ask the broker for no more, and wait until all that it had for us is acknowledged.
+
+        Its answer comes behind all that our acknowledgements had left room for: when nothing is in hand then, it had
+        nothing more.
+        """
+        subscription.asked = False
+        held = self._incoming.held
+        while True:
+            await self._ready.wait()
+            if self._link and await self._unsubscribe(self._link, subscription.filter) and not held.busy:
+                return
+            await held.idle()
+            await asyncio.sleep(0)
+
+    async def _unsubscribe(self, link: Link, filter_: str) -> bool:
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
-                await asyncio.shield(self._link.unsubscribe(self._prefix.filter(filter_)))
+                await asyncio.shield(link.unsubscribe(self._prefix.filter(filter_)))
         except (DisconnectedError, TimeoutError) as error:
             log.debug("unsubscribe unanswered", filter=filter_, error=str(error))
+            return False
+        return True
 
     def _publish(self, link: Link, packet: Packet) -> asyncio.Future[int]:
         """Publish in a slot that the caller has taken; it is free again once the broker answered."""
@@ -225,7 +259,7 @@ class LinkedBus(Bus):
             will = self._prefix.added(announcement.will) if announcement.will else None
             pause = 0.0
             try:
-                link = await self._open(will, self._dispatch)
+                link = await self._open(will, self._incoming.dispatch)
             except (BusError, OSError, TimeoutError) as error:
                 self._went_down(str(error) or type(error).__name__)
                 self._rivalry.refused()
@@ -236,6 +270,9 @@ class LinkedBus(Bus):
                 lasted = loop.time() - began
                 failures = 0 if lasted >= STABLE_AFTER else failures
                 pause = self._rivalry.ended(lasted, told=ended.taken_over, ours=ended.ours, chance=self._chance)
+            if self.once:
+                self.over.set()
+                return
             failures = min(failures + 1, 16)
             if pause:
                 log.warning(RIVAL, client=self.client_id, broker=self._where, pause_s=round(pause))
@@ -245,15 +282,14 @@ class LinkedBus(Bus):
         """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
         # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
         # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
-        answers = {
-            name: link.subscribe(self._prefix.filter(name), each.qos) for name, each in self._subscriptions.items()
-        }
+        answers = {name: link.subscribe(self._prefix.filter(name), qos) for name, qos in self._incoming.asked().items()}
         if announcement.birth:
             answers[announcement.birth.topic] = link.publish(self._prefix.added(announcement.birth))
-        self._link, self._max_packet, self.grants = link, link.max_packet, link.grants
+        self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
         hooks: asyncio.Task[None] | None = None
         try:
             if await self._established(answers, link):
+                self._incoming.held.resumed()
                 self._ready.set()
                 self._told.clear()
                 log.info("bus connected", broker=self._where, client=self.client_id)
@@ -265,8 +301,7 @@ class LinkedBus(Bus):
             if link.ended.done():
                 self._link = None
                 self._ready.clear()
-                for subscription in self._subscriptions.values():
-                    subscription.disown()
+                self._incoming.disconnected()
 
     async def _established(self, answers: dict[str, asyncio.Future[int]], link: Link) -> bool:
         try:
@@ -292,18 +327,6 @@ class LinkedBus(Bus):
     async def _accuse(self) -> None:
         about = Packet(f"client/{self.client_id}", b"")
         await self.dead_letter(about, f"{RIVAL}: stop one of the two, or give it another name")
-
-    def _dispatch(self, packet: Packet, acknowledge: Acknowledge | None) -> None:
-        packet = self._prefix.removed(packet)
-        levels = packet.topic.split("/")
-        for subscription in self._subscriptions.values():
-            if subscription.takes(levels):
-                subscription.offer(packet, acknowledge)
-                return
-        # sent before the broker saw our unsubscribe
-        self.stats.dropped += 1
-        if acknowledge:
-            acknowledge()
 
     def _went_down(self, reason: str) -> None:
         self._cause = reason

@@ -7,17 +7,16 @@ copied: a simulation of a thousand nodes fits into one process.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import math
 import random
-from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from halimede.bus.faults import Faults, Wire
 from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
 from halimede.bus.linked import LinkedBus
-from halimede.bus.packets import matches, split_shared
+from halimede.bus.memory_session import Entry, Session, Stored, store
+from halimede.bus.packets import matches
 from halimede.bus.port import NO_SUBSCRIBER, SUCCESS, Announce, Packet
 from halimede.errors import DisconnectedError
 
@@ -29,30 +28,11 @@ WINDOW = 1000
 LOST = "the message or its acknowledgement was lost"
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A message that the broker keeps, with the loop time at which it expires."""
-
-    packet: Packet
-    expires: float
-
-    def left(self, now: float) -> Packet | None:
-        """Return the packet with the lifetime that it has left, None once that is over."""
-        if now >= self.expires:
-            return None
-        return replace(self.packet, expiry_s=math.ceil(self.expires - now)) if self.packet.expiry_s else self.packet
-
-
-def _store(packet: Packet) -> _Stored:
-    now = asyncio.get_running_loop().time()
-    return _Stored(packet, now + packet.expiry_s if packet.expiry_s else math.inf)
-
-
 class MemoryBroker:
     """Topics, retained messages, shared subscriptions, wills. ``seed`` makes faults and back-off repeatable.
 
     Attributes:
-        overflowed: messages dropped because a client's queue was full; their publishers saw success.
+        sessions: of clients by their ids, of those that have left as well until they expire.
 
     """
 
@@ -63,16 +43,26 @@ class MemoryBroker:
         self.chance = random.Random(seed)  # noqa: S311 - faults, not secrets
         self.max_packet = max_packet
         self.max_queued = max_queued
-        self.overflowed = 0
         self.running = True
         self.links: dict[str, MemoryLink] = {}
-        self._retained: dict[str, _Stored] = {}
+        self.sessions: dict[str, Session] = {}
+        #: those of clients that are gone
+        self._waiting: dict[str, Session] = {}
+        self._overflowed = 0
+        self._retained: dict[str, Stored] = {}
         self._turns: dict[tuple[str, str], int] = {}
+
+    @property
+    def overflowed(self) -> int:
+        """Messages dropped because a client's queue was full; their publishers saw success."""
+        return self._overflowed + sum(session.overflowed for session in self.sessions.values())
 
     def stop(self) -> None:
         """Die as from ``kill -9``: all clients are disconnected, retained messages and sessions are lost."""
         self.running = False
         links, self.links = list(self.links.values()), {}
+        self.sessions.clear()
+        self._waiting.clear()
         self._retained.clear()
         self._turns.clear()
         for link in links:
@@ -93,45 +83,79 @@ class MemoryBroker:
         packet = stored.left(asyncio.get_running_loop().time()) if stored else None
         return packet.payload if packet else None
 
-    def join(self, link: MemoryLink) -> None:
-        """Take a client in, in place of another one of that id."""
+    def join(self, link: MemoryLink, keep_s: int) -> None:
+        """Take a client in, in place of another one of that id; of a session that is kept it is the next owner."""
         previous = self.links.get(link.client_id)
         if previous:
             self.leave(previous, Ended("session taken over", taken_over=True))
+        self._expire()
+        if not keep_s:
+            self._end(link.client_id)
+        link.resumed = link.client_id in self.sessions
+        link.session = self.sessions.setdefault(link.client_id, Session(self.max_queued))
+        self._waiting.pop(link.client_id, None)
         self.links[link.client_id] = link
+        link.begin(keep_s)
 
-    def leave(self, link: MemoryLink, ended: Ended) -> None:
-        """Forget a client and publish its will."""
+    def leave(self, link: MemoryLink, ended: Ended, *, keep: bool = True) -> None:
+        """Forget a client, but for a session that is to be kept, and publish its will."""
         if self.links.get(link.client_id) is link:
             del self.links[link.client_id]
             link.end(ended)
+            link.session.disconnect()
+            self._waiting[link.client_id] = link.session
+            if not keep or not link.session.keep_s:
+                self._end(link.client_id)
             if link.will:
                 self.route(link.will)
+
+    def _end(self, client_id: str) -> None:
+        session = self.sessions.pop(client_id, None)
+        self._waiting.pop(client_id, None)
+        self._overflowed += session.overflowed if session else 0
+
+    def _expire(self) -> None:
+        if self._waiting:
+            now = asyncio.get_running_loop().time()
+            for client_id in [name for name, session in self._waiting.items() if now >= session.expires]:
+                self._end(client_id)
 
     def route(self, packet: Packet) -> int:
         """Hand a message to everyone who subscribed; return the reason code for its publisher."""
         if packet.retain and packet.payload:
-            self._retained[packet.topic] = _store(packet)
+            self._retained[packet.topic] = store(packet)
         elif packet.retain:
             self._retained.pop(packet.topic, None)
-        levels = packet.topic.split("/")
+        self._expire()
         heard = False
-        groups: dict[tuple[str, str], list[tuple[MemoryLink, int]]] = {}
-        for link in self.links.values():
-            for filter_, entry in link.filters.items():
-                if matches(entry.levels, levels):
-                    heard = True
-                    if entry.group:
-                        groups.setdefault((entry.group, filter_), []).append((link, entry.qos))
-                    else:
-                        link.push(packet, entry.qos)
+        groups: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        for client_id, filter_, entry in self._matching(packet.topic.split("/")):
+            heard = True
+            if entry.group:
+                groups.setdefault((entry.group, filter_), []).append((client_id, entry.qos))
+            else:
+                self._push(client_id, packet, entry.qos)
         for key, members in groups.items():
             turn = self._turns[key] = self._turns.get(key, -1) + 1
-            link, qos = members[turn % len(members)]
-            link.push(packet, qos)
+            client_id, qos = members[turn % len(members)]
+            self._push(client_id, packet, qos)
         return SUCCESS if heard or packet.qos == 0 else NO_SUBSCRIBER
 
-    def replay(self, link: MemoryLink, entry: _Entry) -> None:
+    def _matching(self, levels: list[str]) -> Iterator[tuple[str, str, Entry]]:
+        for client_id, session in self.sessions.items():
+            for filter_, entry in session.filters.items():
+                if matches(entry.levels, levels):
+                    yield client_id, filter_, entry
+
+    def _push(self, client_id: str, packet: Packet, qos: int) -> None:
+        """Send a message to a client, or keep it for whoever goes on with its session."""
+        link = self.links.get(client_id)
+        if link:
+            link.push(packet, qos)
+        elif min(packet.qos, qos):
+            self.sessions[client_id].push(replace(packet, qos=1, retain=False))
+
+    def replay(self, link: MemoryLink, entry: Entry) -> None:
         """Send retained messages to a new subscription, unless it is a shared one."""
         if entry.group:
             return
@@ -142,17 +166,10 @@ class MemoryBroker:
                 link.push(packet, entry.qos, retained=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One subscription of one client."""
-
-    group: str
-    levels: list[str]
-    qos: int
-
-
 class MemoryLink(Link):
-    """One client at the broker: its subscriptions, what it has not acknowledged, and what waits for it."""
+    """One client's connection to the broker, through whatever faults are on. ``join`` gives it its session."""
+
+    session: Session
 
     def __init__(
         self, broker: MemoryBroker, client_id: str, will: Packet | None, deliver: Deliver, receive_maximum: int
@@ -160,19 +177,20 @@ class MemoryLink(Link):
         super().__init__(broker.max_packet, WINDOW)
         self.client_id = client_id
         self.will = will
-        self.filters: dict[str, _Entry] = {}
         self._broker = broker
         self._deliver = deliver
         self._receive_maximum = receive_maximum
         self._up = Wire(broker.faults, broker.chance, self)
         self._down = Wire(broker.faults, broker.chance, self)
-        self._keys = itertools.count()
-        self._unacknowledged: set[int] = set()
-        self._queue: deque[_Stored] = deque()
+        self._asked = 0
+
+    def begin(self, keep_s: int) -> None:
+        """Go on with the session."""
+        self.session.connect(self._transmit, self._receive_maximum, keep_s)
 
     def publish(self, packet: Packet) -> asyncio.Future[int]:
         """Send a packet to the broker, through whatever faults are on."""
-        key = next(self._keys)
+        key = self._next_key()
         answer = self._expect(key)
         if not self._lost():
             self._up.carry(partial(self._published, key, packet, answered=True))
@@ -186,19 +204,19 @@ class MemoryLink(Link):
 
     def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
         """Subscribe at the broker, which sends retained messages at once."""
-        key = next(self._keys)
+        key = self._next_key()
         self._up.carry(partial(self._subscribed, key, filter_, qos))
         return self._expect(key)
 
     def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
         """Unsubscribe at the broker."""
-        key = next(self._keys)
+        key = self._next_key()
         self._up.carry(partial(self._unsubscribed, key, filter_))
         return self._expect(key)
 
-    async def close(self) -> None:
+    async def close(self, *, keep: bool = False) -> None:
         """Disconnect behind what is under way."""
-        self._up.carry(partial(self._broker.leave, self, Ended("closed")))
+        self._up.carry(partial(self._broker.leave, self, Ended("closed"), keep=keep))
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def abort(self, reason: str) -> None:
@@ -210,13 +228,9 @@ class MemoryLink(Link):
         packet = replace(packet, qos=min(packet.qos, qos), retain=retained)
         if packet.qos == 0:
             if not self._lost():
-                self._down.carry(partial(self._deliver, packet, None))
-        elif len(self._unacknowledged) < self._receive_maximum:
-            self._transmit(next(self._keys), packet)
-        elif len(self._queue) < self._broker.max_queued:
-            self._queue.append(_store(packet))
+                self._down.carry(partial(self._deliver, packet, None, 0))
         else:
-            self._broker.overflowed += 1
+            self.session.push(packet)
 
     def _lost(self) -> bool:
         faults = self._broker.faults
@@ -229,37 +243,36 @@ class MemoryLink(Link):
         else:
             self._unanswered(key, LOST)
 
+    def _next_key(self) -> int:
+        self._asked += 1
+        return self._asked
+
     def _subscribed(self, key: int, filter_: str, qos: int) -> None:
-        group, plain = split_shared(filter_)
-        entry = self.filters[filter_] = _Entry(group, plain.split("/"), qos)
+        entry = self.session.filters[filter_] = Entry.of(filter_, qos)
         self._down.carry(partial(self._answer, key, qos))
         self._broker.replay(self, entry)
 
     def _unsubscribed(self, key: int, filter_: str) -> None:
-        self.filters.pop(filter_, None)
+        self.session.filters.pop(filter_, None)
         self._down.carry(partial(self._answer, key, SUCCESS))
 
     def _transmit(self, number: int, packet: Packet) -> None:
         """Deliver a QoS 1 message; it takes a place of the receive maximum until it is acknowledged."""
-        self._unacknowledged.add(number)
-        if self.ended.done():
+        if self.ended.done() or number not in self.session.unacknowledged:
             return
         if self._lost():
             again = partial(self._transmit, number, replace(packet, duplicate=True))
             asyncio.get_running_loop().call_later(self._broker.faults.redelivery_s, again)
             return
-        acknowledge = partial(self._up.carry, partial(self._acknowledged, number))
-        self._down.carry(partial(self._deliver, packet, acknowledge))
+        acknowledge = partial(self._acknowledge, number)
+        self._down.carry(partial(self._deliver, packet, acknowledge, number))
         faults = self._broker.faults
         if faults.happens(faults.duplicate, self._broker.chance):
-            self._down.carry(partial(self._deliver, replace(packet, duplicate=True), acknowledge))
+            self._down.carry(partial(self._deliver, replace(packet, duplicate=True), acknowledge, number))
 
-    def _acknowledged(self, number: int) -> None:
-        self._unacknowledged.discard(number)
-        while self._queue and len(self._unacknowledged) < self._receive_maximum:
-            packet = self._queue.popleft().left(asyncio.get_running_loop().time())
-            if packet:
-                self._transmit(next(self._keys), packet)
+    def _acknowledge(self, number: int) -> bool:
+        self._up.carry(partial(self.session.acknowledged, number))
+        return not self.ended.done()
 
 
 class MemoryBus(LinkedBus):
@@ -272,11 +285,15 @@ class MemoryBus(LinkedBus):
         announce: Announce | None = None,
         *,
         receive_maximum: int = RECEIVE_MAXIMUM,
+        session_s: int = 0,
         prefix: str = "",
     ) -> None:
-        super().__init__(client_id, announce, where="memory", chance=broker.chance, prefix=prefix)
+        super().__init__(
+            client_id, announce, where="memory", chance=broker.chance, prefix=prefix, durable=session_s > 0
+        )
         self._broker = broker
         self._receive_maximum = receive_maximum
+        self._session_s = session_s
         self._cut_off = False
 
     def cut(self) -> None:
@@ -296,5 +313,5 @@ class MemoryBus(LinkedBus):
         if not self._broker.running:
             raise DisconnectedError("the broker is not running")
         link = MemoryLink(self._broker, self.client_id, will, deliver, self._receive_maximum)
-        self._broker.join(link)
+        self._broker.join(link, self._session_s)
         return link

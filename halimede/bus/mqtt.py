@@ -16,15 +16,21 @@ __all__ = ["MqttBus", "MqttSettings"]
 class MqttBus(LinkedBus):
     """A client of an MQTT v5 broker, on paho-mqtt.
 
-    Sessions are clean (expiry 0): what was not acknowledged when a connection broke is not sent again by the broker.
-    Messages that had arrived are still handled. Whoever asks owns deadline and retry.
+    Sessions are clean (expiry 0) unless the settings name a ``session_s``: what was not acknowledged when a connection
+    broke is not sent again by the broker. Messages that had arrived are still handled. Whoever asks owns deadline and
+    retry.
     """
 
     def __init__(self, client_id: str, settings: MqttSettings | str, announce: Announce | None = None) -> None:
         """Prepare a client; ``settings`` may be an address, as ``MqttSettings.from_url`` reads it."""
         settings = MqttSettings.from_url(settings) if isinstance(settings, str) else settings
         super().__init__(
-            client_id, announce, where=settings.where, chance=random.SystemRandom(), prefix=settings.prefix
+            client_id,
+            announce,
+            where=settings.where,
+            chance=random.SystemRandom(),
+            prefix=settings.prefix,
+            durable=settings.session_s > 0,
         )
         self._settings = settings
 

@@ -34,9 +34,16 @@ HEAD_BYTES = 32
 MAX_PROPERTIES, MAX_PROPERTY = 64, 8 * 1024
 
 
+def _nothing() -> None:
+    """Acknowledge what needs no acknowledgement."""
+
+
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One message as an adapter moves it. ``duplicate`` is only ever set on receipt."""
+    """One message as an adapter moves it. ``duplicate`` is only ever set on receipt.
+
+    ``done`` tells the broker that it was handled, where that is the receiver's to say (``later``).
+    """
 
     topic: str
     payload: bytes
@@ -47,6 +54,7 @@ class Packet:
     expiry_s: int | None = None
     properties: tuple[tuple[str, str], ...] = ()
     duplicate: bool = False
+    done: Callable[[], None] = field(default=_nothing, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,10 @@ class Delivery(Generic[M]):
         """User properties; of a repeated name the last one."""
         return dict(self.packet.properties)
 
+    def done(self) -> None:
+        """Acknowledge a message of a subscription with ``later``; once is enough, and more do no harm."""
+        self.packet.done()
+
 
 Handler = Callable[[Delivery[M]], Awaitable[None]]
 #: gets the names in the topic of a retained message that was cleared
@@ -122,6 +134,11 @@ class Bus(ABC):
         self.announce = announce or Announcement
         #: asked before each connection is made: it would take away that of another client of the same id
         self.may_connect: Callable[[], bool] = lambda: True
+        #: make one connection and no other; ``over`` is set when it has ended, or could not be made
+        self.once = False
+        self.over = asyncio.Event()
+        #: whether the broker had kept the session of an earlier connection, when the last one was made
+        self.resumed = False
         self.stats = BusStats()
         #: of the last connection that was accepted
         self.grants = Grants()
@@ -164,14 +181,23 @@ class Bus(ABC):
         """
 
     @abstractmethod
-    async def listen(self, filter_: str, qos: int, receive: Receive, queue: int) -> None:
-        """Subscribe, now and on every reconnect. At most ``queue`` messages wait for ``receive``."""
+    async def listen(
+        self, filter_: str, qos: int, receive: Receive, queue: int, *, later: bool = False, inherit: bool = False
+    ) -> None:
+        """Subscribe, now and on every reconnect. At most ``queue`` messages wait for ``receive``.
+
+        ``later``: a message is acknowledged by its ``done``, not when ``receive`` returns. ``inherit``: the broker is
+        not asked; what comes of a session that another client has begun is handled.
+        """
 
     @abstractmethod
     async def unlisten(self, filter_: str) -> None:
         """End a subscription; the handler at work finishes. What is still queued is dropped and counted.
 
         Of a shared filter it is not acknowledged, so that a broker that can hand it to another member does.
+
+        Of a session that outlives connections nothing is dropped: this returns once all that the broker had for the
+        client is acknowledged, for which it may have to wait long; cancelled, it leaves the rest in the session.
         """
 
     @abstractmethod
@@ -236,11 +262,18 @@ class Bus(ABC):
         cleared: Cleared | None = None,
         wanted: Wanted | None = None,
         queue: int = 1000,
+        later: bool = False,
+        inherit: bool = False,
     ) -> None:
         """Hand every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
 
         ``cleared`` is called for a retained message that was removed, ``wanted`` before a body is read: what it does
-        not want is acknowledged and forgotten. Filters of one bus must not overlap.
+        not want is acknowledged and forgotten. Filters of one bus must not overlap; where they do, the one that was
+        subscribed first takes the message.
+
+        ``later``: a message that the handler took without an error is acknowledged when its delivery's ``done`` is
+        called, however long after. The connection's receive maximum bounds how many there can be. ``inherit``: see
+        ``listen``.
         """
         topic = filter_.topic
 
@@ -253,11 +286,10 @@ class Bus(ABC):
                 if topic.retain and not packet.payload:
                     if cleared:
                         await cleared(names)
-                    return
-                if wanted and not await wanted(names):
-                    return
-                body = codec.decode(topic, packet.payload)
-                await handler(Delivery(Address(topic, packet.topic), names, body, packet))
+                elif not wanted or await wanted(names):
+                    body = codec.decode(topic, packet.payload)
+                    await handler(Delivery(Address(topic, packet.topic), names, body, packet))
+                    return  # where the handler acknowledges later, it will
             except (DecodeError, InvalidFieldError) as error:
                 self.stats.rejected += 1
                 await self.dead_letter(packet, str(error))
@@ -265,8 +297,9 @@ class Bus(ABC):
                 self.stats.failed_handlers += 1
                 log.exception("handler failed", topic=packet.topic)
                 await self.dead_letter(packet, f"the receiver failed: {type(error).__name__}")
+            packet.done()
 
-        await self.listen(filter_.text, topic.qos, receive, queue)
+        await self.listen(filter_.text, topic.qos, receive, queue, later=later, inherit=inherit)
 
     async def unsubscribe(self, filter_: Filter[Any]) -> None:
         """End a subscription."""

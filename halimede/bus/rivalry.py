@@ -7,6 +7,9 @@ enough that the other settles. Neither needs to know of the other for that, only
 MQTT 5 has a reason code for it (0x8E), and with that it is sure. Mosquitto 2.0.11 closes the older connection without
 a word: several in a row that were accepted and ended soon, with the broker there all the time, mean the same. Or
 somebody has read it in messages (``proven``).
+
+A session that outlives its connection is there to be taken over, and back: among those that ``share`` one so, nobody
+is a rival.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ class Rivalry:
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, share: bool = False) -> None:
         self.suspected = False
+        self._share = share
         self._settled = False
         self._giving_way = False
         self._brief = 0
@@ -55,6 +59,8 @@ class Rivalry:
 
         ``told``: the broker said that another client took the session over. ``ours``: we ended it ourselves.
         """
+        if self._share:
+            return 0.0
         if lasted >= SETTLED:
             self._settled, self._yielded = True, 0
         self._brief = self._brief + 1 if told or (lasted < BRIEF and not ours) else 0

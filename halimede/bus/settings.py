@@ -30,6 +30,8 @@ class MqttSettings:
             busy holds its publishers back with it.
         window: publishes under way at a time, others wait; the broker's own limit counts where it is lower.
         max_packet: bytes that we take in one packet; the broker drops larger ones.
+        session_s: seconds that the broker keeps subscriptions and unacknowledged messages after the connection is gone;
+            then whoever connects under our client id next goes on with them. 0: they end with the connection.
         connect_timeout_s: for the connection, and again for the broker's answer.
 
     """
@@ -45,6 +47,7 @@ class MqttSettings:
     receive_maximum: int = 256
     window: int = 256
     max_packet: int = 16 * 1024 * 1024 + 64 * 1024
+    session_s: int = 0
     connect_timeout_s: float = 5.0
 
     @property

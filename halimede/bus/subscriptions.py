@@ -10,35 +10,49 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
+from halimede.bus.held import Ticket
 from halimede.bus.packets import matches, split_shared
 from halimede.bus.port import BusStats, Packet, Receive
 
 log = structlog.get_logger()
-
-#: tells the broker that a QoS 1 message was handled; without effect once its connection is gone
-Acknowledge = Callable[[], None]
 
 
 class Subscription:
     """Queue and pump of one filter. QoS 0 is dropped when it is full, oldest first; QoS 1 never is.
 
     QoS 1 needs no bound here: the connection's receive maximum is one, since the broker sends no more than that
-    before it gets acknowledgements.
+    before it gets acknowledgements. (Mosquitto 2.0.11 keeps to it only until the first one, or where it is 1; then what
+    it queues for a client, ``max_queued_messages``, is the bound.)
+
+    ``later``: the receiver acknowledges each message by itself, with the packet's ``done``. ``asked``: the broker is to
+    be asked for it; otherwise it is handled as it comes, because an earlier client of the session has asked.
     """
 
-    def __init__(self, filter_: str, qos: int, receive: Receive, limit: int, stats: BusStats) -> None:
+    def __init__(
+        self,
+        filter_: str,
+        qos: int,
+        receive: Receive,
+        limit: int,
+        stats: BusStats,
+        *,
+        later: bool = False,
+        asked: bool = True,
+    ) -> None:
         self.filter = filter_
         self.qos = qos
+        self.asked = asked
+        self._later = later
         self._group, plain = split_shared(filter_)
         self._levels = plain.split("/")
         self._receive = receive
         self._limit = limit
         self._stats = stats
-        self._waiting: deque[tuple[Packet, Acknowledge | None]] = deque()
+        self._waiting: deque[tuple[Packet, Ticket | None]] = deque()
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -46,7 +60,7 @@ class Subscription:
         """Whether a topic, given as its levels, belongs to this subscription."""
         return matches(self._levels, topic)
 
-    def offer(self, packet: Packet, acknowledge: Acknowledge | None) -> None:
+    def offer(self, packet: Packet, acknowledge: Ticket | None) -> None:
         """Queue a message that has arrived."""
         if len(self._waiting) >= self._limit and not self._make_room() and acknowledge is None:
             self._stats.dropped += 1
@@ -80,12 +94,16 @@ class Subscription:
                 await self._changed.wait()
                 continue
             packet, acknowledge = self._waiting.popleft()
+            later = self._later
+            if later and acknowledge:
+                packet = replace(packet, done=acknowledge)
             try:
                 await self._receive(packet)
             except Exception:
                 self._stats.failed_handlers += 1
                 log.exception("receiver failed", topic=packet.topic)
-            if acknowledge:
+                later = False
+            if acknowledge and not later:
                 acknowledge()
 
     def _make_room(self) -> bool:

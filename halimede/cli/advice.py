@@ -30,6 +30,7 @@ REMEDIES = {
 OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
 #: only services have workers
 LOGS = ", `halimede logs {name} -n {ns}`"
+WITH_LOGS = frozenset({"ji", "mei"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,6 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
 
 def _on_resource(kind: str, body: Mapping[str, Any]) -> Task:
     namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
-    otherwise = OTHERWISE + LOGS if kind == "ji" else OTHERWISE
+    otherwise = OTHERWISE + LOGS if kind in WITH_LOGS else OTHERWISE
     remedy = REMEDIES.get(reason(body), otherwise).format(kind=kind, name=name, ns=namespace)
     return Task(f"{kind}/{name}", f"{tables.phase(body)}: {tables.condition(body)}", remedy)

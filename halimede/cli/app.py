@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from halimede.cli import INTERRUPTED, blobs, certs, complete, files, operate, serving, streams, tapes, tracing
+from halimede.cli import INTERRUPTED, blobs, certs, complete, files, operate, seeing, serving, streams, tapes, tracing
 from halimede.cli import options as o
 from halimede.cli.run import run
 
@@ -252,4 +252,5 @@ tapes.add_to(app)
 files.add_to(app)
 tracing.add_to(app)
 serving.add_to(app)
+seeing.add_to(app)
 COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)

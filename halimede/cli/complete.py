@@ -17,7 +17,10 @@ import typer
 if TYPE_CHECKING:
     from halimede.cli.client import Client
 
-KINDS = ("jointinferenceservices", "ji", "jis", "models", "model", "datasets", "dataset")
+KINDS = (
+    *("jointinferenceservices", "ji", "jis", "multiedgeinferenceservices", "mei"),
+    *("models", "model", "datasets", "dataset"),
+)
 #: besides kinds, for `get`
 LISTS = ("nodes", "events")
 NODE_WORDS = frozenset({"nodes", "node", "no"})
@@ -59,9 +62,9 @@ def services(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer services of the namespace."""
 
     async def ask(client: Client) -> list[str]:
-        from halimede.api.jointinference import PLURAL
+        from halimede.cli.services import every
 
-        return await _names(client, PLURAL, _namespace(ctx))
+        return [str(body["metadata"]["name"]) for body in await every(client, _namespace(ctx))]
 
     return _fitting(_asked(ctx, ask), incomplete)
 
@@ -70,13 +73,16 @@ def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the cameras that services of the namespace listen to."""
 
     async def ask(client: Client) -> list[str]:
-        from halimede.api.jointinference import PLURAL
+        from halimede.cli.services import every
         from halimede.cli.tables import dig
 
-        bodies, _ = await client.list(PLURAL, _namespace(ctx))
         found: list[str] = []
-        for body in bodies:
-            found += dig(body, "spec", "edgeWorker", "source", "cameras") or [str(dig(body, "metadata", "name"))]
+        for body in await every(client, _namespace(ctx)):
+            several = dig(body, "spec", "edgeWorkers")
+            named = [(w, str(dig(w, "name"))) for w in several or ()]
+            named = named or [(dig(body, "spec", "edgeWorker"), str(dig(body, "metadata", "name")))]
+            for worker, name in named:
+                found += dig(worker, "source", "cameras") or [name]
         return found
 
     return _fitting(_asked(ctx, ask), incomplete)
@@ -89,6 +95,7 @@ def events(ctx: typer.Context, incomplete: str) -> list[str]:
         found = [f"node/{node.name}" for node in await client.nodes()]
         for short, plural in (
             ("ji", "jointinferenceservices"),
+            ("mei", "multiedgeinferenceservices"),
             ("model", "models"),
             ("dataset", "datasets"),
             ("im", "inferencemodels"),

@@ -62,6 +62,13 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
          str(n.get("workers", 0)), str(dig(n, "taskInfo", "inferenceNumber") or 0), text(n.get("message"))]
         for n in status.get("nodes") or []
     ]  # fmt: skip
+    workers = [
+        [text(w.get("name")), text(w.get("node")), text(w.get("phase", "Pending")),
+         str(dig(w, "output", "taskInfo", "inferenceNumber") or 0),
+         ": ".join(filter(None, (w.get("reason"), w.get("message")))) or "-"]
+        for w in status.get("workers") or []
+    ]  # fmt: skip
+    _rows(out, "Workers", ["WORKER", "NODE", "PHASE", "SAMPLES", "MESSAGE"], workers)
     _rows(out, "Nodes", ["NODE", "PRESENCE", "PHASE", "WORKERS", "SAMPLES", "MESSAGE"], rows)
     _rows(out, "Metrics", ["METRIC", "VALUE"], [[k, v] for k, v in tables.metrics(body).items()])
     if events:
@@ -69,8 +76,11 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
 
 
 def _spec(body: Mapping[str, Any]) -> Iterator[str]:
-    """Say a joint inference service in words; show any other spec as it is."""
+    """Say a service in words; show any other spec as it is."""
     spec = body.get("spec") or {}
+    if isinstance(dig(spec, "edgeWorkers"), Sequence) and isinstance(dig(spec, "application"), Mapping):
+        yield from _several(spec)
+        return
     edge, cloud = dig(spec, "edgeWorker"), dig(spec, "cloudWorker")
     if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
         yield hide_secrets(to_yaml(spec))
@@ -79,6 +89,24 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
     yield f"cloud   model {served.choice(cloud.get('model'))}, on {_where(cloud)}"
+    if dataset := dig(spec, "dataset", "name"):
+        yield f"dataset {dataset}"
+
+
+def _several(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Say a multi-edge service in words."""
+    application = spec["application"]
+    yield f"{_called(application)}, {application.get('entry') or 'installed'}"
+    for worker in spec["edgeWorkers"]:
+        name, detector = str(worker.get("name")), dig(worker, "detector", "name")
+        found = f", objects found by {detector}" if detector else ""
+        yield f"{name}: model {text(dig(worker, 'model', 'name'))}{found}, on {_where(worker)}"
+        yield f"    frames from {_source(worker, name)}; wait for others at most {worker.get('deadlineMs', 2000)} ms"
+    if joint := dig(spec, "cloudWorker"):
+        model = dig(joint, "model", "name")
+        yield f"findings come together on {_where(joint)}" + (f", model {model}" if model else "")
+    else:
+        yield "findings come together at the edge worker that has been there longest"
     if dataset := dig(spec, "dataset", "name"):
         yield f"dataset {dataset}"
 
@@ -93,7 +121,10 @@ def _where(worker: Mapping[str, Any]) -> str:
 
 
 def _mining(edge: Mapping[str, Any]) -> str:
-    chosen = edge.get("hardExampleMining") or edge.get("hardExampleAlgorithm") or {}
+    return _called(edge.get("hardExampleMining") or edge.get("hardExampleAlgorithm") or {})
+
+
+def _called(chosen: Mapping[str, Any]) -> str:
     parameters = ", ".join(f"{p.get('key')}={p.get('value')}" for p in chosen.get("parameters") or [])
     return f"{text(chosen.get('name'))}({parameters})" if parameters else text(chosen.get("name"))
 

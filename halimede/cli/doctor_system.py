@@ -6,18 +6,19 @@ import asyncio
 import shutil
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import halimede
 from halimede import topics
-from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.api.model import PLURAL as MODELS
 from halimede.bus.port import Bus, Delivery
-from halimede.cli import advice
+from halimede.cli import advice, services
 from halimede.cli.broker import START_IT
 from halimede.cli.checks import Check, ok, problem, warning
 from halimede.cli.client import Client
+from halimede.cli.doctor_cameras import heard, on_cameras
 from halimede.cli.tables import dig, phase
 from halimede.errors import HalimedeError
 from halimede.messages import DeadLetter, GmPresence, NodeInfo
@@ -33,14 +34,14 @@ SHOWN = 5
 
 async def look(client: Client) -> AsyncGenerator[Check, None]:
     """Look at everything that runs; without a GM that is little."""
-    letters, stores = await listen(client.bus)
+    (letters, stores), cameras = await asyncio.gather(listen(client.bus), heard(client.bus, LISTEN_S))
     loop = asyncio.get_running_loop()
     asked, began = datetime.now(UTC), loop.time()
     try:
         said = await client.version()
         took = loop.time() - began
         nodes = await client.nodes()
-        services, _ = await client.list(SERVICES)
+        found, _ = await services.by_kind(client)
         models, _ = await client.list(MODELS)
     except HalimedeError as error:
         yield problem("global manager", str(error), START_IT)
@@ -49,9 +50,11 @@ async def look(client: Client) -> AsyncGenerator[Check, None]:
     said = said if isinstance(said, Mapping) else {}
     yield manager(said, stores)
     yield clock(str(said.get("time") or ""), asked, took)
-    for check in [*on_nodes(nodes, str(said.get("version") or "")), *on_services(services, models)]:
+    for check in [*on_nodes(nodes, str(said.get("version") or "")), *on_services(found, models)]:
         yield check
-    yield worker_clocks(services, datetime.now(UTC))
+    for check in on_cameras(cameras):
+        yield check
+    yield worker_clocks(chain.from_iterable(found.values()), datetime.now(UTC))
     yield dead_letters(letters)
 
 
@@ -101,10 +104,10 @@ def clock(theirs: str, asked: datetime, took_s: float) -> Check:
     return ok(name, f"the global manager's and ours agree within {abs(offset) + took_s / 2:.2f} s")
 
 
-def worker_clocks(services: Iterable[Mapping[str, Any]], now: datetime) -> Check:
+def worker_clocks(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
     """Compare the times of workers' last reports with ours: none is of the future, none of a running one is old."""
     wrong = set()
-    for body in services:
+    for body in bodies:
         for node in dig(body, "status", "nodes") or []:
             try:
                 told = datetime.fromisoformat(str(dig(node, "taskInfo", "currentTime")))
@@ -130,15 +133,16 @@ def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Check]:
     return [warning("nodes", f"{task.about}: {task.what}", task.do) for task in tasks] or [ok("nodes", fine)]
 
 
-def on_services(services: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[Check]:
-    """Judge services and models."""
+def on_services(found: Mapping[str, Sequence[Mapping[str, Any]]], models: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """Judge services, by their kind in short, and models."""
     checks = []
-    for kind, bodies in (("ji", services), ("model", models)):
+    for kind, bodies in (*found.items(), ("model", models)):
         failed = {f"{kind}/{dig(body, 'metadata', 'name')}" for body in bodies if phase(body) == "Failed"}
         for task in advice.on_resources(kind, bodies):
             make = problem if task.about in failed else warning
-            checks.append(make("services" if kind == "ji" else "models", f"{task.about}: {task.what}", task.do))
-    return checks or [ok("services", f"{len(services)} services and {len(models)} models, all as they should be")]
+            checks.append(make("models" if kind == "model" else "services", f"{task.about}: {task.what}", task.do))
+    number = sum(map(len, found.values()))
+    return checks or [ok("services", f"{number} services and {len(models)} models, all as they should be")]
 
 
 def dead_letters(letters: Sequence[DeadLetter]) -> Check:

@@ -20,12 +20,12 @@ M = TypeVar("M")
 RETRY_S = 1.0
 
 
-async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict[str, str], M | None]]:
+async def follow(broker: Broker, *filters: Filter[M]) -> AsyncIterator[tuple[dict[str, str], M | None]]:
     """Yield the names in the topic and the body of each message; None for a retained one that was cleared.
 
     A broker that is not there at first is an error; one that goes away later is waited for.
     """
-    topic, settings = filter_.topic, broker.settings
+    topics, settings = {each.topic.id: each.topic for each in filters}.values(), broker.settings
     once, away = False, False
     await knock(broker)
     while True:
@@ -42,12 +42,14 @@ async def follow(broker: Broker, filter_: Filter[M]) -> AsyncIterator[tuple[dict
                 timeout=5,
             )
             async with client:
-                await client.subscribe(settings.prefix + filter_.text, qos=0)
+                for filter_ in filters:
+                    await client.subscribe(settings.prefix + filter_.text, qos=0)
                 once, away = True, False
                 async for message in client.messages:
-                    names = topic.parse(str(message.topic).removeprefix(settings.prefix))
-                    payload = message.payload
-                    if names is None or not isinstance(payload, bytes | bytearray):
+                    text, payload = str(message.topic).removeprefix(settings.prefix), message.payload
+                    read = ((topic, names) for topic in topics if (names := topic.parse(text)) is not None)
+                    topic, names = next(read, (None, None))
+                    if topic is None or names is None or not isinstance(payload, bytes | bytearray):
                         continue
                     try:
                         body = codec.decode(topic, bytes(payload)) if payload else None

@@ -14,10 +14,9 @@ from datetime import datetime
 from halimede import api
 from halimede.api import matches, placements
 from halimede.api.base import NEPTUNE
-from halimede.api.jointinference import PLURAL
 from halimede.api.neptune import to_sedna
 from halimede.api.placement import Role, worker_name
-from halimede.cli import log_lines
+from halimede.cli import log_lines, services
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
 from halimede.cli.output import warn
@@ -89,8 +88,9 @@ async def find(client: Client, choice: Choice) -> list[Log]:
     if choice.direct:
         return [Log(choice.node, choice.name)]
     nodes = await client.nodes()
-    services, _ = await client.list(PLURAL, choice.namespace)
-    by_service = {str(body["metadata"]["name"]): workers(body, nodes) for body in services}
+    by_service: dict[str, list[Log]] = {}
+    for body in await services.every(client, choice.namespace):
+        by_service.setdefault(str(body["metadata"]["name"]), []).extend(workers(body, nodes))
     every = [log for found in by_service.values() for log in found]
     if choice.name in by_service:
         chosen, about = by_service[choice.name], f"service {choice.name}"
@@ -108,7 +108,7 @@ async def find(client: Client, choice: Choice) -> list[Log]:
     chosen = [log for log in chosen if choice.node in {"", log.node} and choice.role in {"", log.role}]
     if not chosen:
         where = "".join((f" of role {choice.role}" if choice.role else "", f" on {choice.node}" if choice.node else ""))
-        raise HalimedeError(f"{about} has no workers{where}: see `halimede get ji -o wide` and `halimede nodes`")
+        raise HalimedeError(f"{about} has no workers{where}: see `halimede status` and `halimede nodes`")
     return chosen
 
 
@@ -118,7 +118,7 @@ def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
     if resource.kind.api_version == NEPTUNE:
         resource = api.parse(to_sedna(resource))
     return [
-        Log(node.name, worker_name(resource.metadata.name, placement.role, node.name), placement.role)
+        Log(node.name, worker_name(resource.metadata.name, placement.name, node.name), placement.role)
         for placement in placements(resource.spec)
         for node in sorted(nodes, key=lambda n: n.name)
         if matches(placement.pod, node.name, node.labels, drained=node.drained)

@@ -165,17 +165,33 @@ def _items(body: Any) -> Iterable[Any]:
 def _resolve(body: Any, folder: Path) -> Path | None:
     """Make relative paths absolute, in place; return the first that is not here.
 
-    These are ``spec.url`` of a Model or Dataset and ``scriptDir`` of a neptune.io service.
+    These are ``spec.url`` of a Model or Dataset, ``scriptDir`` of a neptune.io service, and ``workingDir`` in the pod
+    templates of the others.
     """
     spec = body.get("spec") if isinstance(body, dict) else None
     if not isinstance(spec, dict):
         return None
     if str(body.get("kind")) in WITH_URL:
         return _absolute(spec, "url", folder, lambda path: path.as_uri())
-    workers = (spec.get("edgeWorker"), spec.get("cloudWorker"))
-    scripts = [w["workerSpec"] for w in workers if isinstance(w, dict) and isinstance(w.get("workerSpec"), dict)]
-    absent = [_absolute(script, "scriptDir", folder, str) for script in scripts]
+    several = spec.get("edgeWorkers")
+    workers = [spec.get("edgeWorker"), spec.get("cloudWorker"), *(several if isinstance(several, list) else [])]
+    absent = [_absolute(part, field, folder, str) for worker in workers for field, part in _folders(worker)]
     return next(filter(None, absent), None)
+
+
+def _folders(worker: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the fields of a worker that name a folder, and where they are. Nothing is known of its form yet."""
+    script = _dict(worker).get("workerSpec")
+    if isinstance(script, dict):
+        yield "scriptDir", script
+    containers = _dict(_dict(_dict(worker).get("template")).get("spec")).get("containers")
+    for container in containers if isinstance(containers, list) else ():
+        if isinstance(container, dict):
+            yield "workingDir", container
+
+
+def _dict(part: Any) -> dict[str, Any]:
+    return part if isinstance(part, dict) else {}
 
 
 def _absolute(part: dict[str, Any], field: str, folder: Path, write: Callable[[Path], str]) -> Path | None:

@@ -34,6 +34,8 @@ WINDOW = 20
 #: seconds that a frame is tried again while the broker is away
 PATIENCE_S = 30.0
 RETRY_S = 0.2
+#: frames a second, where nobody says how many
+FPS = 25.0
 
 Properties = Mapping[str, str] | None
 
@@ -151,5 +153,5 @@ def _report(address: Address[bytes], plan: Plan, tally: Tally, seconds: float) -
     if tally.unheard:
         warn(
             f"{tally.unheard} of them reached nobody: no edge worker takes camera {plan.camera} in namespace "
-            f"{plan.namespace} (see `halimede get ji -A`)"
+            f"{plan.namespace} (see `halimede get ji -A`, `halimede get mei -A`)"
         )

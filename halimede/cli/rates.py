@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halimede.cli import advice
-from halimede.messages import GmPresence, Load, NodeInfo, Presence, StatusDocument
+from halimede.messages import GmPresence, Load, NodeInfo, Peer, Presence, StatusDocument
 
 #: seconds over which a rate is taken
 WINDOW_S = 5.0
@@ -51,15 +51,17 @@ class Service:
 class State:
     """Everything that was heard."""
 
-    services: dict[tuple[str, str], Service] = field(default_factory=dict)
+    #: by plural, namespace and name
+    services: dict[tuple[str, str, str], Service] = field(default_factory=dict)
     loads: dict[tuple[str, str, str], Load] = field(default_factory=dict)
+    peers: dict[tuple[str, str, str], Peer] = field(default_factory=dict)
     presences: dict[str, Presence] = field(default_factory=dict)
     infos: dict[str, NodeInfo] = field(default_factory=dict)
     gm: GmPresence | None = None
 
-    def take(self, now: float, document: StatusDocument) -> None:
-        """Take a status document. Another uid is another service: its counts start anew."""
-        key = document.namespace, document.name
+    def take(self, now: float, document: StatusDocument, plural: str = "") -> None:
+        """Take a status document of a kind (``plural``). Another uid is another service: its counts start anew."""
+        key = plural, document.namespace, document.name
         known = self.services.get(key)
         if known is None or known.document.uid != document.uid:
             known = self.services[key] = Service(document)
@@ -83,6 +85,18 @@ class State:
                     "serviceMs": round(load.service_ms, 2),
                 }
                 for (namespace, service, worker), load in sorted(self.loads.items())
+            ],
+            "peers": [
+                {
+                    "namespace": namespace,
+                    "service": service,
+                    "worker": worker,
+                    "rank": peer.rank,
+                    "credits": peer.share.credits if peer.share else 0,
+                    "serviceMs": round(peer.share.service_ms, 2) if peer.share else None,
+                    "joint": peer.join is not None,
+                }
+                for (namespace, service, worker), peer in sorted(self.peers.items())
             ],
         }
 

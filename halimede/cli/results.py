@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from halimede import codec, topics
-from halimede.api.jointinference import PLURAL
+from halimede.cli import services
 from halimede.cli.broker import Broker
-from halimede.cli.client import ApiRefusedError, Client, NoBrokerError, UnreachableError
+from halimede.cli.client import Client, NoBrokerError, UnreachableError
 from halimede.cli.follow import follow
 from halimede.cli.output import Format, clean, console, warn
 from halimede.messages import Result
@@ -38,14 +38,14 @@ class Once:
 
 
 async def results(broker: Broker, service: str, namespace: str, limit: int, form: Format) -> None:
-    """Show results until ``limit`` (0: no limit) or Ctrl-C."""
-    filter_ = topics.RESULT.filter(ns=namespace, service=service)
+    """Show results until ``limit`` (0: no limit) or Ctrl-C: of the service of that name, of whichever kind."""
+    filters = [topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)]
     await _warn_if_unknown(broker, service, namespace)
     out = console()
     once, shown = Once(), 0
     if form is not Format.JSON:
         out.print(Text(HEADER, style="bold"))
-    async for _, result in follow(broker, filter_):
+    async for _, result in follow(broker, *filters):
         if result is None or not once.new(result.id):
             continue
         if form is Format.JSON:
@@ -62,7 +62,7 @@ def line(result: Result) -> Text:
     score = "-" if result.score is None else f"{result.score:.3f}"
     label = clean(_label(result))
     shown = Text(f"{clean(result.camera):<12} {result.sequence:>7}  {label:<16} {score:>6}  ")
-    shown.append(f"{result.by:<5}", style="cyan" if result.by == "cloud" else "")
+    shown.append(f"{result.by:<5}", style="cyan" if result.by in {"cloud", "joint"} else "")
     shown.append(f" {result.total_ms:>8.2f}  ")
     return shown.append(", ".join(_notes(result)), style="yellow" if result.degraded else "")
 
@@ -87,9 +87,8 @@ async def _warn_if_unknown(broker: Broker, service: str, namespace: str) -> None
     """Say when there is no such service, or there would be silence. GM may be away: results flow without it."""
     try:
         async with Client.to(broker, patience_s=0.0) as client:
-            await client.get(PLURAL, service, namespace)
-    except ApiRefusedError as error:
-        if error.reason == "NotFound":
+            known = {body["metadata"]["name"] for body in await services.every(client, namespace)}
+        if service not in known:
             warn(f"there is no service {service} in namespace {namespace} yet: waiting for its results")
     except NoBrokerError:
         raise

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.inferencemodel import PLURAL as SERVED
-from halimede.api.jointinference import PLURAL as SERVICES
 from halimede.api.model import PLURAL as MODELS
-from halimede.cli import advice, pulse, tables
+from halimede.cli import advice, pulse, services, tables
 from halimede.cli.advice import Task
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, UnreachableError
@@ -38,12 +37,18 @@ class Snapshot:
     round_trip_ms: float | None = None
     gm: Mapping[str, Any] | None = None
     nodes: Sequence[NodeInfo] = ()
-    services: Sequence[Mapping[str, Any]] = ()
+    #: by their kind in short
+    services: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     served: Sequence[Mapping[str, Any]] = ()
     models: Sequence[Mapping[str, Any]] = ()
     datasets: Sequence[Mapping[str, Any]] = ()
     error: str = ""
     more: bool = field(default=False)
+
+    @property
+    def every(self) -> list[Mapping[str, Any]]:
+        """Whatever answers: services of all kinds, and models that are served."""
+        return [*(body for bodies in self.services.values() for body in bodies), *self.served]
 
     def tasks(self) -> list[Task]:
         """Return what there is to do, the most important first."""
@@ -52,7 +57,7 @@ class Snapshot:
         if self.gm is None:
             return [Task("gm", self.error, "`halimede doctor` looks closer")]
         return [
-            *advice.on_resources("ji", self.services),
+            *(task for kind, bodies in self.services.items() for task in advice.on_resources(kind, bodies)),
             *advice.on_resources("im", self.served),
             *advice.on_resources("model", self.models),
             *advice.on_resources("dataset", self.datasets),
@@ -82,7 +87,7 @@ async def look(broker: Broker) -> Snapshot:
             said = await client.version()
             seen.gm = said if isinstance(said, Mapping) else {"version": said}
             seen.nodes = await client.nodes()
-            seen.services, more_services = await client.list(SERVICES)
+            seen.services, more_services = await services.by_kind(client)
             seen.served, more_served = await client.list(SERVED)
             seen.models, more_models = await client.list(MODELS)
             seen.datasets, more_datasets = await client.list(DATASETS)
@@ -116,7 +121,7 @@ def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
                 "reason": advice.reason(body),
                 "message": tables.condition(body),
             }
-            for body in sorted([*seen.services, *seen.served], key=advice.rank)
+            for body in sorted(seen.every, key=advice.rank)
         ],
         "todo": [asdict(task) for task in tasks],
     }
@@ -131,11 +136,10 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
     if seen.gm is not None:
         _line(out, "GM", f"up, version {text(seen.gm.get('version'))}, epoch {text(seen.gm.get('epoch'))}")
         _line(out, "Nodes", _nodes(seen.nodes))
-        services = [*seen.services, *seen.served]
-        phases = Counter(tables.phase(body) for body in services)
+        phases = Counter(tables.phase(body) for body in seen.every)
         shown = ", ".join(f"{phases[p]} {p}" for p in sorted(phases, key=_place)) or "none: `halimede apply -f FILE`"
         _line(out, "Services", shown + (" (the list was cut)" if seen.more else ""))
-        for body in sorted(services, key=advice.rank)[:SHOWN_SERVICES]:
+        for body in sorted(seen.every, key=advice.rank)[:SHOWN_SERVICES]:
             phase = tables.phase(body)
             row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
             row.append(phase, style=COLOURS.get(phase, ""))

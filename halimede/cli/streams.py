@@ -155,40 +155,60 @@ def results(
 
 
 def publish(
-    paths: Annotated[list[str], typer.Argument(metavar="FILE_OR_FOLDER...", help="JPEG and PNG files, or folders.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="JPEG and PNG files, or folders; or one video file, rtsp://, http:// (MJPEG) or /dev/video0; "
+            "@FILE: its address is in that file.",
+        ),
+    ],
     camera: o.Camera,
     namespace: o.Namespace = "default",
     fps: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, help="Frames a second; 0: as fast as the broker takes them (its queues may then drop some)."
+            min=0,
+            help="Frames a second; 0: as fast as the broker takes them (its queues may then drop some). Of a live "
+            "source: at most so many. Default: 25 for pictures, their own speed for all others.",
+            show_default=False,
         ),
-    ] = 25.0,
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send all of them N times.")] = 1,
     loop: Annotated[bool, typer.Option("--loop", help="Send all of them again and again until Ctrl-C.")] = False,
     qos: Annotated[int, typer.Option(min=0, max=1, help="1: each is acknowledged; 0: sent and forgotten.")] = 1,
     bare: Annotated[
         bool, typer.Option("--bare", help="Send the files as they are, as simple cameras do, without id and sequence.")
     ] = False,
+    max_width: Annotated[
+        int, typer.Option(min=0, max=16_384, help="Scale wider frames of a video down; 0: never.", metavar="PIXELS")
+    ] = 0,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Publish pictures as a camera. All are checked (format, size) before the first one is sent.
+    """Publish pictures, a video or a stream as a camera. Pictures are all checked before the first one is sent.
 
     \b
     Examples:
       halimede publish pictures/ --camera cam0
       halimede publish a.jpg b.png --camera cam0 --fps 5 --repeat 10
       halimede publish pictures/ --camera cam0 --loop --bare --qos 0
+      halimede publish street.mp4 --camera cam0 --loop
+      halimede publish rtsp://10.0.0.7/stream1 --camera cam0 --fps 10 --max-width 640
     """
     if loop and repeat > 1:
         raise typer.BadParameter("--loop and --repeat exclude one another")
 
     async def command() -> None:
         from halimede.cli import publish as room
+        from halimede.cli import publish_stream as stream
 
-        rounds = 0 if loop else repeat
-        plan = room.Plan(paths, camera, o.namespace_of(namespace), fps, rounds, qos, bare)
-        await room.publish(o.address(broker, credentials), plan)
+        rounds, where = 0 if loop else repeat, o.namespace_of(namespace)
+        if stream.is_stream(paths):
+            order = stream.Order(paths, camera, where, fps, rounds, qos, bare, max_width)
+            await stream.publish(o.address(broker, credentials), order)
+            return
+        pictures = room.Plan(paths, camera, where, room.FPS if fps is None else fps, rounds, qos, bare)
+        await room.publish(o.address(broker, credentials), pictures)
 
     run(command)

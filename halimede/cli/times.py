@@ -10,8 +10,8 @@ from halimede.errors import InvalidFieldError
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def since(text: str, now: datetime | None = None) -> datetime | None:
-    """Return the moment that ``--since`` names, None for an empty text; raise InvalidFieldError."""
+def since(text: str, now: datetime | None = None, *, field: str = "--since") -> datetime | None:
+    """Return the moment that an option names, None for an empty text. Raises InvalidFieldError."""
     if not text:
         return None
     try:
@@ -20,5 +20,5 @@ def since(text: str, now: datetime | None = None) -> datetime | None:
         told = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         fix = "write 90s, 10m, 2h or 1d for so long ago, or a time such as 2026-01-31T12:00:00"
-        raise InvalidFieldError("--since", text, fix) from None
+        raise InvalidFieldError(field, text, fix) from None
     return told if told.tzinfo else told.astimezone()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from halimede import topics
-from halimede.api.jointinference import PLURAL as SERVICES
+from halimede.api.placement import SERVICES
 from halimede.bus.port import Bus, Delivery
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
@@ -21,7 +21,7 @@ from halimede.cli.output import Format, console, dump
 from halimede.cli.rates import State
 from halimede.cli.top_screen import screen
 from halimede.errors import HalimedeError, first_error
-from halimede.messages import GmPresence, Load, Presence, StatusDocument
+from halimede.messages import GmPresence, Load, Peer, Presence, StatusDocument
 
 #: seconds between two questions to GM, which knows what topics do not tell (drained nodes, workers)
 ASK_S = 2.0
@@ -46,10 +46,10 @@ async def listen(bus: Bus, state: State) -> None:
     loop = asyncio.get_running_loop()
 
     async def status(delivery: Delivery[StatusDocument]) -> None:
-        state.take(loop.time(), delivery.body)
+        state.take(loop.time(), delivery.body, delivery.names["plural"])
 
     async def no_status(names: Mapping[str, str]) -> None:
-        state.services.pop((names["ns"], names["name"]), None)
+        state.services.pop((names["plural"], names["ns"], names["name"]), None)
 
     async def load(delivery: Delivery[Load]) -> None:
         names = delivery.names
@@ -57,6 +57,13 @@ async def listen(bus: Bus, state: State) -> None:
 
     async def no_load(names: Mapping[str, str]) -> None:
         state.loads.pop((names["ns"], names["service"], names["worker"]), None)
+
+    async def peer(delivery: Delivery[Peer]) -> None:
+        names = delivery.names
+        state.peers[names["ns"], names["service"], names["worker"]] = delivery.body
+
+    async def no_peer(names: Mapping[str, str]) -> None:
+        state.peers.pop((names["ns"], names["service"], names["worker"]), None)
 
     async def presence(delivery: Delivery[Presence]) -> None:
         state.presences[delivery.names["node"]] = delivery.body
@@ -68,8 +75,10 @@ async def listen(bus: Bus, state: State) -> None:
     async def gm(delivery: Delivery[GmPresence]) -> None:
         state.gm = delivery.body
 
-    await bus.subscribe(topics.STATUS.filter(plural=SERVICES), status, cleared=no_status)
+    for plural in SERVICES:
+        await bus.subscribe(topics.STATUS.filter(plural=plural), status, cleared=no_status)
     await bus.subscribe(topics.LOAD.filter(), load, cleared=no_load)
+    await bus.subscribe(topics.PEER.filter(), peer, cleared=no_peer)
     await bus.subscribe(topics.PRESENCE.filter(), presence, cleared=no_presence)
     await bus.subscribe(topics.GM_PRESENCE.filter(), gm)
 

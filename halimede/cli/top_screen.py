@@ -55,6 +55,13 @@ WORKERS = (
     Column("CREDITS", _count("credits")),
     Column("MS A SAMPLE", lambda row: f"{row['serviceMs']:.3g}"),
 )
+PEERS = (
+    Column("EDGE WORKER", lambda row: row["worker"]),
+    Column("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
+    Column("CREDITS", _count("credits")),
+    Column("MS A SAMPLE", _ms("serviceMs")),
+    Column("RANK", _count("rank"), 70),
+)
 NODES = (
     Column("NODE", lambda row: row["name"]),
     Column("STATUS", lambda row: row["status"]),
@@ -67,8 +74,9 @@ NODES = (
 def screen(view: Row, width: int, *, rows: int) -> RenderableType:
     """Return a view as it is shown on a terminal so wide and high (``rows`` 0: as long as it gets)."""
     parts: list[RenderableType] = [_head(view)]
-    room = _shares([len(view["services"]), len(view["cloudWorkers"]), len(view["nodes"])], rows - 1) if rows else None
-    blocks = ((SERVICES, view["services"]), (WORKERS, view["cloudWorkers"]), (NODES, view["nodes"]))
+    blocks = ((SERVICES, view["services"]), (WORKERS, view["cloudWorkers"]), (PEERS, view["peers"]),
+              (NODES, view["nodes"]))  # fmt: skip
+    room = _shares([len(found) for _, found in blocks], rows - 1) if rows else None
     for i, (columns, found) in enumerate(blocks):
         if found:
             parts += [Text(""), *_block(columns, found, width, room[i] if room else len(found))]

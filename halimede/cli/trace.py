@@ -83,7 +83,7 @@ async def ask(bus: Bus, id_: str) -> list[TraceReply]:
     request = topics.TRACE_REQUEST.at(client=bus.client_id)
     heard = await bus.publish(request, TraceRequest(id=id_), reply_to=reply_to, correlation=correlation, expiry_s=10)
     if not heard:
-        raise HalimedeError("no worker is there to be asked: see `halimede get ji -A`")
+        raise HalimedeError("no worker is there to be asked: see `halimede get ji -A`, `halimede get mei -A`")
     loop = asyncio.get_running_loop()
     until = loop.time() + LONGEST_S
     while loop.time() < until:
@@ -105,7 +105,8 @@ async def _next_result(bus: Bus, wanted: Wanted) -> str:
             found.set_result(delivery.body.id)
 
     names = {"ns": wanted.namespace} | ({"service": wanted.service} if wanted.service else {})
-    await bus.subscribe(topics.RESULT.filter(**names), result)
+    for topic in (topics.RESULT, topics.MULTI_RESULT):
+        await bus.subscribe(topic.filter(**names), result)
     try:
         async with asyncio.timeout(wanted.timeout_s):
             id_ = await found

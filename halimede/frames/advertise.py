@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from halimede import topics
 from halimede.bus import Announcement, Bus, Packet
 from halimede.errors import BusError
+from halimede.frames.channel import Channel
 from halimede.messages import Load
+from halimede.topic import Address
 
+M = TypeVar("M")
 log = structlog.get_logger()
 
 #: seconds between two advertisements, at least and at most
@@ -24,15 +28,32 @@ def load_will(namespace: str, service: str, worker: str) -> Announcement:
     return Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
 
-class Advertiser:
-    """Publishes one worker's load, always the latest. ``load`` gives it; ``touch`` says that it may have changed."""
+class Advertises(Protocol):
+    """Says what a worker can take."""
 
-    def __init__(self, bus: Bus, *, namespace: str, service: str, worker: str, load: Callable[[], Load]) -> None:
+    def touch(self) -> None:
+        """Look again, soon."""
+
+    async def run(self) -> None:
+        """Advertise until withdrawn or cancelled."""
+
+    async def withdraw(self) -> None:
+        """Say no more, and take back what was said."""
+
+
+class Herald(Generic[M]):
+    """Publishes what a worker says of itself, always the latest; ``touch`` says that it may have changed.
+
+    ``say`` gives it, None where there is nothing to say yet, and ``farewell`` the last before it is taken back.
+    """
+
+    def __init__(self, bus: Bus, address: Address[M], say: Callable[[], M | None], farewell: Callable[[], M]) -> None:
         self._bus = bus
-        self._address = topics.LOAD.at(ns=namespace, service=service, worker=worker)
-        self._load = load
+        self._address = address
+        self._now = say
+        self._farewell = farewell
         self._changed = asyncio.Event()
-        self._said: Load | None = None
+        self._said: M | None = None
         self._withdrawn = False
 
     def touch(self) -> None:
@@ -41,14 +62,14 @@ class Advertiser:
 
     async def run(self) -> None:
         """Advertise until withdrawn or cancelled."""
-        self._bus.on_connect(self._reconnected)
+        self._bus.on_connect(self.again)
         while not self._withdrawn:
             self._changed.clear()
-            await self._say()
+            await self.say()
             await asyncio.sleep(LEAST_S)
             try:
                 async with asyncio.timeout(HEARTBEAT_S - LEAST_S):
-                    while not self._withdrawn and self._load() == self._said:
+                    while not self._withdrawn and self._now() == self._said:
                         await self._changed.wait()
                         self._changed.clear()
             except TimeoutError:
@@ -59,23 +80,34 @@ class Advertiser:
         self._withdrawn = True
         self._changed.set()
         try:
-            await self._bus.publish(self._address, Load(credits=0, leaving=True))
+            await self._bus.publish(self._address, self._farewell())
             await self._bus.clear(self._address)
         except BusError as error:
-            log.info("load not cleared", error=str(error))
+            log.info("not taken back", topic=self._address.text, error=str(error))
 
-    async def _say(self) -> None:
+    async def say(self) -> None:
+        """Say it now, unless the broker is away."""
         if not self._bus.connected or self._withdrawn:
             return
-        load = self._load()
+        now = self._now()
+        if now is None:
+            return
         try:
-            await self._bus.publish(self._address, load)
+            await self._bus.publish(self._address, now)
         except BusError as error:
-            log.info("load not published", error=str(error))
+            log.info("not said", topic=self._address.text, error=str(error))
         else:
-            self._said = load
+            self._said = now
 
-    async def _reconnected(self) -> None:
-        """The will has cleared it, and a restarted broker never had it."""
+    async def again(self) -> None:
+        """Say it again, soon: a will has cleared it, or a restarted broker never had it."""
         self._said = None
         self._changed.set()
+
+
+class Advertiser(Herald[Load]):
+    """Publishes one worker's load on its channel. ``load`` gives it."""
+
+    def __init__(self, bus: Bus, channel: Channel, load: Callable[[], Load]) -> None:
+        address = topics.LOAD.at(**channel.names, worker=channel.worker)
+        super().__init__(bus, address, load, lambda: Load(credits=0, leaving=True))

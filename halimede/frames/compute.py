@@ -101,7 +101,7 @@ class Outcome:
 def prepare(model: Model, frame: Frame) -> Array:
     """Decode a frame and make it the model's input. Raises DecodeError when it is unreadable or does not fit."""
     try:
-        return model.prepare(decode(frame))
+        return model.prepare_frame(frame, decode(frame))
     except SampleError as error:
         raise DecodeError(str(error)) from error
 

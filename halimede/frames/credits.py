@@ -21,27 +21,39 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 
 
 @dataclass(slots=True)
-class _Entry:
+class Known:
+    """What is known of a worker. ``queued``: before the next sample; ``mine``: sent from here and not answered yet.
+
+    ``way_ms``: how long an answer of its takes beside waiting and being computed there, where that is measured.
+    """
+
     credits: int
     service_ms: float
+    queued: int
     seen: float
+    mine: int = 0
+    way_ms: float | None = None
 
 
 class Credits:
-    """What cloud workers can take now, as far as an edge worker knows."""
+    """What workers can take now, as far as an edge worker knows."""
 
     def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
         self._stale_s = stale_s
         self._choose = choose
-        self._workers: dict[str, _Entry] = {}
+        self._workers: dict[str, Known] = {}
 
     def update(self, worker: str, load: Load, now: float) -> bool:
         """Replace what is known of a worker; return whether it is new here (or was taken for gone)."""
         known = self._workers.get(worker)
-        if known is None and len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
-            return False
-        self._workers[worker] = _Entry(load.credits, load.service_ms, now)
-        return known is None or self._is_stale(known, now)
+        if known is None:
+            if len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
+                return False
+            self._workers[worker] = Known(load.credits, load.service_ms, load.queued, now)
+            return True
+        gone = self._is_stale(known, now)
+        known.credits, known.service_ms, known.queued, known.seen = load.credits, load.service_ms, load.queued, now
+        return gone
 
     def remove(self, worker: str) -> bool:
         """Forget a worker; return whether it was known."""
@@ -49,11 +61,15 @@ class Credits:
 
     def pick(self, now: float) -> str | None:
         """Return the better of two random workers that have credits: more credits, then the shorter service time."""
-        free = [name for name, entry in self._workers.items() if entry.credits > 0 and not self._is_stale(entry, now)]
+        free = self.free(now)
         if not free:
             return None
         two = self._choose(free, min(2, len(free)))
         return min(two, key=lambda name: (-self._workers[name].credits, self._workers[name].service_ms))
+
+    def free(self, now: float) -> list[str]:
+        """Return the workers that have credits."""
+        return [name for name, entry in self._workers.items() if entry.credits > 0 and not self._is_stale(entry, now)]
 
     def left(self, now: float) -> dict[str, int]:
         """Return the credits of each worker that is there."""
@@ -67,18 +83,20 @@ class Credits:
         """Take one credit: its next advertisement will have counted the sample."""
         if entry := self._workers.get(worker):
             entry.credits = max(0, entry.credits - 1)
+            entry.queued, entry.mine = entry.queued + 1, entry.mine + 1
 
     def answered(self, worker: str) -> None:
         """Give one credit back."""
         if entry := self._workers.get(worker):
             entry.credits += 1
+            entry.queued, entry.mine = max(0, entry.queued - 1), max(0, entry.mine - 1)
 
     def exhausted(self, worker: str) -> None:
         """Send nothing more until the worker advertises again: it refused, or did not answer in time."""
         if entry := self._workers.get(worker):
-            entry.credits = 0
+            entry.credits = entry.mine = 0
 
-    def _is_stale(self, entry: _Entry, now: float) -> bool:
+    def _is_stale(self, entry: Known, now: float) -> bool:
         return now - entry.seen > self._stale_s
 
     def _forget_stale(self, now: float) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from halimede.bus import Delivery
 from halimede.frames.compute import Outcome
-from halimede.messages import Frame, Reply
+from halimede.messages import Frame, Prediction, Reply
 from halimede.tracing import CloudTimes, Record
 from halimede.tracing.steps import ARRIVE, COMPUTE, DECODE, QUEUE, REPLY
 
@@ -57,13 +57,13 @@ class Job:
         times.total.record((now - self.began) * 1000)
 
 
-def weight(reply: Reply) -> int:
-    """Return about how many bytes of memory a reply takes; without end for one that cannot be written."""
-    prediction = reply.prediction
+def weight(prediction: Prediction | None) -> int:
+    """Return about how many bytes of memory a prediction takes; without end for one that cannot be written."""
     if prediction is None:
         return 0
     try:
         value = len(msgspec.msgpack.encode(prediction.value)) * 4 if prediction.value is not None else 0
     except (TypeError, ValueError, OverflowError):
         return sys.maxsize
-    return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + value
+    vectors = len(prediction.embeddings or b"")
+    return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + vectors + value

@@ -18,17 +18,17 @@ from collections.abc import Mapping
 
 import msgspec
 
-from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.errors import DisconnectedError, RefusedError, TooLargeError
 from halimede.frames.asks import Ask
+from halimede.frames.channel import Channel
 from halimede.frames.circuit import Circuit, State
 from halimede.frames.credits import Credits
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Load, Reply
-from halimede.topic import Address, Filter
+from halimede.topic import Filter
 from halimede.tracing import Record
 
 #: correlations that were given up, remembered to tell a late reply from a forged one
@@ -42,14 +42,12 @@ PAUSE_S = 0.05
 
 
 class OffloadClient:
-    """Asks the cloud workers of one service on behalf of one edge worker. Call ``start`` once before ``ask``."""
+    """Asks the workers that answer on a channel, on behalf of one edge worker. Call ``start`` once before ``ask``."""
 
     def __init__(
         self,
         bus: Bus,
-        namespace: str,
-        service: str,
-        worker: str,
+        channel: Channel,
         *,
         window: int = 32,
         waiters: int = 48,
@@ -61,12 +59,9 @@ class OffloadClient:
         #: answers to samples that were given up; to answered ones; to nothing that was asked
         self.late = self.repeated = self.unknown = 0
         self._bus = bus
-        self._ns = namespace
-        self._service = service
-        self._worker = worker
+        self._channel = channel
         self._waiters = waiters
         self._credits = credits_ or Credits()
-        self._reply: Address[Reply] = topics.REPLY.at(ns=namespace, service=service, worker=worker)
         self._asks: dict[bytes, Ask] = {}
         self._done: Recent[bytes, bool] = Recent(REMEMBERED)
         self._seldom = Seldom()
@@ -83,11 +78,12 @@ class OffloadClient:
         return self._credits.left(asyncio.get_running_loop().time())
 
     async def start(self) -> None:
-        """Subscribe to replies and to the cloud workers' load."""
+        """Subscribe to replies and, where there is such a topic, to the load of those who answer."""
         self._bus.on_connect(self._reconnected)
-        await self._bus.subscribe(Filter(topics.REPLY, self._reply.text), self._replied)
-        loads = topics.LOAD.filter(ns=self._ns, service=self._service)
-        await self._bus.subscribe(loads, self._advertised, cleared=self._cleared)
+        answers = self._channel.answers
+        await self._bus.subscribe(Filter(answers.topic, answers.text), self._replied)
+        if loads := self._channel.loads:
+            await self._bus.subscribe(loads, self._heard, cleared=self._cleared)
 
     async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
         """Return the cloud's answer to a frame; its ``prediction`` is set. Raises OffloadError with a reason.
@@ -106,7 +102,7 @@ class OffloadClient:
         try:
             return await self._answer(ask)
         except OffloadError as error:
-            error.sent = ask.sent
+            error.sent, error.fatal = ask.sent, ask.deaths >= DEATHS
             raise
         finally:
             del self._asks[ask.correlation]
@@ -180,14 +176,17 @@ class OffloadClient:
     async def _send(self, ask: Ask) -> bool:
         """Publish a sample with the time that it has left; return whether somebody has it now."""
         left = max(ask.until - asyncio.get_running_loop().time(), 0.001)
-        names = {"ns": self._ns, "service": self._service}
-        body = msgspec.structs.replace(ask.frame, service=self._service, worker=self._worker, deadline_ms=left * 1000)
-        address = topics.REQUEST_TO.at(**names, worker=ask.worker) if ask.worker else topics.REQUEST.at(**names)
+        channel = self._channel
+        body = msgspec.structs.replace(
+            ask.frame, service=channel.service, worker=channel.worker, deadline_ms=left * 1000
+        )
+        address = channel.to(ask.worker)
+        assert address is not None  # noqa: S101  # _find has looked
         try:
             heard = await self._bus.publish(
                 address,
                 body,
-                reply_to=self._reply,
+                reply_to=channel.answers,
                 correlation=ask.correlation,
                 expiry_s=math.ceil(left),
                 properties=ask.properties,
@@ -229,13 +228,20 @@ class OffloadClient:
             ask.lacks = Reason.NO_CLOUD
         elif self._sending >= self.window:
             ask.lacks = Reason.WINDOW_FULL
-        elif (worker := self._credits.pick(now)) or not self._credits.known(now):
-            ask.worker, ask.lacks = worker or "", Reason.DEADLINE
-            self._credits.sent(ask.worker)
-            return True
+        elif worker := self._credits.pick(now):
+            return self._chosen(ask, worker)
+        elif not self._credits.known(now):
+            if self._channel.anybody:
+                return self._chosen(ask, "")
+            ask.lacks = Reason.NO_CLOUD
         else:
             ask.lacks = Reason.SHED
         return False
+
+    def _chosen(self, ask: Ask, worker: str) -> bool:
+        ask.worker, ask.lacks = worker, Reason.DEADLINE
+        self._credits.sent(worker)
+        return True
 
     def _gave_up(self, ask: Ask) -> OffloadError:
         """Draw conclusions from a sample whose time ran out."""
@@ -271,20 +277,25 @@ class OffloadClient:
         self.unknown += 1
         self._seldom.warning(event, worker=reply.worker)
 
-    async def _advertised(self, delivery: Delivery[Load]) -> None:
-        worker = delivery.names["worker"]
-        if delivery.body.leaving:
+    async def _heard(self, delivery: Delivery[Load]) -> None:
+        self.advertised(delivery.names["worker"], delivery.body)
+
+    async def _cleared(self, names: Mapping[str, str]) -> None:
+        self.gone(names["worker"])
+
+    def advertised(self, worker: str, load: Load) -> None:
+        """Take a worker's word on what it can take."""
+        if load.leaving:
             self._leaving.add(worker)
             self._credits.remove(worker)
             return
         self._leaving.discard(worker)
-        if self._credits.update(worker, delivery.body, asyncio.get_running_loop().time()):
+        if self._credits.update(worker, load, asyncio.get_running_loop().time()):
             self.circuit.advertised()
         self._wake()
 
-    async def _cleared(self, names: Mapping[str, str]) -> None:
+    def gone(self, worker: str) -> None:
         """Send again what a worker had that died or stopped; what is on the shared topic may be with it, too."""
-        worker = names["worker"]
         gone = {worker, ""}
         self._credits.remove(worker)
         if worker in self._leaving:

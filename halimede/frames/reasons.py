@@ -19,10 +19,13 @@ class Reason(StrEnum):
 
 
 class OffloadError(HalimedeError):
-    """The cloud gave no answer: the edge's own answer stands. ``detail`` is for people; ``sent``: it went up."""
+    """The cloud gave no answer: the edge's own answer stands. ``detail`` is for people; ``sent``: it went up.
+
+    ``fatal``: so many workers ended while they had it that it should get to no other one.
+    """
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
         self.reason = reason
         self.detail = detail
-        self.sent = False
+        self.sent = self.fatal = False
         super().__init__(f"{reason}: {detail}" if detail else str(reason))

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 
 import structlog
 
-from halimede import topics
 from halimede.bus import Bus, Delivery, Packet
 from halimede.errors import BusError, DecodeError, InvalidFieldError, TooLargeError
-from halimede.frames.advertise import Advertiser
+from halimede.frames.advertise import Advertiser, Advertises
 from halimede.frames.calls import calls
+from halimede.frames.channel import Channel
 from halimede.frames.compute import Outcome
 from halimede.frames.encodings import measure
 from halimede.frames.jobs import Job, Key, weight
@@ -41,36 +42,33 @@ STRIKES = 2
 
 
 class CloudServer:
-    """Answers the requests of one service with the model in ``slot``.
+    """Answers the requests on a channel with the model in ``slot``.
 
-    ``run`` serves until cancelled; ``drain`` before that.
+    ``advertiser``: who says what it can take; none: it does so itself, on the channel's load topic. ``busy``: whether
+    its model has too much to do for others' samples just now. ``run`` serves until cancelled; ``drain`` before that.
     """
 
     def __init__(
         self,
         bus: Bus,
         slot: Slot,
+        channel: Channel,
         *,
-        namespace: str,
-        service: str,
-        worker: str,
         limits: ServerLimits | None = None,
         book: Book | None = None,
+        advertiser: Advertises | None = None,
+        busy: Callable[[], bool] | None = None,
     ) -> None:
         self.stats = ServerStats()
         self.times = CloudTimes()
         self._book = book or Book()
         self._bus = bus
         self._slot = slot
-        self._ns = namespace
-        self._service = service
-        self._worker = worker
+        self._channel = channel
+        self._worker = channel.worker
         self._limits = limits or ServerLimits()
-        self._filters = (
-            topics.REQUEST_TO.filter(ns=namespace, service=service, worker=worker),
-            topics.REQUEST.filter(group=service, ns=namespace, service=service),
-        )
-        self._advertiser = Advertiser(bus, namespace=namespace, service=service, worker=worker, load=self._load)
+        self._busy = busy or (lambda: False)
+        self._advertiser = advertiser or Advertiser(bus, channel, self.load)
         self._pace = Pace(queue=self._limits.queue, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
         self._queue: deque[Key] = deque()
         self._jobs: dict[Key, Job] = {}
@@ -92,7 +90,7 @@ class CloudServer:
         """Subscribe and serve until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for filter_ in self._filters:
+            for filter_ in self._channel.requests:
                 await self._bus.subscribe(filter_, self._take)
             group.create_task(self._work(), name="batches")
             group.create_task(self._advertiser.run(), name="load")
@@ -102,7 +100,7 @@ class CloudServer:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._advertiser.withdraw()
-                for filter_ in self._filters:
+                for filter_ in self._channel.requests:
                     await self._bus.unsubscribe(filter_)
                 while self._jobs or self._senders:
                     self._progress.clear()
@@ -135,7 +133,7 @@ class CloudServer:
             job.delivery, job.until, job.size, job.pixels = delivery, until, len(frame.data), pixels
         elif (self._strikes.get(frame.id) or 0) >= STRIKES:
             await self._refuse(delivery, "quarantined", "the frame broke the model before")
-        elif len(self._jobs) >= self._limits.queue or self._bytes + len(frame.data) > self._limits.queue_bytes:
+        elif self._full(len(frame.data)) or self._busy():
             self.stats.refused += 1
             await self._refuse(delivery, "overloaded", f"{len(self._jobs)} samples wait")
         else:
@@ -148,10 +146,12 @@ class CloudServer:
             self._arrived.set()
             self._advertiser.touch()
 
+    def _full(self, size: int) -> bool:
+        return len(self._jobs) >= self._limits.queue or self._bytes + size > self._limits.queue_bytes
+
     def _check_sender(self, packet: Packet) -> None:
         """Raise InvalidFieldError unless the answer would go to a worker of this service."""
-        names = topics.REPLY.parse(packet.response_topic)
-        if names is None or names["ns"] != self._ns or names["service"] != self._service:
+        if not self._channel.asker(packet.response_topic):
             raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this service")
         if not 0 < len(packet.correlation) <= MAX_CORRELATION:
             raise InvalidFieldError("correlation data", packet.correlation, f"send 1 to {MAX_CORRELATION} bytes")
@@ -205,9 +205,10 @@ class CloudServer:
             self.times.compute.record(call.ms)
             self._book.batch(call.began, call.ended, call.records)
 
-    def _load(self) -> Load:
+    def load(self) -> Load:
+        """Return what it can take now."""
         credits_ = max(0, self._pace.places - len(self._jobs))
-        return Load(credits=credits_, service_ms=round(self._pace.service_ms, 1))
+        return Load(credits=credits_, service_ms=round(self._pace.service_ms, 1), queued=len(self._jobs))
 
     async def _finish(self, key: Key, outcome: Outcome, began: float, version: str) -> None:
         job = self._jobs[key]
@@ -226,7 +227,7 @@ class CloudServer:
         else:
             reply.error, reply.message = self._blame(frame.id, outcome), outcome.error[:4096]
             self._seldom.warning("sample not answered", error=reply.error, message=reply.message[:256])
-        if reply.error != "failed" and weight(reply) <= REMEMBERED_BYTES:
+        if reply.error != "failed" and weight(reply.prediction) <= REMEMBERED_BYTES:
             self._answered.put(key, reply)
         done = self._forget(key)
         await self._reply(done.delivery, reply, done)
@@ -275,7 +276,7 @@ class CloudServer:
     async def _deliver(self, to: Delivery[Frame], reply: Reply, properties: dict[str, str] | None) -> bool:
         """Publish a reply, or that it cannot be written; return whether anybody heard it."""
         try:
-            return await self._bus.reply(to, topics.REPLY, reply, properties=properties)
+            return await self._bus.reply(to, self._channel.reply, reply, properties=properties)
         except BusError as error:
             # its asker owns the retry: sent again, it gets this answer from memory
             log.info("reply not delivered", error=str(error))
@@ -283,7 +284,7 @@ class CloudServer:
             self._seldom.warning("prediction cannot be sent", error=str(error))
             failure = Reply(id=reply.id, worker=self._worker, error="failed", message="the prediction cannot be sent")
             try:
-                return await self._bus.reply(to, topics.REPLY, failure, properties=properties)
+                return await self._bus.reply(to, self._channel.reply, failure, properties=properties)
             except BusError as lost:
                 log.info("reply not delivered", error=str(lost))
         return False

@@ -5,6 +5,7 @@ operator libraries and no pickles.
 """
 
 from halimede.inference.batching import group, isolate, signature
+from halimede.inference.embedding import pack, unit, unpack
 from halimede.inference.estimator import load_estimator
 from halimede.inference.loading import open_model
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
@@ -19,5 +20,8 @@ __all__ = [
     "isolate",
     "load_estimator",
     "open_model",
+    "pack",
     "signature",
+    "unit",
+    "unpack",
 ]

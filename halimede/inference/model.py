@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 from numpy.typing import NDArray
 
 from halimede.errors import HalimedeError
-from halimede.messages import Prediction
+from halimede.messages import Frame, Prediction
 
 Array: TypeAlias = NDArray[Any]
 
@@ -45,6 +45,10 @@ class Model(ABC):
         Takes ``[height, width, channels]`` or ``[height, width]``, or any raw array when no step needs a picture.
         Returns one sample without batch axis, C-contiguous. Raises SampleError when the frame does not fit.
         """
+
+    def prepare_frame(self, frame: Frame, image: Array) -> Array:  # noqa: ARG002  # most look at pixels alone
+        """Turn one decoded frame into the model's input, with what is known of it: its camera, when it was taken."""
+        return self.prepare(image)
 
     @abstractmethod
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:

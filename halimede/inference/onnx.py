@@ -25,9 +25,10 @@ from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.contents import check_model
 from halimede.inference.detection import BoxReader
+from halimede.inference.embedding import EmbeddingReader
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
-from halimede.inference.ports import InputPort, choose_input, choose_outputs
+from halimede.inference.ports import Declared, InputPort, choose_input, choose_output, choose_outputs
 from halimede.inference.postprocess import ClassReader
 from halimede.messages import Prediction
 
@@ -124,6 +125,10 @@ def check_spec(spec: ModelSpec) -> None:
         raise InvalidFieldError(
             "spec.postprocess.activation", postprocess.activation, "use none: boxes come with their final scores"
         )
+    if postprocess.task == "embedding" and postprocess.activation != "none":
+        raise InvalidFieldError(
+            "spec.postprocess.activation", postprocess.activation, "use none: features are read as they are"
+        )
     if boxes.decode != "rows" and boxes.output:
         raise InvalidFieldError(
             "spec.postprocess.boxes.decode", boxes.decode, "leave it out: boxes.output names an output of boxes alone"
@@ -138,18 +143,23 @@ def fit(session: ort.InferenceSession, spec: ModelSpec) -> OnnxModel:
     """Make a model of an opened file, as the spec says it is to be used. Raises ModelError."""
     postprocess = spec.postprocess or Postprocess()
     port = choose_input(session.get_inputs())
-    names = choose_outputs(session.get_outputs(), postprocess, spec.labels)
-    reader: Reader = (
-        BoxReader(names, postprocess, spec.labels)
-        if postprocess.task == "detection"
-        else ClassReader(names[0], postprocess, spec.labels)
-    )
+    reader = _reader(session.get_outputs(), postprocess, spec.labels)
     _check_steps(spec, port)
     one_by_one = OnnxModel(session, port, reader, spec, batched=False)
     if port.shape is None or None in port.shape:
         return OnnxModel(session, port, reader, spec, batched=port.batched)
     _check_answer(one_by_one, reader, port, spec)
     return OnnxModel(session, port, reader, spec, batched=port.batched and _takes_two(one_by_one, port))
+
+
+def _reader(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> Reader:
+    """Return who reads the outputs: the model's task says how. Raises ModelError."""
+    if postprocess.task == "embedding":
+        return EmbeddingReader(choose_output(outputs, postprocess, ()))
+    names = choose_outputs(outputs, postprocess, labels)
+    if postprocess.task == "detection":
+        return BoxReader(names, postprocess, labels)
+    return ClassReader(names[0], postprocess, labels)
 
 
 def reason(error: Exception) -> str:
@@ -225,7 +235,7 @@ def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: Model
         reader.read(tuple(np.zeros_like(array, np.float64) for array in part))
     except SampleError as error:
         raise ModelError(f"{error}: check spec.postprocess") from error
-    if postprocess.task == "detection":
+    if postprocess.task != "classification":
         return
     (row,) = part
     # One score and two labels is a two-class model with one output.

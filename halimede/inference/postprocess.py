@@ -68,11 +68,7 @@ class ClassReader:
     def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:  # noqa: ARG002 (others need it)
         """Part the output by samples, ``[classes]`` each."""
         (output,) = outputs
-        if output.ndim == 0:
-            raise SampleError("the model gives a single number, which is no [samples, classes]")
-        # Pooling leaves axes of length 1, such as [samples, classes, 1, 1].
-        shape = [len(output), *([size for size in output.shape[1:] if size > 1] or [1])]
-        return [(row,) for row in output.reshape(shape)]
+        return [(row,) for row in rows_of(output)]
 
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (likewise)
         """Read one sample's share of the output. Raises SampleError."""
@@ -80,6 +76,13 @@ class ClassReader:
         if self._top:
             prediction.value = best_classes(prediction, self._labels, self._top)
         return prediction
+
+
+def rows_of(output: Array) -> Array:
+    """Give an output as one row a sample: pooling leaves axes of length 1, such as [samples, classes, 1, 1]."""
+    if output.ndim == 0:
+        raise SampleError("the model gives a single number, which is no row for each sample")
+    return output.reshape([len(output), *([size for size in output.shape[1:] if size > 1] or [1])])
 
 
 def label_of(index: int, labels: Sequence[str]) -> str:

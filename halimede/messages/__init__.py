@@ -36,6 +36,17 @@ from halimede.messages.control import (
     WorkerReport,
 )
 from halimede.messages.facts import BrokenEntry, ClassCount, DatasetFacts, ModelFacts, ModelInUse, TensorInfo
+from halimede.messages.multiedge import (
+    CameraStatus,
+    Fused,
+    FusedFrom,
+    Identity,
+    IdentityAnswer,
+    IdentityQuery,
+    Peer,
+    Sighting,
+    Track,
+)
 from halimede.messages.operator import (
     ApiError,
     ApiReply,
@@ -51,6 +62,7 @@ from halimede.messages.operator import (
     ServedVersion,
     Status,
     StatusDocument,
+    WorkerSummary,
 )
 from halimede.messages.samples import (
     Box,
@@ -78,6 +90,7 @@ __all__ = [
     "BlobRequest",
     "Box",
     "BrokenEntry",
+    "CameraStatus",
     "ChosenModel",
     "ClassCount",
     "Condition",
@@ -88,10 +101,15 @@ __all__ = [
     "Event",
     "Finite",
     "Frame",
+    "Fused",
+    "FusedFrom",
     "GmPresence",
     "HardSample",
     "Held",
     "Histogram",
+    "Identity",
+    "IdentityAnswer",
+    "IdentityQuery",
     "Label",
     "Load",
     "LogsReply",
@@ -107,6 +125,7 @@ __all__ = [
     "NodeStatus",
     "NodeSummary",
     "Output",
+    "Peer",
     "Prediction",
     "Presence",
     "Reply",
@@ -114,6 +133,7 @@ __all__ = [
     "Result",
     "ServedVersion",
     "Short",
+    "Sighting",
     "Span",
     "Status",
     "StatusDocument",
@@ -124,8 +144,10 @@ __all__ = [
     "Text",
     "TraceReply",
     "TraceRequest",
+    "Track",
     "Uid",
     "Vector",
     "WorkerInfo",
     "WorkerReport",
+    "WorkerSummary",
 ]

@@ -113,15 +113,15 @@ class WorkerInfo(Message, kw_only=True):
 class ModelOutput(Message, kw_only=True):
     """A model as it stands on a node."""
 
-    format: Short
-    url: Text
+    format: Annotated[Short, Meta(description="Its format, such as onnx.")]
+    url: Annotated[Text, Meta(description="Where it is, without secrets.")]
 
 
 class Output(Message, kw_only=True):
     """The seed's ``output``: the models in use and the counts of the node."""
 
-    models: Annotated[list[ModelOutput], Meta(max_length=64)] = []
-    task_info: TaskInfo | None = None
+    models: Annotated[list[ModelOutput], Meta(max_length=64, description="The models in use.")] = []
+    task_info: Annotated[TaskInfo | None, Meta(description="What has been done.")] = None
 
 
 class WorkerReport(Message, kw_only=True):
@@ -129,6 +129,8 @@ class WorkerReport(Message, kw_only=True):
 
     name: Name
     role: WorkerRole
+    #: what the resource calls it, of a service with several workers of one role
+    part: Short = ""
     phase: Literal["Pending", "Running", "Failed"]
     restarts: Count = 0
     reason: Short = ""
@@ -136,6 +138,8 @@ class WorkerReport(Message, kw_only=True):
     http: Short = ""
     model: ModelInUse | None = None
     url: Short = ""
+    #: what it has done, of a service with several workers of one role
+    task_info: TaskInfo | None = None
 
 
 class NodeStatus(Message, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from halimede.messages.base import Count, Label, Message, Name, ResourceBody, Short, Text, Time, Uid
-from halimede.messages.control import TaskInfo
+from halimede.messages.control import Output, TaskInfo, WorkerRole
 from halimede.messages.facts import DatasetFacts, Digest, ModelFacts
 
 
@@ -40,6 +40,18 @@ class NodeSummary(Message, kw_only=True):
     message: Annotated[Text, Meta(description="Why, in words.")] = ""
     workers: Annotated[Count, Meta(description="Workers of the service there.")] = 0
     task_info: Annotated[TaskInfo | None, Meta(description="What its workers have done.")] = None
+
+
+class WorkerSummary(Message, kw_only=True):
+    """One worker of a service in which several have one role, in the status document."""
+
+    name: Annotated[Name, Meta(description="What it is called within the service.")]
+    role: Annotated[WorkerRole, Meta(description="Whether it is an edge worker, or where findings come together.")]
+    node: Annotated[Short, Meta(description="Where it runs; empty: nowhere yet.")] = ""
+    phase: Annotated[Short, Meta(description="How it fares.")]
+    reason: Annotated[Short, Meta(description="Why, in one word.")] = ""
+    message: Annotated[Text, Meta(description="Why, in words.")] = ""
+    output: Annotated[Output | None, Meta(description="The models that it uses, and what it has done.")] = None
 
 
 class ServedVersion(Message, kw_only=True):
@@ -79,6 +91,18 @@ class Status(Message, kw_only=True, omit_defaults=False):
             description="Each node's share: of 100 nodes at most, those with trouble first.",
         ),
     ] = []
+    workers: Annotated[
+        list[WorkerSummary],
+        Meta(
+            max_length=10_000,
+            extra={"crd": {"maxItems": 100}},
+            description="Of a service in which several workers have one role: each of them, 100 at most.",
+        ),
+    ] = []
+    output: Annotated[
+        Output | None,
+        Meta(description="Of such a service: the models in use, and what its workers have done together."),
+    ] = None
     model: Annotated[ModelFacts | None, Meta(description="Of a Model: its content, as the nodes have verified it.")] = (
         None
     )

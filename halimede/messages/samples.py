@@ -29,6 +29,9 @@ class Prediction(Message, kw_only=True):
     score: Finite | None = None
     probabilities: Vector | None = None
     boxes: Annotated[list[Box], Meta(max_length=10_000)] | None = None
+    #: features of the boxes in their order (of the whole picture where there are none): vectors of equal length, one
+    #: after the other, float16, little endian
+    embeddings: Annotated[bytes, Meta(max_length=1_048_576)] | None = None
     value: Any = None
 
 
@@ -46,6 +49,8 @@ class Frame(Message, kw_only=True, omit_defaults=False):
     worker: Short = ""
     camera: Short = ""
     sequence: Count = 0
+    #: when the picture was taken: nanoseconds since 1970 by the clock of whoever took it; 0: not known
+    captured_ns: Count = 0
     deadline_ms: Millis = 0.0
     encoding: Literal["raw", "jpeg", "png"]
     dtype: Annotated[str, Meta(max_length=16)] = ""
@@ -78,7 +83,9 @@ class Result(Message, kw_only=True):
     service: Name
     camera: Short = ""
     sequence: Count = 0
-    by: Literal["edge", "cloud"]
+    captured_ns: Count = 0
+    #: of multi-edge inference: ``peer`` is another edge worker, ``joint`` what several of them say together
+    by: Literal["edge", "cloud", "peer", "joint"]
     #: True = mining asked for the cloud
     hard: bool = False
     #: hard, but answered by the edge all the same; ``reason`` says why
@@ -89,7 +96,9 @@ class Result(Message, kw_only=True):
     prediction: Prediction
     #: what the small model said, where the cloud gave the answer
     edge: Prediction | None = None
+    #: whose answer it is
     worker: Name
+    #: the node of the edge worker that took the frame, whoever answered it
     node: Short = ""
     #: the version of the model that gave the answer, where it is known
     model: Short = ""
@@ -107,6 +116,8 @@ class Load(Message, kw_only=True):
 
     credits: Count
     service_ms: Millis = 0.0
+    #: samples that it has and has not answered yet
+    queued: Count = 0
     leaving: bool = False
 
 
@@ -121,7 +132,7 @@ class HardSample(Message, kw_only=True, omit_defaults=False):
     camera: Short = ""
     worker: Name
     node: Short = ""
-    by: Literal["edge", "cloud"]
+    by: Literal["edge", "cloud", "peer", "joint"]
     degraded: bool = False
     reason: Short = ""
     edge_label: Annotated[str, Meta(max_length=1024)] = ""

@@ -10,51 +10,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 
-import msgspec
 import structlog
 
 from halimede.errors import DecodeError
-from halimede.frames.calls import calls
 from halimede.frames.compute import ModelThread, Outcome
-from halimede.frames.offload import OffloadClient
+from halimede.frames.encodings import measure
 from halimede.frames.pace import Pace
 from halimede.frames.payloads import open_payload
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
-from halimede.frames.seldom import Seldom
 from halimede.frames.slot import Loaded, Slot
 from halimede.inference import Array
-from halimede.messages import Frame, Result
+from halimede.messages import Frame, Load
 from halimede.mining import Miner
-from halimede.tracing import Book, EdgeTimes, Record, write
+from halimede.tracing import Book, EdgeTimes, Record
 from halimede.tracing import Context as TraceContext
 from halimede.tracing.steps import DECODE, RECEIVE
+from halimede.worker.answering import Answering, Asking, Asks, Share
 from halimede.worker.glimpses import Glimpses
+from halimede.worker.learning import Learning
 from halimede.worker.ledger import Count, Latency, Ledger
+from halimede.worker.limits import EdgeLimits, Owed
 from halimede.worker.outbox import Outbox
 from halimede.worker.preparing import Preparer
-from halimede.worker.sample import Judged, Sample, answer_and_judge, judge_again
+from halimede.worker.sample import Judged, Sample, answer_and_judge, judge_again, judged
 from halimede.worker.settings import Settings
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeLimits:
-    """Bounds of an edge worker: frames inside, frames in one model call, seconds of one call, ids remembered.
-
-    There is more room inside than hard samples can take up, so that easy ones always get through. ``pixels`` bounds
-    the bytes of decoded frames that wait for the model: a picture may be a thousand times as large as its file.
-    """
-
-    inside: int = 96
-    pixels: int = 256 * 1024 * 1024
-    batch: int = 16
-    horizon_s: float = 0.05
-    remembered: int = 65_536
 
 
 class EdgeLoop:
@@ -67,17 +51,16 @@ class EdgeLoop:
         slot: Slot,
         miner: Miner,
         decoder: ModelThread,
-        offload: OffloadClient,
+        offload: Asks | None,
         outbox: Outbox,
         ledger: Ledger,
         limits: EdgeLimits | None = None,
         book: Book | None = None,
         glimpses: Glimpses | None = None,
+        asking: Asking | None = None,
+        share: Share | None = None,
     ) -> None:
         self.times = EdgeTimes()
-        #: degraded answers by reason
-        self.degraded: Counter[str] = Counter()
-        self._settings = settings
         self._slot = slot
         self._miner = miner
         self._offload = offload
@@ -85,17 +68,34 @@ class EdgeLoop:
         self._ledger = ledger
         self._limits = limits or EdgeLimits()
         self._book = book or Book()
-        self._glimpses = glimpses
+        self._share = share
+        self._answering = Answering(
+            settings,
+            asks=offload,
+            outbox=outbox,
+            ledger=ledger,
+            book=self._book,
+            times=self.times,
+            glimpses=glimpses,
+            asking=asking or Asking(),
+            leave=self._leave,
+            taken=lambda sample: self._owed.settle(sample.frame.id),
+        )
         self._preparer = Preparer(decoder, self._limits.pixels)
         self._pace = Pace(queue=self._limits.inside, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
         self._places = asyncio.Semaphore(self._limits.inside)
-        self._patient = asyncio.Semaphore(max(1, offload.window // 2))
+        self._patient = asyncio.Semaphore(self._limits.patient)
         self._seen: Recent[bytes, None] = Recent(self._limits.remembered)
-        self._seldom = Seldom()
+        self._entering: dict[bytes, asyncio.Event] = {}
+        self._learning = Learning(ledger, self.times, self._book, self._pace)
         #: what waits for its model, each with what that model gets
         self._queue: deque[tuple[Sample, Array, Loaded]] = deque()
         self._arrived = asyncio.Event()
+        self._owed = Owed()
+        self._group: asyncio.TaskGroup | None = None
         self._inside = 0
+        #: of these, the ones that are being prepared for the model here, wait for it or are in it
+        self._own = 0
         self._left = asyncio.Event()
         self._closed = False
 
@@ -103,6 +103,16 @@ class EdgeLoop:
     def inside(self) -> int:
         """Frames accepted and not handed over yet."""
         return self._inside
+
+    @property
+    def degraded(self) -> Counter[str]:
+        """Degraded answers by reason."""
+        return self._answering.degraded
+
+    def load(self) -> Load:
+        """Return how much its own model has to do."""
+        places = max(0, self._pace.places - self._own)
+        return Load(credits=places, service_ms=round(self._pace.service_ms, 3), queued=self._own)
 
     # --- frames in ------------------------------------------------------------------------------------------------
 
@@ -114,6 +124,7 @@ class EdgeLoop:
         id_: bytes | None = None,
         patient: bool = False,
         parent: TraceContext | None = None,
+        answered: Callable[[], None] | None = None,
     ) -> None:
         """Accept a frame (see ``sources.Intake``). One that was accepted before is counted and dropped."""
         began = time.monotonic()
@@ -123,15 +134,27 @@ class EdgeLoop:
             self._ledger.add(Count.REJECTED)
             raise
         frame.id = id_ or frame.id
+        while entering := self._entering.get(frame.id):  # a copy: if it is refused, or its source goes, this one counts
+            await entering.wait()
         if frame.id in self._seen:
             self._ledger.add(Count.DUPLICATE)
+            if answered:
+                self._owed.again(frame.id, answered)
             return
         self._seen.put(frame.id, None)
+        if answered:
+            self._owed.add(frame.id, answered)
+        frame.captured_ns = frame.captured_ns or time.time_ns()
+        entered = self._entering[frame.id] = asyncio.Event()
         try:
             await self._accept(frame, self._book.begin(frame.id, parent), began, patient=patient)
         except BaseException:
             self._seen.pop(frame.id)
+            self._owed.forget(frame.id)
             raise
+        finally:
+            del self._entering[frame.id]
+            entered.set()
 
     async def _accept(self, frame: Frame, trace: Record, began: float, *, patient: bool) -> None:
         if patient:
@@ -141,7 +164,10 @@ class EdgeLoop:
             received = time.monotonic()
             trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
             try:
-                model, array = await self._preparer.begin(frame, self._slot)
+                given = None
+                measure(frame)
+                if not (self._group and self._share and self._share.elsewhere()):
+                    given = await self._prepare(frame)
             except BaseException as error:
                 self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
                 self._places.release()
@@ -153,13 +179,70 @@ class EdgeLoop:
         if self._closed:
             # never acknowledged: whoever hands this frame over is cancelled with its source
             await asyncio.get_running_loop().create_future()
-        self._ledger.add(Count.ACCEPTED)
+        self._ledger.add(Count.ACCEPTED, int(frame.id not in self._owed))
         self._inside += 1
         ready = time.monotonic()
+        now = asyncio.get_running_loop().time()
+        if given is None:
+            sample = Sample(frame, now, patient, trace, ready)
+            self._beside(self._elsewhere(sample), f"share {frame.id.hex()}")
+            return
         trace.step(DECODE, received, ready)
         self.times.decode.record((ready - received) * 1000)
-        now = asyncio.get_running_loop().time()
+        model, array = given
         self._queue.append((Sample(frame, now, patient, trace, ready, model.version), array, model))
+        self._arrived.set()
+
+    async def _prepare(self, frame: Frame) -> tuple[Loaded, Array]:
+        self._own += 1
+        try:
+            return await self._preparer.begin(frame, self._slot)
+        except BaseException:
+            self._own -= 1
+            raise
+
+    async def _elsewhere(self, sample: Sample) -> None:
+        """Have a peer look at a frame; where none does, the own model."""
+        assert self._share is not None  # noqa: S101  # it said so
+        now = asyncio.get_running_loop().time()
+        try:
+            reply = await self._share.ask(sample.frame, self._answering.time_left(sample, now), sample.trace)
+        except OffloadError as error:
+            if error.fatal:  # it ended workers: not this one, too
+                await self._answering.alone(sample, Outcome(error=error.detail))
+                return
+            sample.failed = error.reason is Reason.ERROR
+            log.debug("frame done at home", frame=sample.frame.id.hex(), reason=error.reason)
+            await self._at_home(sample)
+            return
+        except Exception:
+            # a defect in sharing must not cost the frame its answer
+            log.exception("sharing failed", frame=sample.frame.id.hex())
+            await self._at_home(sample)
+            return
+        sample.peer = reply.worker
+        outcome = Outcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
+        await self._conclude(sample, judged(self._miner, [outcome])[0])
+
+    def pass_on(self) -> None:
+        """Give to peers what waits here and would be done there sooner: they have said something new."""
+        while len(self._queue) > 1 and self._group and self._share:
+            if self._queue[-1][0].failed or not self._share.elsewhere():
+                break
+            sample, array, model = self._queue.pop()  # the newest: the others are nearer to their turn
+            self._preparer.done(array)
+            model.release()
+            self._own -= 1
+            self._beside(self._elsewhere(sample), f"share {sample.frame.id.hex()}")
+
+    async def _at_home(self, sample: Sample) -> None:
+        try:
+            model, array = await self._prepare(sample.frame)
+        except DecodeError as error:
+            await self._answering.alone(sample, Outcome(error=str(error), unfit=True))
+            return
+        sample.version, sample.ready = model.version, time.monotonic()
+        self._queue.append((sample, array, model))
         self._arrived.set()
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -167,19 +250,35 @@ class EdgeLoop:
     async def run(self) -> None:
         """Answer accepted frames until cancelled."""
         async with asyncio.TaskGroup() as group:
+            self._group = group
             while True:
                 await self._arrived.wait()
                 for sample, judged in await self._next():
-                    now = asyncio.get_running_loop().time()
-                    self._ledger.record(Latency.EDGE, (now - sample.accepted) * 1000)
-                    if judged.verdict.hard:
-                        asking = self._ask_cloud(sample, judged.outcome)
-                        group.create_task(asking, name=f"offload {sample.frame.id.hex()}")
-                    else:
-                        result = sample.result(self._settings, judged.outcome, now, hard=False)
-                        await self._finish(sample, result)
+                    await self._conclude(sample, judged)
                 if not self._queue:
                     self._arrived.clear()
+
+    def _beside(self, work: Coroutine[None, None, None], name: str) -> None:
+        assert self._group is not None  # noqa: S101  # ``run`` is at work
+        self._group.create_task(work, name=name)
+
+    async def _conclude(self, sample: Sample, judged: Judged) -> None:
+        """Answer a sample whose model has spoken, or ask on beside the loop."""
+        elapsed = asyncio.get_running_loop().time() - sample.accepted
+        self._ledger.record(Latency.EDGE, elapsed * 1000)
+        if judged.verdict.hard and self._answering.asks(judged.outcome):
+            asking = self._answering.ask(sample, judged.outcome)
+            self._beside(asking, f"offload {sample.frame.id.hex()}")
+        else:
+            await self._answering.alone(sample, judged.outcome)
+
+    def _leave(self, sample: Sample) -> None:
+        """Take note that a sample's result is on its way out."""
+        self._inside -= 1
+        self._left.set()
+        self._places.release()
+        if sample.patient:
+            self._patient.release()
 
     async def _next(self) -> list[tuple[Sample, Judged]]:
         """Run each model on what waits for it. Pixels are let go here: a sample may wait for the cloud without them."""
@@ -187,18 +286,19 @@ class EdgeLoop:
         parts: dict[Loaded, list[tuple[Sample, Array]]] = {}
         for sample, array, model in batch:
             parts.setdefault(model, []).append((sample, array))
-        said: dict[Sample, Judged] = {}
+        verdicts: dict[Sample, Judged] = {}
         for model, waiting in parts.items():
             arrays = [array for _, array in waiting]
-            judged = await model.thread.call(answer_and_judge, model.model, self._miner, arrays)
+            answers = await model.thread.call(answer_and_judge, model.model, self._miner, arrays)
             for array in arrays:
                 self._preparer.done(array)
             model.release(len(arrays))
-            model.learn([each.outcome for each in judged])
-            said.update(zip((sample for sample, _ in waiting), judged, strict=True))
-            await judge_again(self._slot, model, self._miner, said, [sample for sample, _ in waiting])
-        answered = [(sample, said[sample]) for sample, _, _ in batch]
-        self._learn(answered)
+            model.learn([each.outcome for each in answers])
+            verdicts.update(zip((sample for sample, _ in waiting), answers, strict=True))
+            await judge_again(self._slot, model, self._miner, verdicts, [sample for sample, _ in waiting])
+        self._own -= len(batch)
+        answered = [(sample, verdicts[sample]) for sample, _, _ in batch]
+        self._learning.learn(answered)
         return answered
 
     async def drain(self, timeout_s: float) -> bool:
@@ -208,7 +308,7 @@ class EdgeLoop:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
-        patience = loop.call_at(until - timeout_s / 3, self._offload.abandon)
+        patience = loop.call_at(until - timeout_s / 3, self._abandon)
         try:
             async with asyncio.timeout_at(until):
                 while self._inside:
@@ -222,75 +322,7 @@ class EdgeLoop:
         self._closed = True
         return drained and not self._inside
 
-    def _learn(self, answered: Sequence[tuple[Sample, Judged]]) -> None:
-        """Note how the model and mining fared, and how long they took."""
-        for sample, said in answered:
-            if said.outcome.prediction is None:
-                self._seldom.warning("small model failed", error=said.outcome.error[:256])
-            elif said.verdict.error:
-                self._ledger.add(Count.MINING_ERRORS)
-                self._seldom.warning("mining failed", error=said.verdict.error[:256])
-            sample.judged(said, self.times)
-        for call in calls((sample.trace, said.outcome) for sample, said in answered):
-            self._pace.learn(call.samples, call.ms)
-            self.times.batch.record(call.samples)
-            self.times.model.record(call.ms)
-            self._book.batch(call.began, call.ended, call.records)
-
-    async def _ask_cloud(self, sample: Sample, outcome: Outcome) -> None:
-        """Get the cloud's answer to a hard sample, or say why the edge's own stands."""
-        loop = asyncio.get_running_loop()
-        began, asked = loop.time(), time.monotonic()
-        frame = msgspec.structs.replace(sample.frame, edge=outcome.prediction)
-        reason = Reason.ERROR
-        sent, reply = False, None
-        try:
-            reply = await self._offload.ask(frame, self._time_left(sample, began), sample.trace)
-        except OffloadError as error:
-            reason, sent = error.reason, error.sent
-            log.debug("sample degraded", frame=frame.id.hex(), reason=reason, detail=error.detail[:256])
-        except Exception:
-            # a defect in the offload must not cost the sample its answer
-            log.exception("offload failed", frame=frame.id.hex())
-        else:
-            sent = True
-            self._ledger.record(Latency.OFFLOAD, (loop.time() - began) * 1000)
-            self.times.offload.record((loop.time() - began) * 1000)
-        now = loop.time()
-        result = sample.result(self._settings, outcome, now, hard=True, reply=reply, offloaded=began)
-        if reply is None:
-            result.degraded, result.reason = True, reason
-        sample.offloaded(asked, reply, reason, sent=sent)
-        await self._finish(sample, result, sent=sent)
-        if self._glimpses:
-            self._glimpses.offer(sample.frame, outcome.prediction, result)
-
-    def _time_left(self, sample: Sample, now: float) -> float:
-        """Seconds for the offload: the service's, or less where the camera wants its answer earlier."""
-        own = sample.frame.deadline_ms / 1000
-        return min(self._settings.deadline_s, own - (now - sample.accepted)) if own else self._settings.deadline_s
-
-    async def _finish(self, sample: Sample, result: Result, *, sent: bool = False) -> None:
-        """Hand a result over. It is counted once the broker has taken it, so that counts never run ahead."""
-        began, trace = time.monotonic(), sample.trace
-
-        def taken() -> None:
-            sample.answered(began, result)
-            self._book.done(trace)
-            self._ledger.add(Count.ANSWERED)
-            for count, holds in (
-                (Count.CLOUD, result.by == "cloud"),
-                (Count.HARD, result.hard),
-                (Count.DEGRADED, result.degraded),
-                (Count.UPLOADED, sent),
-            ):
-                self._ledger.add(count, int(holds))
-            if result.degraded:
-                self.degraded[result.reason] += 1
-
-        await self._outbox.put(result, taken, write(trace.here) if trace.travels else None)
-        self._inside -= 1
-        self._left.set()
-        self._places.release()
-        if sample.patient:
-            self._patient.release()
+    def _abandon(self) -> None:
+        for asked in (self._offload, self._share):
+            if asked:
+                asked.abandon()

@@ -5,7 +5,7 @@ Counts come from the ledger, so they go on over a restart; times are this proces
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from prometheus_client.metrics_core import Metric
@@ -57,8 +57,10 @@ class Figures:
     status: str = "starting"
     ledger: Ledger | None = None
     slot: Slot | None = None
-    edge: tuple[EdgeLoop, OffloadClient, Outbox] | None = None
+    edge: tuple[EdgeLoop, OffloadClient | None, Outbox] | None = None
     cloud: CloudServer | None = None
+    #: figures of what only some workers do
+    more: list[Callable[[], Iterable[Metric]]] = field(default_factory=list)
 
     def health(self) -> Health:
         """Return the worker's checks."""
@@ -81,6 +83,8 @@ class Figures:
             yield from self._of_edge(*self.edge)
         if self.cloud:
             yield from self._of_cloud(self.cloud)
+        for figures in self.more:
+            yield from figures()
 
     @staticmethod
     def _of_models(slot: Slot) -> Iterator[Metric]:
@@ -93,17 +97,19 @@ class Figures:
         yield times("worker_model_seconds", "Time of a model's calls, by its version.", calls)
 
     @staticmethod
-    def _of_edge(loop: EdgeLoop, offload: OffloadClient, outbox: Outbox) -> Iterator[Metric]:
+    def _of_edge(loop: EdgeLoop, offload: OffloadClient | None, outbox: Outbox) -> Iterator[Metric]:
         reasons = [({"reason": str(reason)}, n) for reason, n in sorted(loop.degraded.items())]
         yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
         yield gauge("worker_queued_frames", "Frames accepted and not handed over yet.", loop.inside)
         yield gauge("worker_outbox_results", "Results that wait for the broker.", outbox.waiting)
+        yield from _times("worker_edge", EDGE_TIMES, loop.times)
+        if offload is None:
+            return
         yield gauge(
             "worker_circuit_state", "Way to the cloud: 0 closed, 1 half open, 2 open.", CIRCUIT[offload.circuit.state]
         )
         credits_ = [({"cloud_worker": name}, n) for name, n in sorted(offload.credits_left().items())]
         yield gauge("worker_cloud_credits", "What each cloud worker can take, as this worker knows.", credits_)
-        yield from _times("worker_edge", EDGE_TIMES, loop.times)
 
     @staticmethod
     def _of_cloud(server: CloudServer) -> Iterator[Metric]:

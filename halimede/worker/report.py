@@ -24,6 +24,8 @@ HEARTBEAT = 10
 #: seconds that the last words wait for the broker
 LAST_WORDS_S = 3.0
 MAX_MESSAGE, MAX_REASON = 4096, 256
+#: a worker that runs gets no frames from its own source
+SOURCE_FAILED = "SourceFailed"
 
 
 class Speaker(Protocol):
@@ -56,6 +58,8 @@ class Reporter:
         self.http = ""
         #: where its inference protocol is, of one that serves it
         self.url = ""
+        #: why no frames come to a worker that runs; empty: they do
+        self.trouble: Callable[[], str] | None = None
         self._bus = bus
         self._period_s = settings.period_s
         names = {"node": settings.node, "ns": settings.namespace, "worker": settings.worker}
@@ -113,7 +117,11 @@ class Reporter:
     def _now(self) -> WorkerInfo:
         counts = self.counts() if self.counts else None
         model = self.model() if self.model else None
-        return msgspec.structs.replace(self._info, task_info=counts, http=self.http, model=model, url=self.url)
+        info = msgspec.structs.replace(self._info, task_info=counts, http=self.http, model=model, url=self.url)
+        trouble = self.trouble() if self.trouble and info.status == "running" else ""
+        if trouble:
+            info.reason, info.message = SOURCE_FAILED, trouble[:MAX_MESSAGE]
+        return info
 
     def _changed(self) -> bool:
         return self._said is None or _timeless(self._now()) != _timeless(self._said)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -19,7 +19,10 @@ from halimede import log as logging
 from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import InvalidFieldError
-from halimede.worker.serve import Connect, WorkerError, serve
+from halimede.worker.job import Connect, Job
+from halimede.worker.joint_inference import joint_inference
+from halimede.worker.mistakes import WorkerError
+from halimede.worker.serve import serve
 from halimede.worker.settings import Role, Settings, read
 
 log = structlog.get_logger()
@@ -27,7 +30,7 @@ log = structlog.get_logger()
 #: exit code of a user's mistake; whoever supervises need not try again before something changes
 MISTAKE = 2
 #: our threads' names, and how many seconds an idle one has to end
-THREADS = ("model_", "decode_")
+THREADS = ("model_", "decode_", "joint_")
 STUCK_S = 1.0
 
 
@@ -38,49 +41,70 @@ def run_edge(estimator: object | None = None) -> None:
     one the model file is ONNX. Everything else comes from the environment (docs/architecture.md). Exits with code 2
     after a mistake of the user's, which it prints in one line.
     """
-    _exit(main("edge", estimator))
+    leave(main("edge", estimator))
 
 
 def run_cloud(estimator: object | None = None) -> None:
     """Run a cloud worker until SIGTERM or SIGINT; as ``run_edge``."""
-    _exit(main("cloud", estimator))
+    leave(main("cloud", estimator))
 
 
-def main(role: Role, estimator: object | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Run a worker and return its exit code."""
+#: reads the environment; the second argument says whether the caller brings an estimator
+Prepare = Callable[[Mapping[str, str], bool], tuple[Settings, Job]]
+
+
+def main(
+    program: str,
+    estimator: object | None = None,
+    environ: Mapping[str, str] = os.environ,
+    prepare: Prepare | None = None,
+) -> int:
+    """Run a worker and return its exit code. ``prepare`` reads its settings; none: those of joint inference."""
     try:
-        settings = read(role, environ, own_estimator=estimator is not None)
+        settings, job = (prepare or _joint_inference(program))(environ, estimator is not None)
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
         logging.configure(
             node=settings.node, service=f"{settings.namespace}/{settings.service}", worker=settings.worker
         )
-        asyncio.run(_run(settings, connect_to(broker), estimator))
+        asyncio.run(_run(settings, connect_to(broker), estimator, job))
     except (InvalidFieldError, WorkerError) as error:
         reason = f"{error.reason}: " if isinstance(error, WorkerError) else ""
-        print(f"halimede {role} worker: {reason}{error}", file=sys.stderr)
+        print(f"halimede {program} worker: {reason}{error}", file=sys.stderr)
         return MISTAKE
     return 0
+
+
+def _joint_inference(program: str) -> Prepare:
+    role: Role = "edge" if program == "edge" else "cloud"
+
+    def prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[Settings, Job]:  # noqa: FBT001
+        settings = read(role, environ, own_estimator=own_estimator)
+        return settings, joint_inference(settings)
+
+    return prepare
 
 
 def connect_to(broker: MqttSettings) -> Connect:
     """Return what makes connections to a broker."""
 
-    def connect(client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None) -> Bus:
-        chosen = replace(broker, receive_maximum=receive_maximum) if receive_maximum else broker
+    def connect(
+        client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None, session_s: int = 0
+    ) -> Bus:
+        chosen = replace(broker, receive_maximum=receive_maximum or broker.receive_maximum, session_s=session_s)
         return MqttBus(client_id, chosen, announce)
 
     return connect
 
 
-async def _run(settings: Settings, connect: Connect, estimator: object | None) -> None:
+async def _run(settings: Settings, connect: Connect, estimator: object | None, job: Job) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await serve(settings, connect, stop, estimator)
+    await serve(settings, connect, stop, estimator, job)
 
 
-def _exit(code: int) -> None:
+def leave(code: int) -> None:
     """Leave with a code; return on 0, so that a script may go on, unless a model hangs: Python would wait for it."""
     for thread in threading.enumerate():
         if thread.name.startswith(THREADS):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from halimede.frames.compute import Outcome, answer, run
 from halimede.frames.reasons import Reason
@@ -35,7 +36,7 @@ class Judged:
 
 def answer_and_judge(model: Model, miner: Miner, arrays: Sequence[Array]) -> list[Judged]:
     """Runs in the model's thread. What the small model cannot answer is the cloud's to answer, hence hard."""
-    return _judge(miner, run(model, arrays, len(arrays))[0])
+    return judged(miner, run(model, arrays, len(arrays))[0])
 
 
 async def judge_again(
@@ -47,27 +48,28 @@ async def judge_again(
         if before is None or failed.prediction is not None:
             continue
         with before.holding():
-            (judged,) = await before.thread.call(_read_and_judge, before.model, miner, sample.frame)
-        before.learn([judged.outcome])
-        if judged.outcome.prediction is not None:
-            said[sample], sample.version = judged, before.version
+            (again,) = await before.thread.call(_read_and_judge, before.model, miner, sample.frame)
+        before.learn([again.outcome])
+        if again.outcome.prediction is not None:
+            said[sample], sample.version = again, before.version
             slot.strike(canary, failed.error)
 
 
 def _read_and_judge(model: Model, miner: Miner, frame: Frame) -> list[Judged]:
-    return _judge(miner, answer(model, [frame], 1)[0])
+    return judged(miner, answer(model, [frame], 1)[0])
 
 
-def _judge(miner: Miner, outcomes: Sequence[Outcome]) -> list[Judged]:
-    judged = []
+def judged(miner: Miner, outcomes: Sequence[Outcome]) -> list[Judged]:
+    """Ask mining about what a model said. What it could not answer is hard."""
+    verdicts = []
     began = time.monotonic()
     for outcome in outcomes:
         said = outcome.prediction
         verdict = judge(miner, said) if said is not None else Verdict(hard=True)
         ended = time.monotonic()
-        judged.append(Judged(outcome, verdict, began, ended))
+        verdicts.append(Judged(outcome, verdict, began, ended))
         began = ended
-    return judged
+    return verdicts
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +86,10 @@ class Sample:
     trace: Record
     ready: float
     version: str = ""
+    #: the other edge worker whose model spoke; empty: the own one
+    peer: str = ""
+    #: a peer could not answer it: it stays here
+    failed: bool = False
 
     def judged(self, said: Judged, times: EdgeTimes) -> None:
         """Note that it waited, and what the model and mining made of it."""
@@ -113,8 +119,12 @@ class Sample:
         hard: bool,
         reply: Reply | None = None,
         offloaded: float | None = None,
+        by: Literal["cloud", "joint"] = "cloud",
     ) -> Result:
-        """Return the final answer: the reply's, else the edge's own. ``now`` and ``offloaded`` are the loop's time."""
+        """Return the final answer: the reply's, which is ``by`` them, else the edge's own.
+
+        ``now`` and ``offloaded`` are the loop's time.
+        """
         edge = outcome.prediction
         final = (reply.prediction if reply else edge) or Prediction()
         frame = self.frame
@@ -123,13 +133,14 @@ class Sample:
             service=settings.service,
             camera=frame.camera,
             sequence=frame.sequence,
-            by="cloud" if reply else "edge",
+            captured_ns=frame.captured_ns,
+            by=by if reply else "peer" if self.peer else "edge",
             hard=hard,
             label=final.label,
             score=final.score,
             prediction=final,
             edge=edge if reply else None,
-            worker=reply.worker if reply else settings.worker,
+            worker=reply.worker if reply else self.peer or settings.worker,
             node=settings.node,
             model=reply.model if reply else self.version,
             total_ms=(now - self.accepted) * 1000,

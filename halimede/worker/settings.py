@@ -69,10 +69,11 @@ class Settings:
         return check_name("WORKER_NAME", f"{part}.{self.namespace}.{self.worker}")
 
 
-def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False) -> Settings:
+def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False, mines: bool = True) -> Settings:
     """Read the environment. ``own_estimator``: the caller brings one, so that a model file is not required.
 
-    Raises InvalidFieldError.
+    ``mines``: at the edge, hard examples are told from easy ones, so that it has to be said how. Raises
+    InvalidFieldError.
     """
     namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
     worker = check_name("WORKER_NAME", _required(environ, "WORKER_NAME"))
@@ -103,7 +104,7 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False)
         return Settings(**common)
     return Settings(
         **common,
-        hem_name=_required(environ, "HEM_NAME"),
+        hem_name=_required(environ, "HEM_NAME") if mines else "",
         hem_parameters=_parameters(environ),
         source=_source(environ, service),
         deadline_s=_number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
@@ -145,7 +146,8 @@ def _switch(environ: Mapping[str, str], name: str) -> bool:
     return text != "off"
 
 
-def _json(environ: Mapping[str, str], name: str, wanted: type[T]) -> T:
+def read_json(environ: Mapping[str, str], name: str, wanted: type[T]) -> T:
+    """Return a variable that holds JSON of a type. Raises InvalidFieldError."""
     text = environ[name]
     try:
         value = msgspec.json.decode(text)
@@ -173,7 +175,7 @@ def _model(environ: Mapping[str, str], *, optional: bool) -> tuple[str, ModelSpe
     path = environ.get("MODEL_URL", "") if optional else _required(environ, "MODEL_URL")
     if not environ.get("MODEL_SPEC"):
         return path, ModelSpec(url=path, format="onnx")
-    spec = _json(environ, "MODEL_SPEC", ModelSpec)
+    spec = read_json(environ, "MODEL_SPEC", ModelSpec)
     try:
         check_model(spec)
     except InvalidFieldError as error:
@@ -184,12 +186,12 @@ def _model(environ: Mapping[str, str], *, optional: bool) -> tuple[str, ModelSpe
 def _parameters(environ: Mapping[str, str]) -> dict[str, str]:
     if not environ.get("HEM_PARAMETERS"):
         return {}
-    parameters = _json(environ, "HEM_PARAMETERS", list[Parameter])
+    parameters = read_json(environ, "HEM_PARAMETERS", list[Parameter])
     return {parameter.key: parameter.value for parameter in parameters}
 
 
 def _source(environ: Mapping[str, str], service: str) -> Source:
-    source = _json(environ, "SOURCE", Source) if environ.get("SOURCE") else Source()
+    source = read_json(environ, "SOURCE", Source) if environ.get("SOURCE") else Source()
     given = [name for name in ("cameras", "path", "url") if getattr(source, name)]
     if len(given) > 1:
         raise InvalidFieldError("SOURCE", environ["SOURCE"], "give one of cameras, path and url")

@@ -23,7 +23,7 @@ from halimede.api.model import check as check_model
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.frames.compute import ModelThread
 from halimede.frames.slot import Loaded, Slot
-from halimede.inference import ModelError, open_model
+from halimede.inference import Model, ModelError, open_model
 from halimede.messages import ModelInUse
 from halimede.models.archive import model_file
 from halimede.models.desired import Desired, DesiredModel, changes
@@ -55,6 +55,8 @@ class Opener:
     """Opens models for a worker: ONNX files, or what its user's own estimator reads."""
 
     estimator: object | None = None
+    #: what the worker answers with, made of the opened model; called in the model's thread
+    compose: Callable[[Model], Model] | None = None
 
     @property
     def again(self) -> bool:
@@ -70,10 +72,20 @@ class Opener:
         async with AsyncExitStack() as stack:
             thread = await stack.enter_async_context(ModelThread("model"))
             try:
-                model = await thread.call(open_model, path, spec, self.estimator)
+                model = await thread.call(self._open, path, spec)
             except (ModelError, InvalidFieldError) as error:
-                raise UnfitError("ModelInvalid", str(error)) from error
+                raise UnfitError(_reason(error), str(error)) from error
             return Loaded(model, thread, wish.version, wish.digest, stack.pop_all())
+
+    def _open(self, path: str, spec: ModelSpec) -> Model:
+        model = open_model(path, spec, self.estimator)
+        if self.compose is None:
+            return model
+        try:
+            return self.compose(model)
+        except BaseException:
+            model.close()
+            raise
 
     def _untried(self, wish: DesiredModel, path: str) -> bool:
         return self.estimator is None and not wish.tried and Path(path).is_file()
@@ -162,6 +174,11 @@ class Swapper:
             canary_version=self._canary.version if self._canary else "",
         )
         self._tell()
+
+
+def _reason(error: HalimedeError) -> str:
+    ours = isinstance(error, InvalidFieldError) and error.field.startswith("spec.application")
+    return "ApplicationInvalid" if ours else "ModelInvalid"
 
 
 def spec_of(wish: DesiredModel) -> ModelSpec:

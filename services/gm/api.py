@@ -17,7 +17,7 @@ import structlog
 from halimede import __version__
 from halimede.api import parse
 from halimede.api.dataset import PLURAL as DATASETS
-from halimede.api.jointinference import PLURAL as SERVICES
+from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
 from halimede.codec import MAX_JSON
 from halimede.errors import BusError, InvalidFieldError, TooLargeError
@@ -219,7 +219,7 @@ class Api:
 
     def _services(self, node: str) -> set[Key]:
         """What belongs on a node, and what is still there after it was told to let go."""
-        held = {key for key in self._engine.downstream.keys(node) if key.plural == SERVICES}
+        held = {key for key in self._engine.downstream.keys(node) if key.plural in SERVICES}
         return held.union(key for key in self._engine.index.assigned(node) if key.plural != DATASETS)
 
     @property

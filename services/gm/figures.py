@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.metrics_core import Metric
 
-from halimede.api.jointinference import PLURAL as SERVICES
+from halimede.api.placement import SERVICES
 from halimede.bus import Bus
 from halimede.histogram import merge
 from halimede.messages import TaskInfo
@@ -20,7 +20,7 @@ from halimede.names import Key
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
 from services.gm.api import Api
-from services.gm.cluster.port import Cluster
+from services.gm.cluster.port import Cluster, Stored
 from services.gm.engine import Engine
 from services.gm.page.feed import total
 from services.gm.upstream import Upstream
@@ -120,7 +120,7 @@ class Figures:
         )
 
     def _of_services(self) -> Iterator[Metric]:
-        infos = {key: list(self._infos(key)) for key in sorted(s.key for s in self._cluster.resources(SERVICES))}
+        infos = {key: list(self._infos(key)) for key in sorted(stored.key for stored in self._services())}
         for name, (field, text) in COUNTS.items():
             yield counter(
                 name, text, [(_labels(key), sum(getattr(i, field) for i in i_s)) for key, i_s in infos.items()]
@@ -153,6 +153,10 @@ class Figures:
             [(_labels(key), merge(i.compute_latency for i in found), None) for key, found in work.items()],
         )
 
+    def _services(self) -> Iterator[Stored]:
+        for plural in SERVICES:
+            yield from self._cluster.resources(plural)
+
     def _infos(self, key: Key, *, counting: bool = True) -> Iterable[TaskInfo]:
         """Yield what nodes have counted: those with an edge worker, where samples count, or all of them."""
         for report in self._engine.reports.of(key).values():
@@ -166,18 +170,18 @@ class Figures:
             for node in self._engine.nodes.values()
             if node.online and node.presence and node.presence.http
         ]
-        for stored in self._cluster.resources(SERVICES):
+        for stored in self._services():
             for node_name, report in self._engine.reports.of(stored.key).items():
                 for worker in report.status.workers if report.live else []:
                     if worker.http and worker.phase == "Running":
                         labels = {"role": f"{worker.role}-worker", "node": node_name, "worker": worker.name}
-                        labels |= {"namespace": stored.key.namespace, "service": stored.key.name}
+                        labels |= _labels(stored.key)
                         found.append(_target(worker.http, **labels))
         return web.json_response(found)
 
 
 def _labels(key: Key) -> dict[str, str]:
-    return {"namespace": key.namespace, "service": key.name}
+    return {"plural": key.plural, "namespace": key.namespace, "service": key.name}
 
 
 def _target(url: str, **labels: str) -> dict[str, Any]:

@@ -21,11 +21,15 @@ from services.gm.nodes import Nodes
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One worker role of a service: the pod that asks for nodes, and what must be on a node before it."""
+    """One worker of a service, by its name or its role: the pod that asks for nodes, what must be there before it.
+
+    ``at`` is where the resource describes the pod.
+    """
 
     name: str
     pod: PodSpec
     references: tuple[Key, ...]
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ UPDATING = "Updating"
 ANSWERING = frozenset({"edge", "serve"})
 #: a worker answers with another model than it was asked to, for the one that it was asked for is no good
 REFUSED = "RolloutFailed"
+#: a worker runs, and no frames come from the source that it reads itself
+SOURCE_FAILED = "SourceFailed"
 #: problems beside the first that a message names
 NAMED = 3
 
@@ -43,7 +45,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One node's part in a service: its roles there, and what is known of node and service there."""
+    """One node's part in a service: its workers there by name or role, and what is known of node and service there."""
 
     node: str
     roles: Roles
@@ -107,15 +109,15 @@ def count_share(share: Share, generation: int, tally: Tally) -> None:
         return
     before = len(tally.failed) + len(tally.waiting)
     for role in sorted(share.roles):
-        worker = next((w for w in told.workers if w.role == role), None)
+        worker = next((w for w in told.workers if (w.part or w.role) == role), None)
         phase = worker.phase if worker else told.phase
         if worker and phase == "Running":
             tally.active += 1
-            tally.edges += role in ANSWERING
+            tally.edges += worker.role in ANSWERING
             if worker.model and worker.model.refused:
                 tally.waiting.append(_refusal(role, share.node, worker.model))
-            elif worker.reason == REFUSED:
-                tally.waiting.append(_trouble(role, share.node, worker, told, REFUSED))
+            elif worker.reason in {REFUSED, SOURCE_FAILED}:
+                tally.waiting.append(_trouble(role, share.node, worker, told, worker.reason))
         elif phase == "Failed":
             tally.failed.append(_trouble(role, share.node, worker, told, "WorkerFailed"))
         else:
@@ -146,12 +148,12 @@ def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus
 
 
 def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Tally) -> None:
-    """Count pods. ``wanted`` is how many each role shall have; roles that have no Deployment yet are left out."""
+    """Count pods. ``wanted`` is how many each worker shall have; those that have no Deployment yet are left out."""
     for role, number in sorted(wanted.items(), reverse=True):
-        pods = [view for view in views if view.role == role]
+        pods = [view for view in views if view.of == role]
         up = [view for view in pods if view.phase == "Running" and view.ready]
         tally.active += len(up)
-        tally.edges += len(up) if role in ANSWERING else 0
+        tally.edges += sum(view.role in ANSWERING for view in up)
         tally.failed += [_pod_trouble(view, "WorkerFailed") for view in pods if view.phase == "Failed"]
         if sum(view.current for view in up) >= number:
             continue
@@ -167,6 +169,4 @@ def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Tally
 
 def _pod_trouble(view: PodView, otherwise: str) -> Problem:
     where = f" on node {view.node}" if view.node else ""
-    return Problem(
-        view.reason or otherwise, f"{view.role} worker: pod {view.name}{where}: {view.message or 'not ready'}"
-    )
+    return Problem(view.reason or otherwise, f"{view.of} worker: pod {view.name}{where}: {view.message or 'not ready'}")

@@ -78,7 +78,9 @@ def stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
         return "Failed", info.reason, info.message
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
         silent = info is None and not entry.adopted and ran_s < SILENT_S
-        return ("Pending", "Starting", "") if silent or (info and info.status == "starting") else ("Running", "", "")
+        if silent or (info and info.status == "starting"):
+            return "Pending", "Starting", ""
+        return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")
     if not entry.ending:  # its task has not run yet
         return "Pending", "Starting", ""
     words = entry.last_words

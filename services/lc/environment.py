@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 
 from halimede.api import Resource
-from halimede.api.jointinference import JointInferenceServiceSpec
 from halimede.api.model import ModelSpec
-from halimede.api.placement import Placement
-from halimede.api.workers import Told, common
+from halimede.api.placement import Placement, Service
+from halimede.api.workers import Brought, Told, common
 from halimede.messages import ModelFacts
 from halimede.models.desired import DesiredModel
 from services.lc.folders import Worker
@@ -32,11 +31,11 @@ SHORT = 12
 
 
 def environment(
-    service: Resource[JointInferenceServiceSpec],
+    service: Resource[Service],
     placement: Placement,
-    model: Resource[ModelSpec],
-    model_path: str,
+    model: Brought | None,
     *,
+    detector: Brought | None = None,
     worker: Worker,
     node: str,
     broker: str,
@@ -46,8 +45,10 @@ def environment(
     http: str = WORKER_HTTP,
 ) -> Told:
     """Return what a worker of ``service`` in the role of ``placement`` is told."""
-    told = common(service, placement, model, model_path, broker=broker, state=str(folder), grace_s=grace_s)
-    facts = {"WORKER_NAME": worker.name, "NODE_NAME": node, "MODEL_FILE": str(folder / WISH)}
+    told = common(service, placement, model, detector=detector, broker=broker, state=str(folder), grace_s=grace_s)
+    facts = {"WORKER_NAME": worker.name, "NODE_NAME": node}
+    if model:
+        facts["MODEL_FILE"] = str(folder / WISH)
     if credentials:
         facts["HALIMEDE_CREDENTIALS"] = str(credentials)
     return Told(told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": http})

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 
 import structlog
 
-from halimede.api import inferencemodel, jointinference
+from halimede.api import inferencemodel, jointinference, multiedge
 from halimede.api.placement import worker_name
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
-from services.lc.folders import Folders, Worker
+from services.lc.folders import WORKERS, Folders, Worker
 from services.lc.process import Role
 
 log = structlog.get_logger()
@@ -31,10 +31,9 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
 
 def put_aside(folders: Folders, service: Key) -> None:
     """Move the folders of a service's workers to where ``remove`` finds them. None of its workers may run."""
-    for role in ROLES.get(service.plural, ()):
-        worker = Worker(service.namespace, worker_name(service.name, role, folders.node))
+    for name in _names(folders, service):
         try:
-            folder = folders.worker(worker)
+            folder = folders.worker(Worker(service.namespace, name))
             if folder.exists():
                 folders.removed.mkdir(exist_ok=True)
                 folder.rename(folders.removed / secrets.token_hex(8))
@@ -43,7 +42,21 @@ def put_aside(folders: Folders, service: Key) -> None:
         except InvalidFieldError:  # a name too long for a worker never had a folder
             continue
         except OSError as error:
-            log.warning("folder of a worker not removed", worker=str(worker), error=str(error))
+            log.warning("folder of a worker not removed", worker=name, error=str(error))
+
+
+def _names(folders: Folders, service: Key) -> list[str]:
+    """Return the names that a service's workers may have here; what it called those of its own is read off folders."""
+    if service.plural != multiedge.PLURAL:
+        return [worker_name(service.name, role, folders.node) for role in ROLES.get(service.plural, ())]
+    before, after = worker_name(service.name, "\n", folders.node).split("\n")
+    here = folders.root / WORKERS / service.namespace
+    found = [path.name for path in here.iterdir()] if here.is_dir() else []
+    return [
+        name
+        for name in found
+        if name.startswith(before) and name.endswith(after) and "." not in name[len(before) : -len(after)]
+    ]
 
 
 def remove(folders: Folders) -> None:

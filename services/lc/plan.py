@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 import structlog
 
-from halimede.api import Resource, dataset, inferencemodel, jointinference, model
+from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
 from halimede.api.placement import Placement
 from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
 from halimede.models import redact
@@ -84,6 +84,8 @@ class Lack:
     message: str
 
 
+#: kinds whose workers take samples
+SERVICES = frozenset({jointinference.PLURAL, multiedge.PLURAL})
 #: why a worker waits for a Model that its service names and that is not held here
 ABSENT = "ModelNotFound"
 
@@ -101,6 +103,8 @@ class Standing:
     #: set where workers have no say: for resources without any, and for a service that cannot have one here
     settled: Lack | None = None
     facts: ModelFacts | DatasetFacts | None = None
+    #: what the resource calls those of its workers that share a role
+    parts: Mapping[Worker, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Part(Protocol):
         """Return why a Model or Dataset is not this controller's to bring, empty if it is."""
 
     def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, Mapping[Worker, Start]]:
-        """Return how a joint inference service stands on this node, and its workers that are to run."""
+        """Return how a service stands on this node, and its workers that are to run."""
 
     def served(self, held: Held, resource: Resource[Any]) -> Want | None:
         """Return the file that an InferenceModel needs on this node."""
@@ -164,7 +168,7 @@ def plan(
         try:
             plural = item.resource.kind.plural if item.resource else ""
             known = preparations.get(key)
-            if item.resource and plural == jointinference.PLURAL:
+            if item.resource and plural in SERVICES:
                 standings[key], started = part.service(item.held, item.resource, models)
             elif item.resource and plural == inferencemodel.PLURAL:
                 current = known if known and known.want == prepare.get(key) else None
@@ -242,6 +246,9 @@ def _output(resource: Resource[model.ModelSpec]) -> ModelOutput:
     return ModelOutput(format=resource.spec.format, url=redact(resource.spec.url))
 
 
+Found = tuple[Resource[Any], Preparation]
+
+
 @dataclass(frozen=True, slots=True)
 class Models:
     """The Models of this node as the services that name them see them."""
@@ -250,18 +257,18 @@ class Models:
     preparations: Mapping[Key, Preparation]
     ready: Mapping[Key, Preparation]
 
-    def held(self, placement: Placement, service: Key) -> Item | None:
-        """Return the Model that a worker of a service needs as it has arrived, None if it has not."""
-        return self.items.get(_model_key(placement, service))
+    def held(self, placement: Placement, service: Key) -> list[Item]:
+        """Return the Models that a worker of a service needs, those that have arrived."""
+        keys = (Key(model.PLURAL, service.namespace, name) for name in placement.models)
+        return [self.items[key] for key in keys if key in self.items]
 
     def output(self, placement: Placement, service: Key) -> tuple[ModelOutput, ...]:
-        """Return what a report shows of that Model: nothing before it is here and can be read."""
-        used = self.held(placement, service)
-        return (_output(used.resource),) if used and used.resource else ()
+        """Return what a report shows of those Models: nothing before they are here and can be read."""
+        return tuple(_output(used.resource) for used in self.held(placement, service) if used.resource)
 
-    def find(self, placement: Placement, service: Key, node: str) -> tuple[Resource[Any], Preparation] | Lack:
-        """Return that Model and its file that is here, or why there is none yet."""
-        key = _model_key(placement, service)
+    def find(self, name: str, service: Key, node: str) -> Found | Lack:
+        """Return a Model that a worker needs and its file that is here, or why there is none yet."""
+        key = Key(model.PLURAL, service.namespace, name)
         used, prepared = self.items.get(key), self.ready.get(key)
         if used is None:
             return Lack("Pending", ABSENT, f"Model {key.name} has not arrived on node {node}")
@@ -291,7 +298,3 @@ def broke(key: Key, error: Exception) -> Lack:
     """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
     log.error("planning a resource broke", key=str(key), exc_info=error)
     return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")
-
-
-def _model_key(placement: Placement, service: Key) -> Key:
-    return Key(model.PLURAL, service.namespace, placement.worker.model.name)

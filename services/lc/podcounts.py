@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from halimede.api import multiedge
+from halimede.counts import add_up
 from halimede.messages import TaskInfo, WorkerInfo, WorkerReport
 from services.lc.entry import WorkerPhase
 from services.lc.folders import Worker
 from services.lc.process import Role
-from services.lc.status import add_roles, add_up
+from services.lc.status import add_roles
 
 #: pods that are over for good and still known by name, as a container of theirs may be started again
 KEPT = 32
@@ -64,7 +66,10 @@ class Pod:
         phase, otherwise = STANDS[info.status]
         failed = info.status == "failed"
         reason, message = (info.reason or otherwise, info.message) if failed else (otherwise, "")
-        return WorkerReport(name=info.name, role=self.role, phase=phase, reason=reason, message=message, http=info.http)
+        told = WorkerReport(name=info.name, role=self.role, phase=phase, reason=reason, message=message, http=info.http)
+        if info.owner_kind == multiedge.KIND:  # of several workers with one role each has its own counts shown
+            told.task_info = info.task_info
+        return told
 
 
 @dataclass(slots=True)

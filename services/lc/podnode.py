@@ -41,7 +41,7 @@ class PodNode:
         return "its pods look for it themselves: it is a file of the node" if local else ""
 
     def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, dict[Worker, Start]]:
-        """Return how the models of a joint inference service stand on this node; there is nothing to start."""
+        """Return how the models of a service stand on this node; there is nothing to start."""
         asked = [p for p in placements(resource.spec) if p.pod.node_name in {"", self.name}]
         here = [p for p in asked if models.held(p, held.key) or matches(p.pod, self.name, self.labels)] or asked
         lacks = [lack for p in here if (lack := self._lack(p, held.key, models))]
@@ -63,8 +63,13 @@ class PodNode:
         return Standing(held.key, held.uid, held.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")), {}
 
     def _lack(self, placement: Placement, service: Key, models: Models) -> Lack | None:
-        used = models.held(placement, service)
-        if used and used.resource and self.leaves(used.resource):
-            return None
-        found = models.find(placement, service, self.name)
-        return found if isinstance(found, Lack) else None
+        left = {
+            item.held.key.name
+            for item in models.held(placement, service)
+            if item.resource and self.leaves(item.resource)
+        }
+        for name in placement.models:
+            found = models.find(name, service, self.name)
+            if isinstance(found, Lack) and name not in left:
+                return found
+        return None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from halimede.api import jointinference
+from halimede.api import jointinference, multiedge
 from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
@@ -33,6 +33,10 @@ LOOK_S, WRITE_S = 1.0, 5.0
 LAST_WORDS = frozenset({"completed", "failed"})
 #: services that have left this node and may come back, with all that was counted for them here
 MAX_LEFT = 64
+
+
+#: what pods say of the kind of their owner -> its plural
+OWNERS = {"jointinferenceservice": jointinference.PLURAL, multiedge.KIND: multiedge.PLURAL}
 
 
 class Pods:
@@ -98,7 +102,10 @@ class Pods:
 
     def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Take what a pod says."""
-        key = Key(jointinference.PLURAL, info.namespace, info.owner_name)
+        plural = OWNERS.get(info.owner_kind)
+        if plural is None:
+            return None
+        key = Key(plural, info.namespace, info.owner_name)
         held = self._store.held.get(key)
         if not info.role or held is None or held.uid != info.owner_uid:
             return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from halimede.api import Resource, matches, placements
 from halimede.api.placement import Placement, worker_name
+from halimede.api.workers import Brought
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models.desired import Desired
@@ -21,7 +22,7 @@ from services.lc import serving
 from services.lc.credentials import NodeCredentials
 from services.lc.environment import WORKER_HTTP, desired, environment
 from services.lc.folders import Folders, Worker
-from services.lc.plan import Lack, Models, Preparation, Standing, Want, broke
+from services.lc.plan import Found, Lack, Models, Preparation, Standing, Want, broke
 from services.lc.process import Role, Start
 from services.lc.store import Held
 from services.lc.template import Host, RefusalError, grace, to_process
@@ -44,16 +45,19 @@ class Node:
         return ""
 
     def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, dict[Worker, Start]]:
-        """Return how a joint inference service stands on this node, and its workers that can run."""
+        """Return how a service stands on this node, and its workers that can run."""
         starts: dict[Worker, Start] = {}
         lacks: dict[Worker, Lack] = {}
         workers: dict[Worker, Role] = {}
+        parts: dict[Worker, str] = {}
         used: list[ModelOutput] = []
         for placement in placements(resource.spec):
             if not matches(placement.pod, self.name, self.labels):
                 continue
-            worker = Worker(held.key.namespace, worker_name(held.key.name, placement.role, self.name))
+            worker = Worker(held.key.namespace, worker_name(held.key.name, placement.name, self.name))
             workers[worker] = placement.role
+            if placement.part:
+                parts[worker] = placement.part
             used += models.output(placement, held.key)
             outcome = self._place(resource, placement, worker, models)
             if isinstance(outcome, Lack):
@@ -62,7 +66,8 @@ class Node:
                 starts[worker] = outcome
         nowhere = Lack("Pending", "NoPlacement", f"none of its workers asks for node {self.name}")
         settled = None if workers else nowhere
-        return Standing(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled), starts
+        standing = Standing(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
+        return standing, starts
 
     def served(self, held: Held, resource: Resource[Any]) -> Want | None:
         """Return the file of the version that is to be served here."""
@@ -84,24 +89,28 @@ class Node:
                              host=self.host, address=address)  # fmt: skip
 
     def _place(self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models) -> Start | Lack:
-        found = models.find(placement, resource.key, self.name)
-        if isinstance(found, Lack):
-            return found
-        return models.data(placement, resource) or self._start(resource, placement, worker, *found)
+        found: dict[str, Found] = {}
+        for name in placement.models:
+            one = models.find(name, resource.key, self.name)
+            if isinstance(one, Lack):
+                return one
+            found[name] = one
+        return models.data(placement, resource) or self._start(resource, placement, worker, found)
 
     def _start(
-        self, resource: Resource[Any], placement: Placement, worker: Worker, used: Resource[Any], here: Preparation
+        self, resource: Resource[Any], placement: Placement, worker: Worker, found: Mapping[str, Found]
     ) -> Start | Lack:
         try:
             check_name("worker name", worker.name)
             folder = self.folders.worker(worker)
             template = placement.worker.template
-            wish = desired(used, here)
+            main, detector = found.get(placement.model), found.get(placement.detector)
+            wish = desired(*main) if main else None
             told = environment(
                 resource,
                 placement,
-                used,
-                wish.path,
+                Brought(main[0], str(main[1].path)) if main else None,
+                detector=Brought(detector[0], str(detector[1].path)) if detector else None,
                 worker=worker,
                 node=self.name,
                 broker=self.broker,
@@ -110,12 +119,13 @@ class Node:
                 credentials=self.credentials.worker(placement.role) if self.credentials else None,
                 http=self.http,
             )
-            spec = to_process(template, placement.role, told, folder, self.host)
+            spec = to_process(template, placement.program, told, folder, self.host, at=placement.at)
         except RefusalError as error:
             return Lack("Failed", error.reason, str(error))
         except InvalidFieldError as error:
             return Lack("Failed", "NameTooLong", str(error))
         except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
             return broke(resource.key, error)
-        model = Path(wish.path)
-        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, Desired(models=[wish]))
+        model = Path(wish.path) if wish else None
+        told_by_file = Desired(models=[wish]) if wish else None
+        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, told_by_file)

@@ -8,6 +8,7 @@ from typing import get_args
 import msgspec
 
 from halimede import histogram
+from halimede.counts import add_up
 from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, TaskInfo, WorkerReport
 from services.lc.entry import WorkerPhase
 from services.lc.folders import Worker
@@ -16,7 +17,6 @@ from services.lc.process import Role
 
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
 STARTING = Lack("Pending", "Starting", "")
-COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is int]
 #: characters that a report has room for
 MAX_REASON, MAX_MESSAGE = 256, 4096
 
@@ -32,7 +32,10 @@ def compose(
         report = reports.get(worker)
         view = lack or (Lack(report.phase, report.reason, report.message) if report else STARTING)
         views.append(view)
-        workers.append(report or _absent(worker, role, view))
+        told = report or _absent(worker, role, view)
+        if part := standing.parts.get(worker):
+            told = msgspec.structs.replace(told, part=part, task_info=counts.get(worker))
+        workers.append(told)
     return status_of(standing, views, workers, _counts(standing, counts))
 
 
@@ -53,24 +56,6 @@ def status_of(
         workers=list(workers),
         model=standing.facts if isinstance(standing.facts, ModelFacts) else None,
         dataset=standing.facts if isinstance(standing.facts, DatasetFacts) else None,
-    )
-
-
-def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
-    """Add up what several workers have counted. The upload ratio is weighted with the samples that it is of."""
-    total = {name: sum(getattr(info, name) for info in infos) for name in COUNTS}
-    samples = total["inference_number"]
-    uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in infos)
-    return TaskInfo(
-        **total,
-        upload_cloud_ratio=min(1.0, uploaded / samples) if samples else 0.0,
-        start_time=min((info.start_time for info in infos if info.start_time), default=""),
-        current_time=max(info.current_time for info in infos),
-        update_time=max(info.update_time for info in infos),
-        edge_latency=histogram.merge(info.edge_latency for info in infos),
-        offload_latency=histogram.merge(info.offload_latency for info in infos),
-        queue_latency=histogram.merge(info.queue_latency for info in infos),
-        compute_latency=histogram.merge(info.compute_latency for info in infos),
     )
 
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from halimede.api.base import convert
+from halimede.api.placement import Program
 from halimede.api.podtemplate import Container, EnvVar, PodTemplate, Volume
 from halimede.api.quantity import quantity
 from halimede.api.workers import OWN_IMAGE, Told
 from halimede.errors import HalimedeError, InvalidFieldError
-from services.lc.process import NeededPath, ProcessSpec, Role
+from services.lc.process import NeededPath, ProcessSpec
 
 #: a pod without terminationGracePeriodSeconds: as workers take it from a missing GRACE_S
 DEFAULT_GRACE_S = 10.0
@@ -67,9 +68,14 @@ def grace(template: Mapping[str, Any]) -> float:
     return DEFAULT_GRACE_S if given is None else float(given)
 
 
-def to_process(template: dict[str, Any], role: Role, told: Told, folder: Path, host: Host) -> ProcessSpec:
-    """Translate a pod template of a worker in ``role``, which keeps its files in ``folder``. Raises RefusalError."""
-    path = f"spec.{role}Worker.template"
+def to_process(
+    template: dict[str, Any], program: Program, told: Told, folder: Path, host: Host, *, at: str = ""
+) -> ProcessSpec:
+    """Translate a pod template of a worker that runs ``program``, unless its container says what else.
+
+    It keeps its files in ``folder``; ``at`` is where it stands in its resource. Raises RefusalError.
+    """
+    path = f"{at or f'spec.{program}Worker'}.template"
     try:
         pod = convert(template, PodTemplate, path).spec
         raw: dict[str, Any] = template["spec"]
@@ -83,7 +89,7 @@ def to_process(template: dict[str, Any], role: Role, told: Told, folder: Path, h
     if container.working_dir and not container.working_dir.startswith("/"):
         text = f"{container.working_dir!r} is relative to nothing here: write an absolute path"
         raise RefusalError(f"{at}.workingDir", text)
-    argv, ours = _command(container, role, env, at, host)
+    argv, ours = _command(container, program, env, at, host)
     if ours:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(host.library)]))
     return ProcessSpec(
@@ -102,7 +108,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def _command(
-    container: Container, role: Role, env: Mapping[str, str], at: str, host: Host
+    container: Container, program: Program, env: Mapping[str, str], at: str, host: Host
 ) -> tuple[tuple[str, ...], bool]:
     args = tuple(expand(arg, env) for arg in container.args)
     command = tuple(expand(word, env) for word in container.command)
@@ -110,7 +116,7 @@ def _command(
         if container.image and not OWN_IMAGE.fullmatch(container.image):
             text = f"the command of image {container.image!r} is inside the image: add command, or use halimede/worker"
             raise RefusalError(f"{at}.image", text)
-        return (host.python, "-m", "services.worker", role, *args), True
+        return (host.python, "-m", "services.worker", program, *args), True
     if command[0] in PYTHONS:
         command = (host.python, *command[1:])
     return command + args, False

@@ -1,5 +1,10 @@
-"""``python -m services.worker edge|cloud``."""
+"""``python -m services.worker edge|cloud|member|joint|camera``. A camera needs no model runtime, so it imports none."""
 
-from services.worker.app import main
+import sys
+
+if sys.argv[1:2] == ["camera"]:
+    from services.worker.camera import main
+else:
+    from services.worker.app import main
 
 main()

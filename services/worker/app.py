@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from halimede import __version__
 from halimede.worker import run_cloud, run_edge
@@ -28,28 +28,59 @@ edge only:
   SOURCE_LOOP                  1: begin a folder again at its end
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
   HARD_SAMPLES                 off: publish no thumbnails of hard samples
+member and joint (of multi-edge services):
+  APPLICATION                  JSON: {"name": "reid", "parameters": [{"key", "value"}]}
+  PART, MEMBERS, CAMERAS       what the service calls it; JSON lists of its edge workers and of its cameras
+  JOINT                        cloud or members: where findings come together
+  DETECTOR_URL, DETECTOR_SPEC  member: the model that finds objects, as MODEL_URL and MODEL_SPEC
+camera (reads cameras that speak no MQTT): python -m services.worker camera --help
 
 exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
 """
+
+
+def _member() -> None:
+    from halimede.multiedge.runtime import run_member  # noqa: PLC0415  # others need not load it
+
+    run_member()
+
+
+def _joint() -> None:
+    from halimede.multiedge.runtime import run_joint  # noqa: PLC0415  # as above
+
+    run_joint()
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    "edge": run_edge,
+    "cloud": run_cloud,
+    "member": _member,
+    "joint": _joint,
+}
+DOES = {
+    "edge": "take frames, answer",
+    "cloud": "answer hard samples",
+    "member": "an edge worker of a multi-edge service",
+    "joint": "where findings of its edge workers come together",
+}
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's definition."""
     made = argparse.ArgumentParser(
         prog="python -m services.worker",
-        description="A worker of a joint inference service: small model at the edge, or big model in the cloud.",
+        description="A worker of a service: of joint inference (small model at the edge, big one in the cloud), or of "
+        "multi-edge inference.",
         epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("role", choices=("edge", "cloud"), help="edge: take frames, answer; cloud: answer hard samples")
+    made.add_argument(
+        "program", choices=tuple(PROGRAMS), help="; ".join(f"{name}: {does}" for name, does in DOES.items())
+    )
     made.add_argument("--version", action="version", version=__version__)
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the worker until it is told to stop."""
-    role = parser().parse_args(arguments).role
-    if role == "edge":
-        run_edge()
-    else:
-        run_cloud()
+    PROGRAMS[parser().parse_args(arguments).program]()

@@ -102,7 +102,7 @@ async def test_attack_06_frames_of_every_kind_leave_the_stream_as_it_was(tmp_pat
         info = w.info("e0")
         assert (info.lost, info.inference_number) == (0, len(w.results))
         intake = w.broker.links[f"intake.{NS}.e0"]
-        await eventually(lambda: not intake._unacknowledged)
+        await eventually(lambda: not intake.session.unacknowledged)
         assert 1 <= len(w.letters) <= len(HOSTILE)
 
 

@@ -18,6 +18,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.requests import Requests
 from halimede.frames import OffloadClient, OffloadError, new_id
+from halimede.frames.channel import inference
 from halimede.messages import ApiReply, ApiRequest, Frame, Load, Prediction, Reply
 from services.broker import Broker
 from tests.digits import ALL_HARD, Digits
@@ -134,7 +135,7 @@ def correlations(seed: int, count: int = 50) -> list[bytes]:
             await cloud.listen(topics.REQUEST.filter(ns=NS, service=SERVICE).text, 1, take, 1000)
             await cloud.wait_connected(1)
             await bus.wait_connected(1)
-            client = OffloadClient(bus, NS, SERVICE, "edge", window=count, waiters=count)
+            client = OffloadClient(bus, inference(NS, SERVICE, "edge"), window=count, waiters=count)
             await client.start()
             answers = (client.ask(frame(), 1.0) for _ in range(count))
             results = await asyncio.gather(*answers, return_exceptions=True)

@@ -7,15 +7,19 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.closure import environment as environment_of
 from tests.e2e.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-FILES = sorted(ROOT.glob("services/*/Dockerfile"))
+#: the LC's is tried in test_install.py, beside what else is asked of an environment without more
+LC = ROOT / "services" / "lc" / "Dockerfile"
+FILES = [*sorted({*ROOT.glob("services/*/Dockerfile")} - {LC}), ROOT / "services" / "camera.Dockerfile"]
 #: both halves of it are tried in the others
 NODE = ROOT / "services" / "node.Dockerfile"
 
@@ -47,13 +51,49 @@ def test_the_image_of_a_node_without_kubernetes_holds_lc_worker_and_server() -> 
     assert extras(NODE) == set().union(*map(extras, parts))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_an_image_is_made_of_starts(file: Path, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Image:
+    """What a Dockerfile makes, in a folder: its Python environment, its files, how it is started."""
+
+    file: Path
+    venv: Path
+    root: Path
+    entry: list[str]
+    environment: dict[str, str]
+
+    def python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        line = [f"{self.venv}/bin/python", *words]
+        return subprocess.run(
+            line, cwd=self.root / "app", env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+
+def image_of(file: Path, tmp_path: Path, *, pip: bool = False) -> Image:
+    """Do what a Dockerfile says; without ``pip`` what its extras need is linked to, not installed once more."""
     build, image = file.read_text().replace("\\\n", " ").split("\nFROM ")[-2:]
     venv, made = tmp_path / "venv", tmp_path / "build"
     made.mkdir()
     for line in steps(build, "COPY"):
         place(line, ROOT, made)
+    if pip:
+        install(build, made, venv)
+    else:
+        environment_of(venv, extras(file), made / "halimede")
+    root = tmp_path / "image"
+    (root / "app").mkdir(parents=True)
+    for line in steps(image, "COPY"):
+        if not line.startswith("--from"):
+            place(line, ROOT, root)
+    told = dict(pair.split("=", 1) for line in steps(image, "ENV") for pair in line.split())
+    (entry,) = steps(image, "ENTRYPOINT")
+    module, *roles = re.findall(r'"([a-z.]+)"', entry)[1:]
+    environment = {**told, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": str(root / "app")}
+    environment["HALIMEDE_HOME"] = str(tmp_path / "home")
+    return Image(file, venv, root, ["-m", module, *roles], environment)
+
+
+def install(build: str, made: Path, venv: Path) -> None:
+    """Run a Dockerfile's own line."""
     (run,) = steps(build, "RUN")
     # the package itself is built in isolation, which another Python does already: a plain venv is what the image has
     run = run.replace("--no-cache-dir ", "")
@@ -64,34 +104,25 @@ def test_what_an_image_is_made_of_starts(file: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "does not provide the extra" not in done.stderr
-    root = tmp_path / "image"
-    (root / "app").mkdir(parents=True)
-    for line in steps(image, "COPY"):
-        if not line.startswith("--from"):
-            place(line, ROOT, root)
-    told = dict(pair.split("=", 1) for line in steps(image, "ENV") for pair in line.split())
-    (entry,) = steps(image, "ENTRYPOINT")
-    module = re.findall(r'"((?:services|halimede)\.\w+)"', entry)[0]
-    environment = {**told, "PATH": f"{venv}/bin:{os.environ['PATH']}", "PYTHONPATH": str(root / "app")}
-    environment["HALIMEDE_HOME"] = str(tmp_path / "home")
 
-    def python(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [f"{venv}/bin/python", *words]
-        return subprocess.run(
-            line, cwd=root / "app", env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
 
-    shown = python("-m", module, "--help")
+def starts(image: Image) -> None:
+    """Start what is in it, and what else it has to hold."""
+    shown = image.python(*image.entry, "--help")
     assert shown.returncode == 0, shown.stderr
-    if "kubernetes" in run:
-        import_ = python("-c", "import services.gm.operator")
-        assert import_.returncode == 0, import_.stderr
-    if "lc" in run:
-        fetch = python("-m", "halimede.models", "--help")
-        assert fetch.returncode == 0, fetch.stderr
-    if file.parent.name == "worker":
+    needed = {
+        "gm": ["-c", "import services.gm.operator"],
+        "lc": ["-m", "halimede.models", "--help"],
         # what OTEL_EXPORTER_OTLP_ENDPOINT among the `env` of pods.json asks for
-        export = python("-c", "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace")
-        assert export.returncode == 0, export.stderr
+        "worker": ["-c", "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace"],
+    }
+    if words := needed.get(image.file.parent.name):
+        found = image.python(*words)
+        assert found.returncode == 0, found.stderr
     # nothing was written where the image would be read-only
-    assert not list(root.rglob("__pycache__"))
+    assert not list(image.root.rglob("__pycache__"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_an_image_is_made_of_starts(file: Path, tmp_path: Path) -> None:
+    starts(image_of(file, tmp_path))

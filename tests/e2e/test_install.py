@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.running import ROOT
+from tests.e2e.test_images import LC, Image, image_of, starts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -18,14 +17,19 @@ HEAVY = ("numpy", "onnxruntime", "PIL", "kubernetes", "typer", "sklearn")
 
 
 @pytest.fixture(scope="module")
-def lc_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of a virtual environment that holds halimede[lc] from this checkout and no more."""
-    folder = tmp_path_factory.mktemp("lc-only")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", f"{ROOT}[lc]"]
-    subprocess.run(pip, check=True, cwd=folder, env={**os.environ, "PIP_NO_COMPILE": "1"})  # half the time
-    return python
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """Return the LC's image: a virtual environment with what an LC needs from this checkout, and no more."""
+    return image_of(LC, tmp_path_factory.mktemp("lc"), pip=True)
+
+
+@pytest.fixture
+def lc_only(image: Image) -> Path:
+    """Return its Python."""
+    return image.venv / "bin" / "python"
+
+
+def test_the_image_of_an_lc_starts(image: Image) -> None:
+    starts(image)
 
 
 def test_an_lc_environment_holds_no_heavy_package(lc_only: Path) -> None:

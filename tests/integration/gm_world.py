@@ -14,6 +14,7 @@ import msgspec
 from halimede import codec, topics
 from halimede.api import matches, parse, placements
 from halimede.api.inferencemodel import pod, target
+from halimede.api.placement import SERVICES as PLACED
 from halimede.api.placement import worker_name
 from halimede.bus import Announcement, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -39,7 +40,7 @@ from services.gm.cluster.local import LocalCluster
 from tests.simulated import eventually
 
 SERVICES, MODELS, DATASETS = "jointinferenceservices", "models", "datasets"
-SERVED = "inferencemodels"
+SERVED, MULTI_EDGE = "inferencemodels", "multiedgeinferenceservices"
 
 
 def model(name: str, **spec: Any) -> dict[str, Any]:
@@ -83,6 +84,26 @@ def service(name: str = "helmet", *, edge: Any = "edge0", cloud: Any = "cloud0",
     }
 
 
+def multi_edge(name: str = "crossing", *, cloud: str | None = None, **workers: Any) -> dict[str, Any]:
+    """Several edges; ``workers`` are called by where they are (a node's name, or what the resource says of them)."""
+
+    def template(where: str) -> dict[str, Any]:
+        return {"spec": {"nodeName": where, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
+
+    def worker(called: str, said: Any) -> dict[str, Any]:
+        given = {"template": template(said)} if isinstance(said, str) else said
+        return {"name": called, "model": {"name": "small"}, **given}
+
+    spec: dict[str, Any] = {
+        "application": {"name": "balance"},
+        "edgeWorkers": [worker(called, said) for called, said in workers.items()],
+    }
+    if cloud:
+        spec["cloudWorker"] = {"template": template(cloud)}
+    kind = {"apiVersion": "sedna.io/v1alpha1", "kind": "MultiEdgeInferenceService"}
+    return {**kind, "metadata": {"name": name}, "spec": spec}
+
+
 class FakeNode:
     """One node. ``log`` is every downstream message in order: ("insert", "models/small", 1), ("synced", "", count).
 
@@ -97,6 +118,8 @@ class FakeNode:
         self.tombstones: dict[str, int] = {}
         self.counts: dict[Key, TaskInfo] = {}
         self.overrides: dict[str, WorkerReport] = {}
+        #: what its workers say that they have done, by what their service calls them
+        self.done: dict[str, TaskInfo] = {}
         #: what it has found out about Models' files
         self.facts: dict[Key, ModelFacts] = {}
         self.deaf = 0
@@ -179,7 +202,7 @@ class FakeNode:
         status.model = self.facts.get(key)
         if key.plural == SERVED:
             status.workers, status.phase = list(self._servers(body)), "Running"
-        if key.plural == SERVICES:
+        if key.plural in PLACED:
             status.workers = list(self._workers(body))
             status.phase = "Running"
             if key in self.counts:
@@ -191,8 +214,10 @@ class FakeNode:
         resource = parse(body)
         for place in placements(resource.spec):
             if matches(place.pod, self.name, self.labels):
-                name = worker_name(resource.metadata.name, place.role, self.name)
-                yield self.overrides.get(place.role) or WorkerReport(name=name, role=place.role, phase="Running")
+                name = worker_name(resource.metadata.name, place.name, self.name)
+                said = WorkerReport(name=name, role=place.role, part=place.part, phase="Running")
+                said.task_info = self.done.get(place.name)
+                yield self.overrides.get(place.name) or said
 
     def _servers(self, body: dict[str, Any]) -> Any:
         """An InferenceModel's server takes its target version at once, unless the test says otherwise."""

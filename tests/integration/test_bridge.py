@@ -197,6 +197,9 @@ def test_each_topic_goes_where_its_readers_are() -> None:
         "result": "out", "hard-sample": "out", "status": "", "gm-presence": "in", "api-request": "", "api-reply": "",
         "logs-request": "in", "logs-reply": "out", "trace-request": "in", "trace-reply": "out", "dead-letter": "out",
         "blob-request": "out", "blob-chunk": "in", "blob-query": "outin", "blob-order": "", "blob-answer": "in",
+        "peer": "both", "hop-request": "out", "hop-reply": "in", "multi-result": "out", "track": "both",
+        "gallery": "both", "fused": "both", "identity-query": "both", "identity-answer": "both",
+        "camera-status": "both",
     }  # fmt: skip
 
 

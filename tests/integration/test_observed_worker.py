@@ -13,6 +13,7 @@ import pytest
 
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Loaded, Slot
@@ -148,7 +149,7 @@ async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_do
             await asyncio.sleep(0.5)
             assert (await asked(session, server.url, "healthz"))[0] == 200  # still loading
             assert (await asked(session, server.url, "readyz"))[1]["work"] == "starting"
-            figures.cloud = CloudServer(bus, figures.slot, namespace="default", service="s", worker="w")
+            figures.cloud = CloudServer(bus, figures.slot, inference("default", "s", "w"))
             status, checks = await asked(session, server.url, "healthz")
             assert (status, checks["model"].partition(" s,")[2]) == (503, " more than 0.2")
             assert value(await scrape(session, server.url), "halimede_worker_model_call_seconds") > 0.2

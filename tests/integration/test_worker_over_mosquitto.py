@@ -287,7 +287,7 @@ async def test_a_plain_msgpack_reader_reads_what_an_edge_worker_sends_up(
     ("role", "changes", "said"),
     [
         ("edge", {"HEM_NAME": "Margn"}, "HardExampleMiningUnknown"),
-        ("edge", {"SOURCE": '{"url": "rtsp://x"}'}, "SourceInvalid"),
+        ("edge", {"SOURCE": '{"url": "gopher://x"}'}, "SourceInvalid"),
         ("cloud", {"MODEL_URL": "/nowhere.onnx"}, "ModelInvalid"),
         ("cloud", {"GRACE_S": "long"}, "GRACE_S"),
         ("cloud", {"HALIMEDE_BROKER": "ftp://x"}, "HALIMEDE_BROKER"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from halimede.api.inferencemodel import KUBEEDGE
 from halimede.names import Key
-from tests.integration.gm_world import DATASETS, MODELS, SERVICES, dataset, model
+from tests.integration.gm_world import DATASETS, MODELS, MULTI_EDGE, SERVICES, dataset, model, multi_edge
 from tests.integration.inference_models import PLURAL as SERVED
 from tests.integration.inference_models import inference_model
 from tests.kubernetes.apiserver import Api, User, on_double
@@ -27,6 +27,7 @@ MADE = {"Deployment": CLOUD, "Service": NETWORK, "HorizontalPodAutoscaler": HPA,
 BY_PLUGIN = {
     ("sedna.io", "jointinferenceservices/finalizers", "update"),
     ("neptune.io", "jointinferenceservices/finalizers", "update"),
+    ("sedna.io", "multiedgeinferenceservices/finalizers", "update"),
     ("sedna.io", "inferencemodels/finalizers", "update"),
     ("ai.kubeedge.io", "inferencemodels/finalizers", "update"),
 }
@@ -61,8 +62,10 @@ async def whole_life(w: World, user: User) -> None:
             body["spec"]["cloudWorker"]["hpa"] = {"minReplicas": 1, "maxReplicas": 3}
             exposed = inference_model(ingress={"host": "faces.example"})
             other = {**inference_model("other"), "apiVersion": KUBEEDGE}
-            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"), exposed, other)
+            several = multi_edge(north=w.edge, south=w.edge)
+            await w.apply(small, model("big"), dataset("frames"), body, neptune(w, "seed"), exposed, other, several)
             await w.reaches("Running", name="faces", plural=SERVED)
+            await w.reaches("Running", name="crossing", plural=MULTI_EDGE)
             await w.reaches("Running", name="other", plural=SERVED, version=KUBEEDGE)
             await w.reaches("Running")
             await w.reaches("Running", name="seed", version="neptune.io/v1alpha1")
@@ -77,6 +80,8 @@ async def whole_life(w: World, user: User) -> None:
             await eventually(lambda: _gone(w, "HorizontalPodAutoscaler", HPA), PATIENCE)
             await w.apply(inference_model())
             await eventually(lambda: _gone(w, "Ingress", "faces"), PATIENCE)
+            await w.apply(multi_edge(north=w.edge))
+            await eventually(lambda: _gone(w, "Deployment", "crossing-deployment-south"), PATIENCE)
             await w.delete()
             await eventually(lambda: _without_service(w), PATIENCE)
             await eventually(lambda: Key(SERVICES, w.namespace, "helmet") not in edge.holds, PATIENCE)

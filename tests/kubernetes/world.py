@@ -32,6 +32,7 @@ from tests.simulated import eventually
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PLURALS = {
     "Model": "models", "Dataset": "datasets", "JointInferenceService": SERVICES, "InferenceModel": "inferencemodels",
+    "MultiEdgeInferenceService": "multiedgeinferenceservices",
 }  # fmt: skip
 PATIENCE = 30.0
 

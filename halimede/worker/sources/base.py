@@ -16,6 +16,7 @@ from halimede.api.jointinference import Source as SourceSpec
 from halimede.bus import Bus, Packet
 from halimede.errors import InvalidFieldError
 from halimede.tracing import Context as TraceContext
+from halimede.worker.sources.suspects import Suspects
 
 
 class Intake(Protocol):
@@ -29,12 +30,14 @@ class Intake(Protocol):
         id_: bytes | None = None,
         patient: bool = False,
         parent: TraceContext | None = None,
+        answered: Callable[[], None] | None = None,
     ) -> None:
         """Hand a frame over; returns once it is accepted (or known already), which takes as long as there is no room.
 
         ``patient``: nothing is lost by waiting, so keep the frame back while hard samples wait for the cloud, rather
-        than degrade it. ``parent``: the trace that the frame came with. Raises DecodeError for a frame that cannot be
-        answered.
+        than degrade it. ``parent``: the trace that the frame came with. ``answered`` is called once its result is out:
+        until then the frame remains its source's to give to somebody else, and is not counted as accepted. Raises
+        DecodeError for a frame that cannot be answered.
         """
 
 
@@ -43,6 +46,9 @@ class Context:
     """What a source may need. ``connect`` makes a connection of its own to the bus; it is the source's to enter.
     ``dead_letter`` puts what was refused, and why, where operators see it. ``state`` is a folder that outlives the
     worker, and ``life`` names the service's uid and the node: what was done in another life is to be done again.
+    ``durable``: ``connect`` makes connections whose session outlives them, and a frame remains the broker's until it is
+    answered. ``camera``: how the one camera that a folder or a URL is is called; none: after what it is.
+    ``suspects``: what is known of frames that come again.
     """
 
     namespace: str
@@ -54,6 +60,9 @@ class Context:
     loop: bool = False
     state: Path | None = None
     life: str = ""
+    durable: bool = False
+    camera: str = ""
+    suspects: Suspects | None = None
 
 
 class Source(ABC):
@@ -63,6 +72,13 @@ class Source(ABC):
     skipped: int = 0
     #: messages so far that never became a frame to hand over, such as oversized ones
     rejected: int = 0
+    #: whether it has stopped before all that was its own to answer is answered; another worker can go on with it
+    unfinished: bool = False
+
+    @property
+    def trouble(self) -> str:
+        """Why no frames come though they should, empty if they do: it is tried again, so the worker goes on."""
+        return ""
 
     @abstractmethod
     async def run(self, intake: Intake, stop: asyncio.Event) -> None:
@@ -90,14 +106,8 @@ def create(context: Context) -> Source:
     """Return the source that the service's spec asks for. Raises InvalidFieldError."""
     discover()
     for name in context.spec.__struct_fields__:
-        value = getattr(context.spec, name)
-        if not value:
-            continue
-        if source := _sources.get(name):
-            return source(context)  # type: ignore[call-arg]  # registered ones take a Context
-        field = f"spec.edgeWorker.source.{name}"
-        known = ", ".join(sorted(_sources))
-        raise InvalidFieldError(field, value, f"{name} sources come with a later release: use {known}")
+        if getattr(context.spec, name):
+            return _sources[name](context)  # type: ignore[call-arg]  # registered ones take a Context
     raise InvalidFieldError("spec.edgeWorker.source", context.spec, "give one of cameras, path and url")
 
 

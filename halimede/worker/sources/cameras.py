@@ -2,6 +2,9 @@
 
 They come over a connection of their own, and are held back by not being acknowledged: on a shared connection a full
 camera queue would use up the receive maximum and keep the cloud's replies out, the very ones that empty it.
+
+Where the context is ``durable`` a frame is acknowledged when it is answered, and the broker keeps the session for a
+while when the connection is gone: another worker, or the next life of this one, goes on with it.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from __future__ import annotations
 import asyncio
 
 from halimede import topics
-from halimede.bus import Bus, Delivery
-from halimede.errors import DecodeError
-from halimede.tracing import read
+from halimede.bus import Bus
 from halimede.worker.sources.base import Context, Intake, Source, register
+from halimede.worker.sources.handing import Handing
 
 #: QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
 QUEUE = 16
+#: seconds that a worker with a durable session goes on taking what the broker has for it when it is to stop
+FINISH_S = 3.0
 
 
 @register("cameras")
@@ -24,14 +28,14 @@ class CameraSource(Source):
 
     def __init__(self, context: Context) -> None:
         self._connect = context.connect
-        self._filters = {
-            camera: topics.CAMERA_FRAME.filter(group=context.service, ns=context.namespace, camera=camera)
+        self._durable = context.durable
+        self._suspects = context.suspects
+        self._filters = [
+            topics.CAMERA_FRAME.filter(group=context.service, ns=context.namespace, camera=camera)
             for camera in context.spec.cameras
-        }
+        ]
         self._bus: Bus | None = None
-        self._handling = 0
-        self._refused = 0
-        self._idle = asyncio.Event()
+        self._handing: Handing | None = None
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the connection
@@ -41,29 +45,24 @@ class CameraSource(Source):
     @property
     def rejected(self) -> int:  # type: ignore[override]  # counted by the connection
         """Messages that the bus itself refused; those that the intake refused are counted there."""
-        return self._bus.stats.rejected - self._refused if self._bus else 0
+        return self._bus.stats.rejected - self._handing.refused if self._bus and self._handing else 0
 
     async def run(self, intake: Intake, stop: asyncio.Event) -> None:
-        """Take frames until ``stop``; those that are being handed over then still are."""
+        """Take frames until ``stop``; those that are being handed over then still are.
 
-        async def take(delivery: Delivery[bytes]) -> None:
-            self._handling += 1
-            try:
-                parent = read(delivery.packet.properties)
-                await intake.offer(delivery.body, delivery.names["camera"], parent=parent)
-            except DecodeError:
-                self._refused += 1
-                raise  # the bus puts it where operators see it
-            finally:
-                self._handling -= 1
-                self._idle.set()
-
+        With a durable session all that the broker has is answered, or what that leaves within ``FINISH_S`` is left in
+        the session.
+        """
+        handing = self._handing = Handing(intake, later=self._durable, suspects=self._suspects)
         async with self._connect() as bus:
             self._bus = bus
-            for filter_ in self._filters.values():
-                await bus.subscribe(filter_, take, queue=QUEUE)
+            for filter_ in self._filters:
+                await bus.subscribe(filter_, handing, queue=QUEUE, later=self._durable)
             await stop.wait()
-            await asyncio.gather(*(bus.unsubscribe(filter_) for filter_ in self._filters.values()))
-            while self._handling:
-                self._idle.clear()
-                await self._idle.wait()
+            try:
+                async with asyncio.timeout(FINISH_S if self._durable else None):
+                    await asyncio.gather(*(bus.unsubscribe(filter_) for filter_ in self._filters))
+            except TimeoutError:
+                self.unfinished = True
+                handing.close()
+            await handing.idle()

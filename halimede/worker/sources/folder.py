@@ -1,7 +1,8 @@
 """Pictures of a folder, in the order of their names, as if one camera had taken them; new ones as they appear.
 
 Nothing is lost by waiting here, so a frame is only read when there is room for it. What has been handed over is
-remembered beside the ledger: a worker that is started again goes on where its predecessor was.
+remembered beside the ledger: a worker that is started again goes on where its predecessor was. Where the context is
+``durable`` it is remembered once it is answered, so that a killed worker's successor answers what was under way.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -73,8 +75,9 @@ class FolderSource(Source):
         self._folder = Path(context.data_prefix + context.spec.path)
         self._life = f"{context.service}/{context.life}"
         self._memory = Done(context.state / DONE_FILE if context.state and not context.loop else None)
-        self._camera = camera_of(self._folder)
+        self._camera = context.camera or camera_of(self._folder)
         self._loop = context.loop
+        self._durable = context.durable
         self._dead_letter = context.dead_letter
         self._done: set[Picture] = set()
         self._known: set[bytes] = set()
@@ -121,11 +124,14 @@ class FolderSource(Source):
         except OSError as error:
             log.warning("picture unreadable", name=name, error=str(error))
             return
+        answered = partial(self._memory.add, id_) if self._durable else None
         try:
-            await intake.offer(payload, self._camera, id_=id_, patient=True)
+            await intake.offer(payload, self._camera, id_=id_, patient=True, answered=answered)
         except DecodeError as error:
             await self._dead_letter(Packet(topic=f"file:{name}", payload=payload), str(error))
-        self._memory.add(id_)
+            answered = None
+        if answered is None:
+            self._memory.add(id_)
 
 
 class Done:

@@ -176,7 +176,8 @@ def _timeless(status: Status) -> tuple[object, ...]:
     ]
     return (
         status.phase, status.observed_generation, conditions, status.start_time, status.active, status.failed,
-        status.metrics, status.nodes, status.model, status.dataset, status.url, status.serving_version, status.versions,
+        status.metrics, status.nodes, status.workers, status.output, status.model,
+        status.dataset, status.url, status.serving_version, status.versions,
         status.chosen,
     )  # fmt: skip
 

@@ -77,7 +77,7 @@ class InferenceModelController:
 
 
 def _roles(resource: Resource[InferenceModelSpec]) -> tuple[Role, ...]:
-    return (Role(ROLE, pod(resource.spec), ()),)
+    return (Role(ROLE, pod(resource.spec), (), "spec"),)
 
 
 def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:
@@ -86,7 +86,7 @@ def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, 
         Share(node, roles, observed.nodes.get(node), observed.reports.get(node))
         for node, roles in sorted(observed.placed.items())
     ]
-    missing = [*_unserved(desired.spec), *unplaced(_roles(desired), observed, "spec")]
+    missing = [*_unserved(desired.spec), *unplaced(_roles(desired), observed)]
     status = _summed(desired, observed, shares if wanted(desired.spec) else [], missing)
     for share in shares:
         for worker in share.told.workers if share.told and share.online else ():
@@ -103,7 +103,7 @@ def _by_pods(desired: Resource[Any], observed: Observed, built: Built) -> tuple[
     shall = {ref: {**workers.objects.get(ref, {}), **body} for body in built.objects for ref in [Ref.of(body)]}
     objects = {**workers.objects, **shall}
     number = replicas(built, workers.objects)
-    missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed, "spec")]
+    missing = [*observed.pods.troubles, *built.problems, *nowhere(_roles(desired), observed)]
     status = _summed(desired, observed, [], missing, pods=read_pods(objects, workers.pods), number=number)
     if not number.get(ROLE):
         return status, "", ModelInUse()

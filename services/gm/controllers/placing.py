@@ -10,11 +10,11 @@ from services.gm.index import Role
 from services.gm.tally import Problem
 
 
-def unplaced(roles: Sequence[Role], observed: Observed, field: str) -> Iterator[Problem]:
-    """Name the roles that no node has. ``field`` is where a pod is described; ``{role}`` in it is the role's name."""
+def unplaced(roles: Sequence[Role], observed: Observed) -> Iterator[Problem]:
+    """Name the roles that no node has."""
     placed = {name for names in observed.placed.values() for name in names}
     for role in roles:
-        at = field.format(role=role.name)
+        at = role.at
         if role.pod.node_name:
             if role.pod.node_name not in observed.nodes:
                 yield Problem("NodeNotFound", f"{at}.nodeName: node {role.pod.node_name} has never been seen")
@@ -31,12 +31,11 @@ def unplaced(roles: Sequence[Role], observed: Observed, field: str) -> Iterator[
                 yield Problem("NoNode", f"{at}.nodeSelector: no node has {wanted}")
 
 
-def nowhere(roles: Sequence[Role], observed: Observed, field: str) -> Iterator[Problem]:
+def nowhere(roles: Sequence[Role], observed: Observed) -> Iterator[Problem]:
     """Say which node a role names that there is not; where a selector leads, the cluster's scheduler says."""
     for role in roles:
         if role.pod.node_name and role.pod.node_name not in observed.nodes:
-            at = field.format(role=role.name)
-            yield Problem("NodeNotFound", f"{at}.nodeName: there is no node {role.pod.node_name}")
+            yield Problem("NodeNotFound", f"{role.at}.nodeName: there is no node {role.pod.node_name}")
 
 
 def _drained(field: str, nodes: Sequence[str]) -> Problem:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from halimede import __version__, histogram
+from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
 from halimede.messages import HardSample, Histogram, TaskInfo
 from halimede.names import Key
@@ -24,7 +25,6 @@ from services.gm.cluster.port import Cluster, Editor, Stored
 from services.gm.engine import Engine
 from services.gm.metrics import metrics
 
-SERVICES = "jointinferenceservices"
 #: seconds between two looks, looks kept, and looks over which a latency is taken
 EVERY, KEPT, WINDOW = 1.0, 120, 10
 MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES = 50, 200, 100, 24
@@ -129,7 +129,7 @@ class Feed:
     # --- sections ---------------------------------------------------------------------------------------------
 
     def _manager(self) -> Row:
-        total = sum(1 for _ in self._cluster.resources(SERVICES))
+        total = sum(1 for _ in self._resources())
         nodes = self._engine.nodes
         return {
             "version": __version__,
@@ -141,8 +141,12 @@ class Feed:
             "every": EVERY,
         }
 
+    def _resources(self) -> Iterator[Stored]:
+        for plural in SERVICES:
+            yield from self._cluster.resources(plural)
+
     def _shown(self) -> list[Stored]:
-        found = sorted(self._cluster.resources(SERVICES), key=lambda s: (_urgency(s), s.key))
+        found = sorted(self._resources(), key=lambda s: (_urgency(s), s.key))
         return found[:MOST_SERVICES]
 
     def _service(self, stored: Stored) -> Row:

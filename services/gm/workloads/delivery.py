@@ -15,9 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from halimede.api import Resource
 from halimede.api.model import ModelSpec
 from services.gm.workloads.identity import Body
-from services.gm.workloads.pods import FETCH
+from services.gm.workloads.pods import FETCH, FETCH_DETECTOR
 from services.gm.workloads.settings import PodSettings
 
 DATA = "/home/data"
@@ -42,6 +43,22 @@ ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """What one of a pod's models has to itself, so that two are in no one's way.
+
+    ``init`` is the container that brings it, ``volume`` a folder of the node with it, ``downloads`` where others go.
+    """
+
+    init: str = FETCH
+    volume: str = "halimede-model"
+    downloads: str = DOWNLOADS
+
+
+MODEL = Way()
+DETECTOR = Way(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector")
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """Where the worker finds its model, and what the pod needs for that."""
 
@@ -49,6 +66,10 @@ class Delivery:
     init: tuple[Body, ...] = ()
     volumes: tuple[Body, ...] = ()
     mounts: tuple[Body, ...] = ()
+
+
+#: the models of a pod, as ``model`` and ``detector``, each with how it gets there
+Brought = Mapping[str, tuple[Resource[ModelSpec], Delivery]]
 
 
 def host_file(url: str) -> str | None:
@@ -69,6 +90,7 @@ def deliver(
     settings: PodSettings,
     *,
     unpack: bool = False,
+    way: Way = MODEL,
 ) -> Delivery:
     """Return how a model gets to the container ``worker``. ``secret`` is the metadata of what ``needs_secret``.
 
@@ -79,9 +101,9 @@ def deliver(
     if path := host_file(spec.url):
         path = posixpath.normpath("/" + path.lstrip("/"))
         if unpack and path.endswith(ARCHIVES):
-            return _unpacked(spec, path, settings)
-        return _mounted(spec, path, settings)
-    return _downloaded(spec, secret or {}, settings, unpack=unpack)
+            return _unpacked(spec, path, settings, way)
+        return _mounted(spec, path, settings, way)
+    return _downloaded(spec, secret or {}, settings, way, unpack=unpack)
 
 
 def mounted(path: str, volume: str) -> tuple[Body, Body]:
@@ -97,23 +119,25 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _mounted(spec: ModelSpec, path: str, settings: PodSettings) -> Delivery:
-    volume, mount = mounted(posixpath.dirname(path), "halimede-model")
+def _mounted(spec: ModelSpec, path: str, settings: PodSettings, way: Way) -> Delivery:
+    volume, mount = mounted(posixpath.dirname(path), way.volume)
     here = DATA + path
-    init = _fetcher(["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
+    init = _fetcher(way.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
     return Delivery(here, (init,), (volume,), (mount,))
 
 
-def _unpacked(spec: ModelSpec, path: str, settings: PodSettings) -> Delivery:
+def _unpacked(spec: ModelSpec, path: str, settings: PodSettings, way: Way) -> Delivery:
     """Unpack an archive of the node into the pod."""
-    volume, mount = mounted(posixpath.dirname(path), "halimede-model")
-    made = _downloaded(msgspec.structs.replace(spec, url=DATA + path), {}, settings, unpack=True)
+    volume, mount = mounted(posixpath.dirname(path), way.volume)
+    made = _downloaded(msgspec.structs.replace(spec, url=DATA + path), {}, settings, way, unpack=True)
     init = {**made.init[0], "volumeMounts": [*made.init[0]["volumeMounts"], mount]}
     return Delivery(made.url, (init,), (*made.volumes, volume), made.mounts)
 
 
-def _downloaded(spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings, *, unpack: bool) -> Delivery:
-    to = _download_path(spec.url)
+def _downloaded(
+    spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings, way: Way, *, unpack: bool
+) -> Delivery:
+    to = _download_path(spec.url, way.downloads)
     cache: Body = {"name": "halimede-cache"}
     at: Body = {"name": "halimede-cache", "mountPath": CACHE}
     if settings.node_cache:
@@ -126,14 +150,14 @@ def _downloaded(spec: ModelSpec, secret: Mapping[str, Any], settings: PodSetting
     args += ["--allow", ",".join(settings.fetch_allow)] if settings.fetch_allow else []
     down: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []
-    init = _fetcher(args, env, [down, at], settings)
+    init = _fetcher(way.init, args, env, [down, at], settings)
     volumes = ({"name": "halimede-models", "emptyDir": {}}, cache)
     return Delivery(to, (init,), volumes, ({**down, "readOnly": True},))
 
 
-def _fetcher(args: list[str], env: list[Body], mounts: list[Body], settings: PodSettings) -> Body:
+def _fetcher(name: str, args: list[str], env: list[Body], mounts: list[Body], settings: PodSettings) -> Body:
     return {
-        "name": FETCH,
+        "name": name,
         "image": settings.fetcher_image,
         **({"imagePullPolicy": settings.pull_policy} if settings.pull_policy else {}),
         "command": ["python", "-m", "halimede.models"],
@@ -167,15 +191,15 @@ def _sha256(spec: ModelSpec) -> list[str]:
     return ["--sha256", spec.sha256] if spec.sha256 else []
 
 
-def _download_path(url: str) -> str:
-    """Return ``/downloads/<host><path>`` without user, password and query; never outside of that folder."""
+def _download_path(url: str, folder: str) -> str:
+    """Return ``<folder>/<host><path>`` without user, password and query; never outside of that folder."""
     try:
         parts = urlsplit(url)
     except ValueError:  # the fetcher will say so
-        return f"{DOWNLOADS}/model"
+        return f"{folder}/model"
     host = posixpath.basename(parts.netloc.rpartition("@")[2].partition(":")[0]).strip(".") or "model"
     path = posixpath.normpath("/" + unquote(parts.path).replace("\0", "").lstrip("/"))
-    return f"{DOWNLOADS}/{host}{'/model' if path == '/' else path}"
+    return f"{folder}/{host}{'/model' if path == '/' else path}"
 
 
 def _load_mode(worker: Mapping[str, Any]) -> str:

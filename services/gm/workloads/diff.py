@@ -16,7 +16,16 @@ from typing import Any
 
 from services.gm.cluster.port import Ref
 from services.gm.workloads.compare import holds
-from services.gm.workloads.identity import DIGEST, ROLES, Body, autoscaler_name, owned_by
+from services.gm.workloads.identity import (
+    DIGEST,
+    ROLES,
+    WORKER,
+    Body,
+    autoscaler_name,
+    deployment_name,
+    owned_by,
+    worker_of,
+)  # fmt: skip
 from services.gm.workloads.objects import Built
 from services.gm.workloads.wishes import Ensure, Remove
 
@@ -34,9 +43,9 @@ FOREIGN = "kubectl.kubernetes.io/"
 def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:
     """Yield what is to be written and removed. What is being deleted is waited for.
 
-    All that we make and may come to want no more are autoscalers and ingresses. Another object that names the service
-    as its owner, such as a copy of ours that somebody made by hand, is his own: GM may not delete it, and its service
-    goes on.
+    All that we make and may come to want no more are autoscalers, ingresses, and the Deployments of workers that an
+    edit has taken out of a multi-edge service. Another object that names the service as its owner, such as a copy of
+    ours that somebody made by hand, is his own: GM leaves it alone, and its service goes on.
     """
     wanted = {Ref.of(body): body for body in built.objects}
     for ref, body in existing.items():
@@ -84,10 +93,14 @@ def _leaving(body: Mapping[str, Any]) -> bool:
 
 
 def _is_unkept(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
-    """Whether it is an autoscaler or ingress that we have made for a role of which nothing is kept."""
-    if ref.kind not in {"HorizontalPodAutoscaler", "Ingress"} or not owned_by(body, service_uid):
+    """Whether it is what we have made for a worker, under the name that we give it, of whom nothing is kept."""
+    if ref.kind not in {"Deployment", "HorizontalPodAutoscaler", "Ingress"} or not owned_by(body, service_uid):
         return False
     owners = {owner["name"] for owner in body["metadata"]["ownerReferences"] if owner.get("uid") == service_uid}
     if ref.kind == "Ingress":
         return "serve" not in built.kept and ref.name in owners
-    return any(ref.name == autoscaler_name(name, role) for name in owners for role in ROLES if role not in built.kept)
+    if ref.kind == "Deployment":
+        named = {worker} if (worker := (body["metadata"].get("labels") or {}).get(WORKER)) else set()
+        return any(ref.name == deployment_name(name, worker) for name in owners for worker in named - built.kept)
+    named = {worker_of(body), *ROLES}
+    return any(ref.name == autoscaler_name(name, worker) for name in owners for worker in named - built.kept)

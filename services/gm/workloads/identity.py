@@ -18,9 +18,7 @@ from halimede.api.base import NEPTUNE
 from halimede.api.neptune import ORIGIN
 
 Role = Literal["edge", "cloud", "serve"]
-#: of a joint inference service, and of all that have workers
-PAIR: tuple[Role, ...] = ("edge", "cloud")
-ROLES: tuple[Role, ...] = (*PAIR, "serve")
+ROLES: tuple[Role, ...] = ("edge", "cloud", "serve")
 Body = dict[str, Any]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -30,27 +28,35 @@ UID = "jointinferenceservice.sedna.io/uid"
 #: the same of an InferenceModel
 MODEL_NAME = "inferencemodel.sedna.io/name"
 MODEL_UID = "inferencemodel.sedna.io/uid"
+#: the same of a MultiEdgeInferenceService
+MULTI_NAME = "multiedgeinferenceservice.sedna.io/name"
+MULTI_UID = "multiedgeinferenceservice.sedna.io/uid"
+#: the role of a worker of any kind
 WORKER_TYPE = "jointinferenceservice.sedna.io/worker-type"
+#: what a worker is called within its service, where several have one role
+WORKER = "halimede.io/worker"
 APP = "app.sedna.io"
 #: label of pods: which template they were made from
 TEMPLATE = "halimede.io/template"
 #: annotation of objects: which wish they hold
 DIGEST = "halimede.io/digest"
 #: labels of pods that are ours to set, whatever a template says
-OURS = frozenset({MANAGED_BY, NAME, UID, MODEL_NAME, MODEL_UID, WORKER_TYPE, APP, TEMPLATE})
+OURS = frozenset({
+    MANAGED_BY, NAME, UID, MODEL_NAME, MODEL_UID, MULTI_NAME, MULTI_UID, WORKER_TYPE, WORKER, APP, TEMPLATE,
+})  # fmt: skip
 
 #: of a service: it begins the name of a Service
 name_pattern = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 
 
-def deployment_name(service: str, role: Role) -> str:
-    """Return the name of a role's Deployment."""
-    return f"{service}-deployment-{role}"
+def deployment_name(service: str, worker: str) -> str:
+    """Return the name of a worker's Deployment; of joint inference workers are called as their roles."""
+    return f"{service}-deployment-{worker}"
 
 
-def autoscaler_name(service: str, role: Role) -> str:
-    """Return the name of a role's HorizontalPodAutoscaler."""
-    return f"hpa-{deployment_name(service, role)}"
+def autoscaler_name(service: str, worker: str) -> str:
+    """Return the name of a worker's HorizontalPodAutoscaler."""
+    return f"hpa-{deployment_name(service, worker)}"
 
 
 def network_name(service: str) -> str:
@@ -58,25 +64,26 @@ def network_name(service: str) -> str:
     return f"{service}-cloud"
 
 
-def labels(service: Resource[Any], role: Role) -> dict[str, str]:
-    """Return the labels of a role's objects and pods."""
-    name = service.metadata.name
+def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
+    """Return the labels of a worker's objects and pods. ``worker``: what it is called, where that is not its role."""
+    name, uid = service.metadata.name, service.metadata.uid
     if role == "serve":
-        uid = service.metadata.uid
         return {MANAGED_BY: MANAGER, MODEL_NAME: name, MODEL_UID: uid, WORKER_TYPE: role, APP: name}
-    return {
-        MANAGED_BY: MANAGER,
-        NAME: name,
-        UID: service.metadata.uid,
-        WORKER_TYPE: role,
-        APP: deployment_name(name, role),
-    }
+    if worker:
+        return {MANAGED_BY: MANAGER, MULTI_NAME: name, MULTI_UID: uid, WORKER_TYPE: role, WORKER: worker, APP: name}
+    return {MANAGED_BY: MANAGER, NAME: name, UID: uid, WORKER_TYPE: role, APP: deployment_name(name, role)}
 
 
-def selector(service: Resource[Any], role: Role) -> dict[str, str]:
-    """Return by which labels a role's pods are found: none that an edit changes."""
-    known = labels(service, role)
-    return {name: known[name] for name in (APP, UID, MODEL_UID) if name in known}
+def selector(service: Resource[Any], role: Role, worker: str = "") -> dict[str, str]:
+    """Return by which labels a worker's pods are found: none that an edit changes."""
+    known = labels(service, role, worker)
+    return {name: known[name] for name in (APP, WORKER, UID, MODEL_UID, MULTI_UID) if name in known}
+
+
+def worker_of(body: Mapping[str, Any]) -> str:
+    """Return whose an object or pod is: what its worker is called within the service, empty for what is nobody's."""
+    known = (body.get("metadata") or {}).get("labels") or {}
+    return known.get(WORKER) or known.get(WORKER_TYPE) or ""
 
 
 def owner(service: Resource[Any]) -> Body:

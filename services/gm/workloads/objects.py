@@ -1,6 +1,6 @@
-"""The objects that stand for a service in a cluster that runs pods: two Deployments, a Service, autoscalers.
+"""The objects that stand for a service in a cluster that runs pods: a Deployment a worker, a Service, autoscalers.
 
-A role that names what is missing, or asks for what is not allowed, gets no object; those that it has are kept, so a
+A worker that names what is missing, or asks for what is not allowed, gets no object; those that it has are kept, so a
 misspelt name or a tightened rule costs no running worker.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from halimede.api import Resource, placements
 from halimede.api.dataset import PLURAL as DATASETS
-from halimede.api.jointinference import NAME_LIMIT, EdgeWorker, JointInferenceServiceSpec
+from halimede.api.jointinference import NAME_LIMIT, JointInferenceServiceSpec, ModelChoice
 from halimede.api.model import PLURAL as MODELS
 from halimede.api.placement import Placement
 from halimede.errors import InvalidFieldError
@@ -22,8 +22,8 @@ from services.gm.cluster.port import Ref
 from services.gm.selection import described, selectors
 from services.gm.tally import Problem
 from services.gm.workloads import identity
-from services.gm.workloads.delivery import Delivery, deliver, host_file, needs_secret
-from services.gm.workloads.identity import DIGEST, PAIR, WORKER_TYPE, Body, Role
+from services.gm.workloads.delivery import DETECTOR, MODEL, Brought, deliver, host_file, needs_secret
+from services.gm.workloads.identity import DIGEST, Body, Role, worker_of
 from services.gm.workloads.policy import check_host_path, check_template
 from services.gm.workloads.settings import PodSettings
 from services.gm.workloads.template import BIG_MODEL_PORT, check_mounts, pod_template
@@ -40,15 +40,15 @@ AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What shall stand for a service; of roles in ``kept``, what stands is left alone. ``problems`` say why."""
+    """What shall stand for a service; of workers in ``kept``, what stands is left alone. ``problems`` say why."""
 
     objects: tuple[Body, ...] = ()
-    kept: frozenset[Role] = frozenset()
+    kept: frozenset[str] = frozenset()
     problems: tuple[Problem, ...] = ()
 
 
 def build(
-    service: Resource[JointInferenceServiceSpec],
+    service: Resource[Any],
     references: References,
     secrets: Mapping[str, Body | None],
     settings: PodSettings,
@@ -57,18 +57,19 @@ def build(
 
     ``references`` and ``secrets`` hold what it names, None for what is not there; of a Secret, the metadata.
     """
-    if problem := check_service_name(service.metadata.name):
-        return Built(kept=frozenset(PAIR), problems=(problem,))
-    objects: list[Body] = [_network(service)]
-    kept: set[Role] = set()
+    places = placements(service.spec)
+    if problem := check_service_name(service.metadata.name, service.kind.name_limit):
+        return Built(kept=frozenset(place.name for place in places), problems=(problem,))
+    objects: list[Body] = [_network(service)] if isinstance(service.spec, JointInferenceServiceSpec) else []
+    kept: set[str] = set()
     problems: list[Problem] = []
-    for place in placements(service.spec):
+    for place in places:
         found = list(_problems(service, place, references, secrets, settings))
         if found:
-            kept.add(place.role)
+            kept.add(place.name)
             problems += found
         else:
-            objects += _role(service, place, references, secrets, settings)
+            objects += _worker(service, place, references, secrets, settings)
     return Built(tuple(map(signed, objects)), frozenset(kept), tuple(problems))
 
 
@@ -84,54 +85,66 @@ def secret_names(service: Resource[Any], references: References, settings: PodSe
     """Return the Secrets of its namespace that ``build`` wants to know of."""
     names = set()
     for place in placements(service.spec):
-        names |= set(_secrets(place, references.get(_model_key(service, place)), settings).values())
+        names |= set(_secrets(service, place, references, settings).values())
     return frozenset(names)
 
 
 def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many pods each role shall have; a role that has no Deployment and gets none is left out."""
-    bodies = [*existing.values(), *built.objects]
+    """Return how many pods each worker shall have; one that has no Deployment and gets none is left out."""
     wanted: dict[str, int] = {}
-    for body in bodies:
+    for body in (*existing.values(), *built.objects):
         if body.get("kind") == "Deployment":
-            role = (body["metadata"].get("labels") or {}).get(WORKER_TYPE, "")
-            wanted[role] = body["spec"].get("replicas", wanted.get(role, 1))
-    return wanted
+            worker = worker_of(body)
+            wanted[worker] = body["spec"].get("replicas", wanted.get(worker, 1))
+    present = built.kept.union(map(worker_of, built.objects))
+    return {worker: number for worker, number in wanted.items() if worker in present}
 
 
-def _role(
+def _worker(
     service: Resource[Any],
     place: Placement,
     references: References,
     secrets: Mapping[str, Body | None],
     settings: PodSettings,
 ) -> Iterator[Body]:
-    model = references[_model_key(service, place)]
-    assert model is not None  # noqa: S101  # _problems has looked
-    secret = secrets.get(needs_secret(model.spec))
-    delivery = _delivery(place, model, secret, settings)
     spec: Body = {
         # Deployments keep ten old templates: one is enough to look at
         "revisionHistoryLimit": 1,
-        "selector": {"matchLabels": identity.selector(service, place.role)},
-        "template": pod_template(service, place, model, delivery, settings),
+        "selector": {"matchLabels": identity.selector(service, place.role, place.part)},
+        "template": pod_template(service, place, _brought(service, place, references, secrets, settings), settings),
     }
     if place.worker.hpa is None:
         spec["replicas"] = 1
-    name = identity.deployment_name(service.metadata.name, place.role)
-    yield made(service, place.role, "Deployment", name, spec)
+    name = identity.deployment_name(service.metadata.name, place.name)
+    yield made(service, place.role, "Deployment", name, spec, worker=place.part)
     if place.worker.hpa is not None:
         target = {"apiVersion": VERSIONS["Deployment"], "kind": "Deployment", "name": name}
         scaled = {field: place.worker.hpa[field] for field in AUTOSCALED if place.worker.hpa.get(field) is not None}
-        name = identity.autoscaler_name(service.metadata.name, place.role)
+        name = identity.autoscaler_name(service.metadata.name, place.name)
         spec = {"scaleTargetRef": target, **scaled}
-        yield made(service, place.role, "HorizontalPodAutoscaler", name, spec)
+        yield made(service, place.role, "HorizontalPodAutoscaler", name, spec, worker=place.part)
 
 
-def _delivery(place: Placement, model: Resource[Any], secret: Body | None, settings: PodSettings) -> Delivery:
-    """Return how its model gets to a role. Archives of other formats are for their own code to open, such as .pt."""
+def _brought(
+    service: Resource[Any],
+    place: Placement,
+    references: References,
+    secrets: Mapping[str, Body | None],
+    settings: PodSettings,
+) -> Brought:
+    """Return how what it names and is there gets to a worker.
+
+    Archives of other formats than ours are for their own code to open, such as .pt.
+    """
     worker = place.worker.template["spec"]["containers"][0]
-    return deliver(model.spec, worker, secret, settings, unpack=model.spec.is_onnx)
+    found = {}
+    for what, way in (("model", MODEL), ("detector", DETECTOR)):
+        if name := getattr(place, what):
+            model = references.get(_model_key(service, name))
+            if model is not None:
+                secret = secrets.get(needs_secret(model.spec))
+                found[what] = model, deliver(model.spec, worker, secret, settings, unpack=model.spec.is_onnx, way=way)
+    return found
 
 
 def _network(service: Resource[Any]) -> Body:
@@ -141,12 +154,12 @@ def _network(service: Resource[Any]) -> Body:
     return made(service, "cloud", "Service", identity.network_name(service.metadata.name), spec)
 
 
-def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body) -> Body:
-    """Return an object of a service."""
+def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:
+    """Return an object of a service, of a worker that may have a name of its own."""
     metadata = {
         "name": name,
         "namespace": service.metadata.namespace,
-        "labels": identity.labels(service, role),
+        "labels": identity.labels(service, role, worker),
         "ownerReferences": [identity.owner(service)],
     }
     return {"apiVersion": VERSIONS[kind], "kind": kind, "metadata": metadata, "spec": spec}
@@ -165,57 +178,58 @@ def _problems(
     secrets: Mapping[str, Body | None],
     settings: PodSettings,
 ) -> Iterator[Problem]:
-    at = f"spec.{place.role}Worker"
-    model = references.get(_model_key(service, place))
-    if place.worker.model.selector:
+    at, choice = place.at, place.worker.model
+    if isinstance(choice, ModelChoice) and choice.selector:
         yield from unchosen(service, place.role)
-    elif model is None:
-        yield _missing("ModelNotFound", f"{at}.model.name", _model_key(service, place))
-    elif path := host_file(model.spec.url):
-        field = f"{at}.model.name: Model {model.metadata.name}: spec.url"
-        # its whole folder is mounted
-        yield from check_host_path(field, posixpath.dirname(posixpath.normpath(path)), settings)
+    for field, name in (("model", place.model), ("detector", place.detector)):
+        model = references.get(_model_key(service, name))
+        if name and model is None:
+            yield _missing("ModelNotFound", f"{at}.{field}.name", _model_key(service, name))
+        elif model is not None and (path := host_file(model.spec.url)):
+            # its whole folder is mounted
+            folder = posixpath.dirname(posixpath.normpath(path))
+            yield from check_host_path(f"{at}.{field}.name: Model {name}: spec.url", folder, settings)
     dataset = service.spec.dataset
     if dataset and place.role == "edge":
         key = Key(DATASETS, service.metadata.namespace, dataset.name)
         if references.get(key) is None:
             yield _missing("DatasetNotFound", "spec.dataset.name", key)
-    for what, name in _secrets(place, model, settings).items():
+    for what, name in _secrets(service, place, references, settings).items():
         if secrets.get(name) is None:
             fix = f"there is no Secret {service.metadata.namespace}/{name}: create it"
             yield Problem("SecretNotFound", f"{at}: {what}: {fix}")
-    if isinstance(place.worker, EdgeWorker) and place.worker.source and place.worker.source.path:
-        yield from check_host_path(f"{at}.source.path", place.worker.source.path, settings)
+    if place.folder:
+        yield from check_host_path(f"{at}.source.path", place.folder, settings)
     table = settings.images if identity.translated(service) else {}
     yield from check_template(place.worker.template, f"{at}.template", settings, table)
-    if model is not None:
-        delivery = _delivery(place, model, None, settings)
-        yield from check_mounts(place, delivery, f"{at}.template", settings)
+    yield from check_mounts(place, _brought(service, place, references, {}, settings), f"{at}.template", settings)
 
 
-def _secrets(place: Placement, model: Resource[Any] | None, settings: PodSettings) -> dict[str, str]:
-    """Return the Secrets that a role needs, by what for."""
+def _secrets(service: Resource[Any], place: Placement, references: References, settings: PodSettings) -> dict[str, str]:
+    """Return the Secrets that a worker needs, by what for."""
     names = {}
     if settings.credentials:
         name = settings.edge_secret if place.role == "edge" else settings.cloud_secret
         names["what its workers show the broker"] = name
-    if model is not None and (name := needs_secret(model.spec)):
-        names[f"Model {model.metadata.name}: spec.credentialName"] = name
+    for needed in place.models:
+        model = references.get(_model_key(service, needed))
+        if model is not None and (name := needs_secret(model.spec)):
+            names[f"Model {needed}: spec.credentialName"] = name
     return names
 
 
-def _model_key(service: Resource[Any], place: Placement) -> Key:
-    return Key(MODELS, service.metadata.namespace, place.worker.model.name)
+def _model_key(service: Resource[Any], name: str) -> Key:
+    return Key(MODELS, service.metadata.namespace, name)
 
 
 def _missing(reason: str, field: str, key: Key) -> Problem:
     return Problem(reason, f"{field}: {key} does not exist: apply it")
 
 
-def check_service_name(name: str) -> Problem | None:
+def check_service_name(name: str, limit: int = NAME_LIMIT) -> Problem | None:
     """Return what is wrong with a name after which a Service and labels shall be named."""
-    if len(name) > NAME_LIMIT:
-        fix = f"keep it to {NAME_LIMIT} characters: labels and other names are made of it"
+    if len(name) > limit:
+        fix = f"keep it to {limit} characters: labels and other names are made of it"
         return Problem("NameTooLong", str(InvalidFieldError("metadata.name", name, fix)))
     if not identity.name_pattern.fullmatch(name):
         fix = "use lower-case letters, digits and '-', with a letter first: a Service is named after it"

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from halimede.errors import hide_secrets
 from services.gm.cluster.port import Ref
-from services.gm.workloads.identity import ROLES, TEMPLATE, WORKER_TYPE, Role
+from services.gm.workloads.identity import ROLES, TEMPLATE, WORKER, WORKER_TYPE, Role, worker_of
 
 Phase = Literal["Running", "Pending", "Failed"]
-#: the init container that brings the model
-FETCH = "fetch"
+#: the init containers that bring the model, and a second one
+FETCH, FETCH_DETECTOR = "fetch", "fetch-detector"
+FETCHES = frozenset({FETCH, FETCH_DETECTOR})
 MAX_MESSAGE = 1024
 #: phases of pods that nothing starts again
 ENDED = frozenset({"Failed", "Succeeded"})
@@ -27,7 +28,7 @@ STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod of a service.
+    """One pod of a service. ``worker``: what its worker is called within the service; empty: as its role.
 
     ``phase`` is Running once the worker's container runs, ``ready`` when Kubernetes would send it traffic; ``current``
     says whether it was made from the present template. ``reason`` and ``message`` are empty when all is well.
@@ -42,38 +43,47 @@ class PodView:
     reason: str = ""
     message: str = ""
     current: bool = True
+    worker: str = ""
+
+    @property
+    def of(self) -> str:
+        """Whose pod it is."""
+        return self.worker or self.role
 
 
 def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
-    """Return the pods of a service by role and name, without those that do not count any more.
+    """Return the pods of a service by role, worker and name, without those that do not count any more.
 
     ``objects`` are the service's objects as the cluster has them.
     """
     deployments = dict(_deployments(objects))
     views = [view for pod in _present(pods) if (view := _view(pod, deployments))]
     views += _unmade(objects)
-    return tuple(sorted(views, key=lambda view: (ROLES.index(view.role), view.name)))
+    return tuple(sorted(views, key=lambda view: (ROLES.index(view.role), view.worker, view.name)))
 
 
 def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
     """Yield the pods that could not even be created (a quota, Pod Security, a webhook), as their Deployment tells."""
     for ref, body in objects.items():
-        role = (_metadata(body).get("labels") or {}).get(WORKER_TYPE, "")
+        known = _metadata(body).get("labels") or {}
+        role, worker = known.get(WORKER_TYPE, ""), known.get(WORKER, "")
         condition = _condition(body.get("status") or {}, "ReplicaFailure")
         if ref.kind == "Deployment" and role in ROLES and condition.get("status") == "True":
             reason, message = condition.get("reason") or "FailedCreate", _short(condition.get("message") or "")
-            yield PodView(role=role, name=ref.name, node="", phase="Pending", reason=reason, message=message)
+            yield PodView(
+                role=role, name=ref.name, node="", phase="Pending", reason=reason, message=message, worker=worker
+            )
 
 
 def places(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the nodes of each role's pods. One on its way out counts until it is gone: it has last words to say."""
+    """Return the nodes of each worker's pods. One on its way out counts until it is gone: it has last words to say."""
     nodes: dict[str, set[str]] = {}
     known = tuple(pods)
     for pod in (*_present(known), *(pod for pod in known if _metadata(pod).get("deletionTimestamp"))):
-        role = (_metadata(pod).get("labels") or {}).get(WORKER_TYPE, "")
+        worker, role = worker_of(pod), (_metadata(pod).get("labels") or {}).get(WORKER_TYPE, "")
         if role in ROLES and (node := (pod.get("spec") or {}).get("nodeName")):
-            nodes.setdefault(role, set()).add(node)
-    return {role: frozenset(names) for role, names in nodes.items()}
+            nodes.setdefault(worker, set()).add(node)
+    return {worker: frozenset(names) for worker, names in nodes.items()}
 
 
 def _present(pods: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -84,16 +94,15 @@ def _present(pods: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     ended: dict[str, Mapping[str, Any]] = {}
     replaced = set()
     for pod in pods:
-        meta = _metadata(pod)
-        role = (meta.get("labels") or {}).get(WORKER_TYPE, "")
-        if meta.get("deletionTimestamp"):
+        worker = worker_of(pod)
+        if _metadata(pod).get("deletionTimestamp"):
             continue
         if (pod.get("status") or {}).get("phase") not in ENDED:
-            replaced.add(role)
+            replaced.add(worker)
             yield pod
-        elif role not in ended or _born(ended[role]) <= _born(pod):
-            ended[role] = pod
-    yield from (pod for role, pod in ended.items() if role not in replaced)
+        elif worker not in ended or _born(ended[worker]) <= _born(pod):
+            ended[worker] = pod
+    yield from (pod for worker, pod in ended.items() if worker not in replaced)
 
 
 def _born(pod: Mapping[str, Any]) -> str:
@@ -115,8 +124,7 @@ def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str
         template = (body.get("spec") or {}).get("template") or {}
         marks = (template.get("metadata") or {}).get("labels") or {}
         containers = (template.get("spec") or {}).get("containers") or [{}]
-        role = (_metadata(body).get("labels") or {}).get(WORKER_TYPE, "")
-        yield role, _Deployed(marks.get(TEMPLATE, ""), containers[0].get("name", ""))
+        yield worker_of(body), _Deployed(marks.get(TEMPLATE, ""), containers[0].get("name", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,7 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodVi
     role = known.get(WORKER_TYPE)
     if role not in ROLES:
         return None
-    deployed = deployments.get(role)
+    deployed = deployments.get(worker_of(pod))
     node = (pod.get("spec") or {}).get("nodeName") or ""
     containers = _sorted(status.get("containerStatuses") or [], deployed.worker if deployed else "")
     said, ready = _say(status, containers), _condition(status, "Ready").get("status") == "True"
@@ -153,6 +161,7 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodVi
         reason=said.reason,
         message=_short(said.message),
         current=deployed is not None and known.get(TEMPLATE, "") == deployed.template,
+        worker=known.get(WORKER, ""),
     )
 
 
@@ -192,7 +201,7 @@ def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _Said | Non
         # a fetcher that tries again says why by how it ended before
         return None
     ended, waiting = _ending(container), state.get("waiting") or {}
-    fetch = init and name == FETCH
+    fetch = init and name in FETCHES
     if "terminated" in state:
         if init and state["terminated"].get("exitCode") == 0:
             return None

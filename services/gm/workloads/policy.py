@@ -14,7 +14,7 @@ from typing import Any
 
 from halimede.errors import InvalidFieldError
 from services.gm.tally import Problem
-from services.gm.workloads.pods import FETCH
+from services.gm.workloads.pods import FETCHES
 from services.gm.workloads.settings import PodSettings, plain_path
 
 #: a list of a pod or container has no more elements: real ones have dozens
@@ -192,8 +192,8 @@ def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> It
 
 def _check_names(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
     """Refuse names that would become one with ours."""
-    if container.get("name") == FETCH:
-        yield _problem("PodNotAllowed", f"{at}.name", FETCH, "so is called what brings the model: rename it")
+    if (name := container.get("name")) in FETCHES:
+        yield _problem("PodNotAllowed", f"{at}.name", name, "so is called what brings the model: rename it")
     for kind in ("volumeMounts", "volumeDevices"):
         for i, mount in enumerate(_list(container.get(kind))):
             if str(mount.get("name", "")).startswith(RESERVED):

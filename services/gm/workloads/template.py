@@ -11,21 +11,21 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from halimede.api import Resource
-from halimede.api.jointinference import EdgeWorker
-from halimede.api.placement import Placement
+from halimede.api import Resource, workers
+from halimede.api.jointinference import JointInferenceServiceSpec
+from halimede.api.placement import Placement, Program
 from halimede.api.workers import OWN_IMAGE, Told, common
 from halimede.errors import InvalidFieldError
 from services.gm.tally import Problem
 from services.gm.workloads import identity
-from services.gm.workloads.delivery import CONFINED, DATA, NODE_NAME, Delivery, literal, mounted
-from services.gm.workloads.identity import TEMPLATE, Body
+from services.gm.workloads.delivery import CONFINED, DATA, NODE_NAME, Brought, Delivery, literal, mounted
+from services.gm.workloads.identity import OURS, TEMPLATE, Body
 from services.gm.workloads.policy import writable
 from services.gm.workloads.settings import PodSettings
 
 STATE = "/var/lib/halimede/state"
-#: it holds a few kilobytes
-STATE_SIZE = "16Mi"
+#: it holds a few kilobytes; where findings come together, what they were compared with as well
+STATE_SIZE, JOINT_STATE_SIZE = "16Mi", "1Gi"
 BROKER = "/etc/halimede/broker"
 #: where Sedna's cloud workers listen
 BIG_MODEL_PORT = 5000
@@ -36,10 +36,9 @@ GRACE_SHARE = 0.8
 WORKER_NAME: Body = {"name": "WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
-def pod_template(
-    service: Resource[Any], place: Placement, model: Resource[Any], delivery: Delivery, settings: PodSettings
-) -> Body:
-    """Return the template of a role's pods, with the mark of its content as a label."""
+def pod_template(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> Body:
+    """Return the template of a worker's pods, with the mark of its content as a label."""
+    deliveries = _deliveries(brought)
     given = _pruned(place.worker.template)
     pod: Body = given["spec"]
     _protect_node(pod, settings)
@@ -47,21 +46,30 @@ def pod_template(
     worker: Body = pod["containers"][0]
     worker["name"] = worker.get("name") or "worker"
     worker["image"] = _image(service, worker, settings)
-    worker["volumeMounts"] = _once([*worker.get("volumeMounts", []), *mounts, *delivery.mounts])
+    worker["volumeMounts"] = _once([
+        *worker.get("volumeMounts", []), *mounts, *(mount for each in deliveries for mount in each.mounts),
+    ])  # fmt: skip
     if _ours(worker, settings):
-        _make_ours(worker, pod, place.role, settings)
+        _make_ours(worker, pod, place.program, settings)
         volumes += _writable(worker)
-    told = _told(service, place, model, delivery, settings)
+    told = _told(service, place, brought, settings)
     worker["env"] = list(_environment(told, worker.get("env", [])))
-    pod["initContainers"] = [*copy.deepcopy(delivery.init), *pod.get("initContainers", [])]
-    pod["volumes"] = [*pod.get("volumes", []), *_once([*volumes, *delivery.volumes])]
+    init = [copy.deepcopy(container) for each in deliveries for container in each.init]
+    pod["initContainers"] = [*init, *pod.get("initContainers", [])]
+    volumes += [volume for each in deliveries for volume in each.volumes]
+    pod["volumes"] = [*pod.get("volumes", []), *_once(volumes)]
     _complete(pod, place, settings)
-    return _marked(service, place.role, given.get("metadata", {}), pod)
+    return _marked(identity.labels(service, place.role, place.part), given.get("metadata", {}), pod)
 
 
-def check_mounts(place: Placement, delivery: Delivery, at: str, settings: PodSettings) -> Iterator[Problem]:
+def _deliveries(brought: Brought) -> list[Delivery]:
+    return [delivery for _, delivery in brought.values()]
+
+
+def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSettings) -> Iterator[Problem]:
     """Yield mounts of the user's worker that are where ours are."""
-    ours = {mount["mountPath"].rstrip("/") for mount in (*_volumes(place, settings)[1], *delivery.mounts)}
+    mounts = [*_volumes(place, settings)[1], *(mount for each in _deliveries(brought) for mount in each.mounts)]
+    ours = {mount["mountPath"].rstrip("/") for mount in mounts}
     for i, mount in enumerate(place.pod.containers[0].volume_mounts):
         if mount.mount_path.rstrip("/") in ours:
             fix = "a worker has its own files there: mount it elsewhere"
@@ -100,10 +108,9 @@ def _protect_node(pod: Body, settings: PodSettings) -> None:
                     mount["recursiveReadOnly"] = "IfPossible"
 
 
-def _marked(service: Resource[Any], role: identity.Role, metadata: Mapping[str, Any], pod: Body) -> Body:
+def _marked(ours: dict[str, str], metadata: Mapping[str, Any], pod: Body) -> Body:
     """Return the template with our labels before the user's; of his metadata only labels and annotations count."""
-    labels = {name: value for name, value in metadata.get("labels", {}).items() if name != TEMPLATE}
-    labels |= identity.labels(service, role)
+    labels = {name: value for name, value in metadata.get("labels", {}).items() if name not in OURS} | ours
     annotations = metadata.get("annotations", {})
     described = {"labels": labels, **({"annotations": annotations} if annotations else {})}
     labels[TEMPLATE] = identity.digest([described, pod])
@@ -125,19 +132,29 @@ def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSe
     return settings.images.get(given, given) if identity.translated(service) else given
 
 
-def _told(
-    service: Resource[Any], place: Placement, model: Resource[Any], delivery: Delivery, settings: PodSettings
-) -> Told:
+def _told(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> Told:
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
-    told = common(service, place, model, delivery.url, broker=broker, state=STATE, grace_s=grace)
+    models = {what: workers.Brought(model, delivery.url) for what, (model, delivery) in brought.items()}
+    told = common(
+        service,
+        place,
+        models.get("model"),
+        detector=models.get("detector"),
+        broker=broker,
+        state=STATE,
+        grace_s=grace,
+    )
     facts = dict(told.facts)
     if settings.credentials:
         facts["HALIMEDE_CREDENTIALS"] = BROKER
     defaults = {"DATA_PATH_PREFIX": DATA, "HALIMEDE_HTTP": f"0.0.0.0:{settings.port}", **settings.env}
     if place.role == "edge":
-        meta = service.metadata
         defaults["LC_SERVER"] = broker
+    if not isinstance(service.spec, JointInferenceServiceSpec):
+        return Told(facts, told.defaults | defaults)
+    if place.role == "edge":
+        meta = service.metadata
         defaults["BIG_MODEL_IP"] = f"{identity.network_name(meta.name)}.{meta.namespace}"
         defaults["BIG_MODEL_PORT"] = str(BIG_MODEL_PORT)
     else:
@@ -158,7 +175,7 @@ def _environment(told: Told, given: list[Body]) -> Iterator[Body]:
     yield from (variable for variable in given if variable.get("name") not in facts)
 
 
-def _make_ours(container: Body, pod: Mapping[str, Any], role: identity.Role, settings: PodSettings) -> None:
+def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settings: PodSettings) -> None:
     """Complete a container of our own image. It runs our own worker unless it has a command."""
     if settings.pull_policy:
         container.setdefault("imagePullPolicy", settings.pull_policy)
@@ -173,7 +190,7 @@ def _make_ours(container: Body, pod: Mapping[str, Any], role: identity.Role, set
     if container.get("command"):
         return
     args = container.get("args") or []
-    container["args"] = args if args[:1] == [role] else [role, *args]
+    container["args"] = args if args[:1] == [program] else [program, *args]
     given = {variable.get("name") for variable in container.get("env") or []} | settings.env.keys()
     if "HALIMEDE_HTTP" not in given:
         alive = {"httpGet": {"path": "/healthz", "port": settings.port}, "periodSeconds": 10, "timeoutSeconds": 5}
@@ -201,14 +218,15 @@ def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
 
 def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[Body]]:
     """Return the worker's volumes and mounts beside those of its model."""
-    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": STATE_SIZE}}]
+    size = JOINT_STATE_SIZE if place.part else STATE_SIZE
+    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": size}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
     if settings.credentials:
         secret = settings.edge_secret if place.role == "edge" else settings.cloud_secret
         volumes.append({"name": "halimede-broker", "secret": {"secretName": secret}})
         mounts.append({"name": "halimede-broker", "mountPath": BROKER, "readOnly": True})
-    if isinstance(place.worker, EdgeWorker) and place.worker.source and place.worker.source.path:
-        volume, mount = mounted(place.worker.source.path, "halimede-source")
+    if place.folder:
+        volume, mount = mounted(place.folder, "halimede-source")
         volumes.append(volume)
         mounts.append(mount)
     return volumes, mounts

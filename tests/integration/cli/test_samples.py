@@ -13,7 +13,7 @@ import pytest
 from halimede import codec, topics
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.port import Delivery
-from halimede.cli import publish, results
+from halimede.cli import publish, publish_stream, results
 from halimede.cli.broker import Broker as Address
 from halimede.cli.output import Format
 from halimede.cli.publish import Plan
@@ -22,6 +22,7 @@ from halimede.errors import HalimedeError, TooLargeError
 from halimede.messages import Frame, Result
 from halimede.tracing import read
 from services.broker import Broker
+from tests.cameras import video
 from tests.collector import collector
 from tests.simulated import eventually
 
@@ -147,12 +148,14 @@ def result(id_: str, **changes: object) -> Result:
     return msgspec.structs.replace(EXAMPLES[topics.RESULT.id], id=id_, **changes)
 
 
-async def send_until(bus: MqttBus, found: asyncio.Task[None], ids: list[str]) -> None:
+async def send_until(
+    bus: MqttBus, found: asyncio.Task[None], ids: list[str], to: topics.Topic[Result] = topics.RESULT
+) -> None:
     """Send results, again and again, as a reader that has just come sees only what comes now."""
     async with asyncio.timeout(10):
         while not found.done():
             for id_ in ids:
-                await bus.publish(topics.RESULT.at(ns="default", service="digits"), result(id_))
+                await bus.publish(to.at(ns="default", service="digits"), result(id_))
             await asyncio.sleep(0.05)
     found.result()
 
@@ -166,6 +169,14 @@ async def test_results_are_shown_once_each_however_often_they_come(
     said = capsys.readouterr()
     assert sorted(json.loads(line)["id"] for line in said.out.splitlines()) == ids
     assert "there is no service digits in namespace default yet" in said.err
+
+
+async def test_results_of_several_edges_are_shown_as_well(
+    broker: Address, gm: None, bus: MqttBus, capsys: Output
+) -> None:
+    found = asyncio.create_task(results.results(broker, "digits", "default", 2, Format.JSON))
+    await send_until(bus, found, ["0" * 32, "1" * 32], topics.MULTI_RESULT)
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 async def test_results_are_a_table_for_people_even_without_a_manager(
@@ -214,3 +225,32 @@ async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
     assert (step.name, step.parent, root.parent) == ("publish", root.id, "")
     assert root.resource["service.name"] == "camera"
     assert not bare.packet.properties
+
+
+async def test_a_video_is_published_frame_by_frame(
+    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+) -> None:
+    path = video(tmp_path / "a.avi", 20, codec="mjpeg")
+    order = publish_stream.Order([str(path)], "cam0", "default", 0.0, 2, 1, bare=False, max_width=0)
+    assert publish_stream.is_stream(order.paths)
+    await publish_stream.publish(broker, order)
+    frames = await reader.frames(40)
+    assert [frame.sequence for frame in frames] == list(range(40))
+    assert all(frame.captured_ns for frame in frames)
+    assert f"40 frames of {path} sent as camera cam0" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (["/nonexistent.mp4"], "NotFound: there is nothing of that name"),
+        (["rtsp://me:hidden@cam/x"], "others can read command lines"),
+        (["a.mp4", "b.mp4"], "one video, stream or device at a time"),
+        (["@/nonexistent"], "make it a small text file"),
+    ],
+)
+async def test_a_video_that_cannot_be_published(broker: Address, paths: list[str], message: str) -> None:
+    order = publish_stream.Order(paths, "cam0", "default", None, 1, 1, bare=False, max_width=0)
+    with pytest.raises(HalimedeError, match=message) as caught:
+        await publish_stream.publish(broker, order)
+    assert "hidden" not in str(caught.value)

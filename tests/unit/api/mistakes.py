@@ -12,6 +12,8 @@ MODEL, DATASET = SAMPLES["a model with steps"], SAMPLES["a dataset of Sedna's"]
 SERVICE, PROPOSAL = SAMPLES["a service of Sedna's"], SAMPLES["the proposal's"]
 VERSIONED = SAMPLES["a model with versions"]
 SERVED = SAMPLES["the model operator's"]
+SEVERAL = SAMPLES["several edges"]
+NORTH = SEVERAL["spec"]["edgeWorkers"][0]
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
 POD = "spec.edgeWorker.template.spec"
 
@@ -55,6 +57,14 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (SERVED, "spec.replicas", -1),
     (SERVED, "spec.serviceType", "ExternalName"),
     (SERVED, "metadata.name", "a" * 47),
+    (SEVERAL, "metadata.name", "a" * 41),
+    (SEVERAL, "spec.application", None),
+    (SEVERAL, "spec.application.entry", "no colon"),
+    (SEVERAL, "spec.edgeWorkers", []),
+    (SEVERAL, "spec.edgeWorkers.0.name", "North"),
+    (SEVERAL, "spec.edgeWorkers.1.deadlineMs", 0),
+    (SEVERAL, "spec.edgeWorkers.0.detector.name", "a/b"),
+    (SEVERAL, "spec.cloudWorker.template", None),
     (DATASET, "spec.nodeName", "a b"),
     (DATASET, "spec.format", None),
 ]
@@ -76,6 +86,11 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SERVICE, "spec.edgeWorker.model", {}, ""),
     (SERVICE, "spec.edgeWorker.model", {"name": "a", "selector": {"task": "detection"}}, ""),
     (SERVICE, "spec.cloudWorker.model", {"selector": {"metric": "f1"}}, ".selector"),
+    (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "joint"}], "[0].name"),
+    (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "edge"}], "[0].name"),
+    (SEVERAL, "spec.edgeWorkers", [NORTH, NORTH], ""),
+    (SEVERAL, "spec.edgeWorkers", [{**NORTH, "source": {"path": "x"}}], "[0].source.path"),
+    (SEVERAL, "spec.edgeWorkers", [{**NORTH, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (SERVED, "spec.manifest", [], ""),
     (SERVED, "spec.targetVersion", "5", ""),
     (SERVED, "spec.manifest", [{"version": "4", "downloadURL": "/a"}, {"version": "4", "downloadURL": "/b"}], ""),

@@ -154,6 +154,28 @@ spec:
   postprocess: {task: classification, output: probabilities}
 """
 
+MULTI_EDGE = """
+apiVersion: sedna.io/v1alpha1
+kind: MultiEdgeInferenceService
+metadata: {name: crossing, namespace: default}
+spec:
+  application:
+    name: reid
+    parameters: [{key: ttl, value: "600"}]
+  edgeWorkers:
+    - name: north
+      model: {name: embedder}
+      detector: {name: finder}
+      source: {cameras: [north, gate]}
+      template: {spec: {nodeName: edge0, containers: [{image: halimede/worker}]}}
+    - name: south
+      model: {name: embedder}
+      deadlineMs: 500
+      template: {spec: {nodeSelector: {side: south}, containers: [{image: halimede/worker}]}}
+  cloudWorker:
+    template: {spec: {nodeName: cloud0, containers: [{image: halimede/worker}]}}
+"""
+
 VERSIONED_MODEL = """
 apiVersion: sedna.io/v1alpha1
 kind: Model
@@ -193,6 +215,7 @@ SAMPLES = {
     "a dataset of Sedna's": read(SEDNA_DATASET),
     "a model with versions": read(VERSIONED_MODEL),
     "a model with steps": read(LAPTOP_MODEL),
+    "several edges": read(MULTI_EDGE),
     "the model operator's": read(SERVED),
     "the model operator's in its first group": read(SERVED_FIRST),
 }

@@ -16,6 +16,7 @@ from halimede.api.neptune import to_sedna
 from halimede.api.placement import matches, placements
 from halimede.errors import InvalidFieldError
 from tests.anything import attempt, json_values, names, spoiled, valid
+from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import neptune_service, sedna_service
 
 MODEL = {
@@ -37,7 +38,10 @@ DATASET = {
     "metadata": {"name": "helmets"},
     "spec": {"url": "/data/helmets", "format": "txt"},
 }
-RESOURCES = {"model": MODEL, "dataset": DATASET, "sedna": sedna_service(), "neptune": neptune_service()}
+RESOURCES = {
+    "model": MODEL, "dataset": DATASET, "sedna": sedna_service(), "neptune": neptune_service(),
+    "several edges": SAMPLES["several edges"],
+}  # fmt: skip
 
 
 def read(body: Any) -> api.Resource[Any] | None:
@@ -62,7 +66,7 @@ def test_each_kind_has_its_resource_here() -> None:
 
 
 @pytest.mark.parametrize("name", list(RESOURCES))
-@settings(max_examples=50)  # whole pod templates take their time to make
+@settings(max_examples=30)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_spoiled_resource_is_accepted_or_refused_by_field(name: str, data: st.DataObject) -> None:
     resource = read(data.draw(spoiled(RESOURCES[name])))
@@ -82,7 +86,7 @@ def test_any_plain_data_is_no_resource(value: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", api.kinds(), ids=lambda kind: f"{kind.api_version} {kind.kind}")
-@settings(max_examples=50)  # whole pod templates take their time to make
+@settings(max_examples=30)  # whole pod templates take their time to make
 @given(st.data())
 def test_a_valid_spec_is_read_as_it_was_written(kind: Any, data: st.DataObject) -> None:
     spec = msgspec.to_builtins(data.draw(valid(kind.spec)))

@@ -101,3 +101,10 @@ def test_whatever_two_have_seen_before_they_do_not_chase_each_other(
         holder, since = number, now
     # one change now and then: the one that gave way has to find out whether the other is still there
     assert sum(connects) < 3600 / PAUSE[0] * 2 + 40
+
+
+def test_a_session_that_goes_round_makes_no_rivals() -> None:
+    rivalry = Rivalry(share=True)
+    for told in (True, False) * 20:
+        assert rivalry.ended(SHORT, told=told, chance=CHANCE) == 0
+    assert not rivalry.suspected

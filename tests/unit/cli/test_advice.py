@@ -21,7 +21,7 @@ def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
         "broker",
         gm={"version": "1"},
         nodes=(),
-        services=[resource("helmet", "Running")],
+        services={"ji": [resource("helmet", "Running")], "mei": [resource("gate", "Failed", "Crashed", "code 1")]},
         served=[resource("faces", "Pending", "FrameworkNotSupported", "tensorflow"), resource("off", "Stopped")],
         datasets=[resource("data", "Failed", "DatasetNotFound", "/data is not there")],
     )
@@ -29,11 +29,12 @@ def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
     assert "im/faces" in about
     assert "ONNX" in about["im/faces"]
     assert "dataset/data" in about
+    assert "halimede logs gate" in about["mei/gate"]
     assert "ji/helmet" not in about
     assert "im/off" not in about
     shown = document(seen, seen.tasks())
     assert shown["healthy"] is False
-    assert {row["name"] for row in shown["services"]} == {"helmet", "faces", "off"}
+    assert {row["name"] for row in shown["services"]} == {"helmet", "gate", "faces", "off"}
 
 
 def test_only_joint_services_are_said_to_have_logs() -> None:

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 import halimede
+from halimede import topics
+from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.port import Grants
 from halimede.bus.settings import MqttSettings
 from halimede.cli import doctor, doctor_broker, doctor_system
 from halimede.cli.checks import Check
+from halimede.cli.doctor_cameras import heard, on_cameras
 from halimede.cli.handshake import V5, V311
-from halimede.messages import DeadLetter, NodeInfo
+from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -75,12 +78,12 @@ def body(name: str, phase: str, reason: str, nodes: list[Any] | None = None) -> 
 
 def test_services_that_do_not_run_are_named_with_their_reason_and_a_next_step() -> None:
     services = [body("a", "Pending", "NodeDrained"), body("b", "Failed", "Crashed"), body("c", "Running", "x")]
-    failed, pending = doctor_system.on_services(services, [])
+    failed, pending = doctor_system.on_services({"ji": services}, [])
     assert (failed.level, pending.level) == ("problem", "warning")
     assert failed.found == "ji/b: Failed: Crashed: told"
     assert "halimede logs b" in failed.do
     assert "uncordon" in pending.do
-    assert levels(doctor_system.on_services([body("c", "Running", "x")], [])) == ["ok"]
+    assert levels(doctor_system.on_services({"mei": [body("c", "Running", "x")]}, [])) == ["ok"]
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(-5, "ok"), (300, "warning"), (-300, "warning")])
@@ -88,6 +91,27 @@ def test_a_worker_of_another_time_is_told(seconds: int, level: str) -> None:
     info = {"currentTime": (NOW + timedelta(seconds=seconds)).isoformat()}
     node = {"node": "edge0", "online": True, "phase": "Running", "taskInfo": info}
     assert doctor_system.worker_clocks([body("a", "Running", "", [node])], NOW).level == level
+
+
+def test_cameras_that_give_nothing_are_named_and_where_none_is_read_nothing_is_said() -> None:
+    def said(state: Any, reason: str = "", error: str = "") -> tuple[str, CameraStatus]:
+        return "default/sedna/cameras/a/status", CameraStatus(camera="a", state=state, reason=reason, error=error)
+
+    assert on_cameras([]) == []
+    assert levels(on_cameras([said("running"), said("stopped", "Ended")])) == ["ok"]
+    stalled, gone = on_cameras([said("running"), said("stalled", "Stalled", "nothing came"), said("gone", "Gone")])
+    assert (stalled.level, gone.level) == ("warning", "warning")
+    assert "stalled: Stalled: nothing came" in stalled.found
+    assert "clear default/sedna/cameras/a/status" in gone.do
+
+
+async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroker) -> None:
+    said = CameraStatus(camera="door", state="stalled", reason="Stalled")
+    async with MemoryBus("camera", memory_broker) as camera, MemoryBus("doctor", memory_broker) as bus:
+        await camera.wait_connected(5.0)
+        await bus.wait_connected(5.0)
+        await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
+        assert await heard(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
 
 
 def test_dead_letters_are_told_with_the_first_one() -> None:

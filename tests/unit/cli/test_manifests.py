@@ -42,6 +42,15 @@ spec:
 """
 
 
+COUNT = """\
+apiVersion: sedna.io/v1alpha1
+kind: MultiEdgeInferenceService
+metadata: {name: count}
+spec:
+  application: {name: count}
+"""
+
+
 def write(folder: Path, text: str, name: str = "m.yaml") -> str:
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +117,23 @@ def test_a_relative_url_is_relative_to_its_manifest(tmp_path: Path, url: str) ->
 @pytest.mark.parametrize("url", ["/a/b.onnx", "file:///a/b.onnx", "https://example.org/b.onnx", "s3://bucket/b.onnx"])
 def test_an_absolute_url_stays_as_it_is(tmp_path: Path, url: str) -> None:
     assert load([write(tmp_path, model(url=url))])[0].resource.spec.url == url
+
+
+@pytest.mark.parametrize("given", [".", "./", "../f", "/elsewhere"])
+def test_a_relative_working_folder_is_relative_to_its_manifest(tmp_path: Path, given: str) -> None:
+    worker = f"{{name: w, model: {{name: m}}, template: {{spec: {{containers: [{{name: c, workingDir: {given}}}]}}}}}}"
+    text = f"{COUNT}  edgeWorkers: [{worker}]\n"
+    (found,) = load([write(tmp_path, text, "f/m.yaml")])
+    expected = Path(given) if given.startswith("/") else tmp_path / "f"
+    assert found.resource.spec.edge_workers[0].template["spec"]["containers"][0]["workingDir"] == str(expected)
+    assert found.missing is None
+
+
+@pytest.mark.parametrize(
+    "part", ["edgeWorkers: [3]", "edgeWorkers: 3", "cloudWorker: {template: {spec: {containers: 3}}}"]
+)
+def test_a_worker_of_no_form_is_refused_and_not_looked_into(tmp_path: Path, part: str) -> None:
+    assert "is not accepted" in error_of(write(tmp_path, f"{COUNT}  {part}\n"))
 
 
 def test_a_namespace_is_for_those_that_name_none(tmp_path: Path) -> None:

@@ -33,10 +33,14 @@ def traffic() -> list[Body]:
     ]
 
 
+def cameras() -> list[Body]:
+    return list(documents((DEPLOY / "camera" / "camera.yaml").read_text()))
+
+
 def everything() -> list[Body]:
     """Return what Kubernetes itself knows."""
     routing = [body for body in traffic() if body["kind"] != "InferenceModel"]
-    return [body for name in OVERLAYS for body in objects(name)] + places() + routing
+    return [body for name in OVERLAYS for body in objects(name)] + places() + routing + cameras()
 
 
 def pods(found: list[Body]) -> Iterator[tuple[str, Body]]:

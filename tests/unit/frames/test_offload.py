@@ -13,6 +13,7 @@ from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DisconnectedError
 from halimede.frames import Circuit, OffloadClient, OffloadError, Reason, State
+from halimede.frames.channel import inference
 from halimede.messages import Frame, Prediction, Reply
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, cloud_bus, frame, silent
@@ -24,7 +25,7 @@ async def client(
 ) -> AsyncIterator[tuple[OffloadClient, MemoryBus]]:
     async with MemoryBus("edge", broker) as bus:
         await bus.wait_connected(1)
-        made = OffloadClient(bus, NS, SERVICE, "edge", window=window, waiters=waiters, circuit=circuit)
+        made = OffloadClient(bus, inference(NS, SERVICE, "edge"), window=window, waiters=waiters, circuit=circuit)
         await made.start()
         await asyncio.sleep(0.1)
         yield made, bus

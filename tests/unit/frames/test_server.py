@@ -15,6 +15,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
+from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.server import REMEMBERED_BYTES, CloudServer, ServerLimits, weight
 from halimede.frames.slot import Loaded, Slot
@@ -80,9 +81,7 @@ async def serving(
         ModelThread() as thread,
         asyncio.TaskGroup() as group,
     ):
-        server = CloudServer(
-            bus, Slot(Loaded(model, thread)), namespace=NS, service=SERVICE, worker="c0", limits=limits
-        )
+        server = CloudServer(bus, Slot(Loaded(model, thread)), inference(NS, SERVICE, "c0"), limits=limits)
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         asker = Asker(edge, "e0")
@@ -107,7 +106,7 @@ async def test_a_request_is_answered_with_its_own_id_and_correlation() -> None:
 @simulated
 async def test_requests_on_the_shared_topic_reach_one_of_several_servers() -> None:
     async with serving(Brightness()) as (_, asker, broker), cloud_bus(broker, "c1") as bus, ModelThread() as thread:
-        other = CloudServer(bus, Slot(Loaded(Brightness(), thread)), namespace=NS, service=SERVICE, worker="c1")
+        other = CloudServer(bus, Slot(Loaded(Brightness(), thread)), inference(NS, SERVICE, "c1"))
         running = asyncio.create_task(other.run())
         await asyncio.sleep(0.1)
         for value in range(6):
@@ -308,7 +307,7 @@ async def test_load_is_advertised_follows_the_queue_and_is_cleared_at_death() ->
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2))
-        await eventually(lambda: advertised(broker) == Load(credits=3))
+        await eventually(lambda: advertised(broker) == Load(credits=3, queued=2))
         model.gate.set()
         await asker.until(2)
         await eventually(lambda: (load := advertised(broker)) is not None and load.credits == 5)
@@ -375,13 +374,14 @@ async def test_a_prediction_that_cannot_travel_becomes_an_error() -> None:
         Prediction(value=[0.5] * 300_000),
         Prediction(probabilities=[0.5] * 100_000),
         Prediction(boxes=[Box(0, 0, 1, 1, 0.5)] * 10_000),
+        Prediction(embeddings=b"\0" * 1_000_000),
     ],
 )
 def test_large_replies_are_not_worth_remembering(prediction: Prediction) -> None:
-    assert weight(Reply(id=b"i" * 16, worker="c0", prediction=prediction)) > REMEMBERED_BYTES
+    assert weight(prediction) > REMEMBERED_BYTES
 
 
 def test_usual_replies_are_worth_remembering() -> None:
     usual = Prediction(label="x", score=0.5, probabilities=[0.001] * 1000, value={"any": "thing"})
-    assert weight(Reply(id=b"i" * 16, worker="c0", prediction=usual)) < REMEMBERED_BYTES
-    assert weight(Reply(id=b"i" * 16, worker="c0", error="invalid")) == 0
+    assert weight(usual) < REMEMBERED_BYTES
+    assert weight(None) == 0

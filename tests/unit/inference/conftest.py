@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from skl2onnx import to_onnx
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+
+from tests.graphs import write_graph
 
 MakeGraph = Callable[..., Path]
 
@@ -54,17 +55,7 @@ def make_graph(tmp_path: Path) -> MakeGraph:
         outputs: dict[str, tuple[int, list[Any] | None]],
         constants: dict[str, np.ndarray] | None = None,
     ) -> Path:
-        graph = helper.make_graph(
-            [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in nodes],
-            "small",
-            [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
-            [helper.make_tensor_value_info(name, *declared) for name, declared in outputs.items()],
-            [onnx.numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        path = tmp_path / f"graph{len(list(tmp_path.iterdir()))}.onnx"
-        path.write_bytes(model.SerializeToString())
-        return path
+        return write_graph(tmp_path / f"graph{len(list(tmp_path.iterdir()))}.onnx", nodes, inputs, outputs, constants)
 
     return make
 

@@ -27,7 +27,12 @@ from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, servic
 
 HOST = Host("python", Path("/app"), 1, 1)
 NODE = Node("edge0", {}, Folders(Path("/home"), "edge0"), "127.0.0.1:1883", HOST)
-PLURALS = {"Model": "models", "JointInferenceService": "jointinferenceservices", "Dataset": "datasets"}
+PLURALS = {
+    "Model": "models",
+    "JointInferenceService": "jointinferenceservices",
+    "MultiEdgeInferenceService": "multiedgeinferenceservices",
+    "Dataset": "datasets",
+}
 
 
 def decide(
@@ -358,8 +363,8 @@ def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(where: str, monkey
 def test_a_mistake_of_ours_with_one_worker_leaves_the_other_of_its_service_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken_at_the_edge(body: Any, role: str, *rest: Any) -> Any:
-        return broken() if role == "edge" else template.to_process(body, role, *rest)  # type: ignore[arg-type]
+    def broken_at_the_edge(body: Any, program: str, *rest: Any, at: str) -> Any:
+        return broken() if program == "edge" else template.to_process(body, program, *rest, at=at)  # type: ignore[arg-type]
 
     monkeypatch.setattr(processes, "to_process", broken_at_the_edge)
     decided = decide(model(), model("big"), service(cloud_node="edge0"))

@@ -14,7 +14,7 @@ from halimede.messages import Histogram, TaskInfo, WorkerInfo
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.plan import Plan, Standing
-from services.lc.podcounts import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, PodCounts
+from services.lc.podcounts import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, Pod, PodCounts
 from services.lc.podrows import PodRecord
 from services.lc.pods import MAX_LEFT, Pods
 from services.lc.store import Store
@@ -37,6 +37,16 @@ async def test_the_counts_of_a_replaced_pod_stay(tmp_path: Path) -> None:
         info = node.gm.statuses[HELMET].output.task_info  # type: ignore[union-attr]
         assert info
         assert info.queued == 1  # of the one that runs
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("multiedgeinferenceservice", 4), ("jointinferenceservice", None)])
+def test_where_several_workers_have_one_role_each_tells_its_own_counts(kind: str, shown: int | None) -> None:
+    info = WorkerInfo(
+        name="pod", namespace="default", owner_name="crossing", owner_kind=kind, status="running", role="edge",
+        task_info=TaskInfo(inference_number=4),
+    )  # fmt: skip
+    told = Pod(info, "edge", 0.0).report().task_info
+    assert (told.inference_number if told else None) == shown
 
 
 @simulated

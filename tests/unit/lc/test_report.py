@@ -9,11 +9,12 @@ import pytest
 
 from halimede import histogram
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.counts import add_up
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
 from services.lc.folders import Folders, Worker
 from services.lc.plan import Lack, Standing
 from services.lc.report import Reporter
-from services.lc.status import add_up, compose
+from services.lc.status import compose
 from services.lc.store import Store
 from services.lc.supervisor import Supervisor
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, FakeLauncher, model, service, world

@@ -13,6 +13,7 @@ from PIL import Image
 from halimede import topics
 from halimede.bus.memory import MemoryBroker
 from halimede.frames import OffloadClient, encode_image, new_frame, pack
+from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.slot import Loaded, Slot
 from halimede.messages import Prediction
@@ -230,7 +231,7 @@ async def test_a_frame_offered_after_the_end_is_neither_accepted_nor_acknowledge
                 slot=Slot(Loaded(Brightness(), thread)),
                 miner=lambda _: False,
                 decoder=thread,
-                offload=OffloadClient(w.camera, NS, "helmet", "e0"),
+                offload=OffloadClient(w.camera, inference(NS, "helmet", "e0")),
                 outbox=Outbox(w.camera, topics.RESULT.at(ns=NS, service="helmet")),
                 ledger=ledger,
             )
@@ -266,8 +267,8 @@ async def test_a_full_worker_holds_its_cameras_back_and_memory_stays_bounded(tmp
         sent = [await w.send(EASY) for _ in range(1000)]
         await asyncio.sleep(5)
         intake = w.broker.links[f"intake.{NS}.e0"]
-        assert len(intake._unacknowledged) == 16
-        assert len(intake._queue) > 400
+        assert len(intake.session.unacknowledged) == 16
+        assert len(intake.session.waiting) > 400
         w.buses[f"worker.{NS}.e0"].heal()
         await eventually(lambda: len(w.results) == 1000, 60)
         assert set(w.results) == set(sent)

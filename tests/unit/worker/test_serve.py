@@ -11,7 +11,8 @@ import pytest
 from halimede.api.jointinference import Source
 from halimede.errors import InvalidFieldError, RefusedError
 from halimede.worker.ledger import Ledger
-from halimede.worker.serve import WorkerError, as_mistake, serve
+from halimede.worker.mistakes import WorkerError, as_mistake
+from halimede.worker.serve import serve
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import EASY, Big, Small, world
 
@@ -72,7 +73,7 @@ class CannotLoad:
         ("edge", Small, {"hem_name": "Marginn"}, "HardExampleMiningUnknown"),
         ("edge", Small, {"hem_parameters": {"threshold": "0.2"}}, "HardExampleMiningInvalid"),
         ("edge", Small, {"hem_parameters": {"threshold_margin": "much"}}, "HardExampleMiningInvalid"),
-        ("edge", Small, {"source": Source(url="rtsp://camera/1")}, "SourceInvalid"),
+        ("edge", Small, {"source": Source(url="gopher://camera/1")}, "SourceInvalid"),
         ("edge", Small, {"source": Source(path="/nowhere/pictures")}, "SourceInvalid"),
         ("edge", None, {"estimator": "no_such_module:Small"}, "EstimatorInvalid"),
         ("cloud", None, {"estimator": "json:JSONDecoder"}, "EstimatorInvalid"),

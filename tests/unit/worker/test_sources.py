@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,7 @@ class Keeper:
         self.ids: list[bytes | None] = []
         self.cameras: set[str] = set()
         self.refuse = b""
+        self.owed: list[Callable[[], None] | None] = []
 
     async def offer(
         self,
@@ -53,8 +56,10 @@ class Keeper:
         id_: bytes | None = None,
         patient: bool = False,
         parent: TraceContext | None = None,
+        answered: Callable[[], None] | None = None,
     ) -> None:
         assert patient
+        self.owed.append(answered)
         await self.room.acquire()
         if self.refuse and bytes(payload) == self.refuse:
             raise DecodeError("refused")
@@ -133,6 +138,28 @@ async def test_a_folder_waits_while_there_is_no_room(tmp_path: Path) -> None:
 
 
 @simulated
+async def test_of_a_durable_folder_what_was_under_way_comes_again_in_the_next_life(tmp_path: Path) -> None:
+    pictures, state = tmp_path / "pictures", tmp_path / "state"
+    pictures.mkdir()
+    state.mkdir()
+    for name in ("a.png", "b.png", "c.png"):
+        put(pictures, name, name.encode())
+    here = replace(context(pictures), state=state, durable=True)
+    killed, stop = Keeper(), asyncio.Event()
+    running = asyncio.create_task(create(here).run(killed, stop))
+    await eventually(lambda: len(killed.payloads) == 3)
+    answered = killed.owed[1]
+    assert answered is not None
+    answered()
+    running.cancel()
+    successor = Keeper()
+    running = asyncio.create_task(create(here).run(successor, stop))
+    await eventually(lambda: successor.payloads == [b"a.png", b"c.png"])
+    stop.set()
+    await running
+
+
+@simulated
 async def test_a_refused_picture_is_passed_once_and_the_next_one_comes(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         put(tmp_path, name, name.encode())
@@ -192,10 +219,11 @@ def test_a_folders_name_becomes_a_cameras(name: str, camera: str) -> None:
     assert camera_of(Path("/data") / name) == camera
 
 
-def test_a_stream_is_refused_with_what_to_use_instead() -> None:
-    with pytest.raises(InvalidFieldError, match="later release: use cameras, path") as caught:
-        create(context(url="rtsp://camera/1"))
+def test_a_stream_of_a_kind_that_nobody_reads_is_refused_without_its_password() -> None:
+    with pytest.raises(InvalidFieldError, match="write rtsp://host/path") as caught:
+        create(context(url="gopher://me:hidden@camera/1"))
     assert caught.value.field == "spec.edgeWorker.source.url"
+    assert "hidden" not in str(caught.value)
 
 
 @simulated

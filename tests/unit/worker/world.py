@@ -76,8 +76,15 @@ class World:
         await camera.subscribe(topics.WORKER_INFO.filter(), info)
         await camera.subscribe(topics.DEAD_LETTER.filter(), letter)
 
-    def connect(self, client_id: str, *, announce: Announce | None = None, receive_maximum: int | None = None) -> Bus:
-        bus = MemoryBus(client_id, self.broker, announce, receive_maximum=receive_maximum or 1000)
+    def connect(
+        self,
+        client_id: str,
+        *,
+        announce: Announce | None = None,
+        receive_maximum: int | None = None,
+        session_s: int = 0,
+    ) -> Bus:
+        bus = MemoryBus(client_id, self.broker, announce, receive_maximum=receive_maximum or 1000, session_s=session_s)
         self.buses[client_id] = bus
         return bus
 

@@ -15,12 +15,13 @@ import msgspec
 from halimede.api import kinds, parse
 from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.api.jointinference import PLURAL as SERVICES
+from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.errors import InvalidFieldError
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.names import Api, Object
 from services.gm.cluster.port import FINALIZER, Stored
-from services.gm.workloads.identity import MODEL_NAME, MODEL_UID, NAME, UID
+from services.gm.workloads.identity import MODEL_NAME, MODEL_UID, MULTI_NAME, MULTI_UID, NAME, UID
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 POD_METADATA = (
@@ -33,7 +34,7 @@ POD_STATUS = (
 #: what makes pods of a Deployment: most clusters have a ReplicaSet in between
 MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
 #: by which a pod says whose it is
-POD_LABELS = ((SERVICES, NAME, UID), (SERVED, MODEL_NAME, MODEL_UID))
+POD_LABELS = ((SERVICES, NAME, UID), (MULTI_EDGE, MULTI_NAME, MULTI_UID), (SERVED, MODEL_NAME, MODEL_UID))
 CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
 
 

@@ -1,0 +1,1 @@
+"""Three cameras, three nodes, one job: the demo of multi-edge inference (`make demo-multi-edge`)."""

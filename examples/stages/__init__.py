@@ -1,0 +1,1 @@
+"""Applications of multi-edge inference that are made of a few lines: see each file."""

@@ -1,0 +1,180 @@
+"""MultiEdgeInferenceService: several edge nodes work on one job, together (seed 000).
+
+What they do is the ``application``: a graph of stages (``halimede.multiedge``) that each edge worker runs for its own
+sources, whose findings come together in the cloud worker, or without one in the edge worker that has been there
+longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from halimede.api.autoscaling import check_autoscaler
+from halimede.api.base import SEDNA, Spec, convert, register
+from halimede.api.jointinference import (
+    DatasetRef,
+    Hpa,
+    ModelRef,
+    Parameter,
+    Source,
+    Template,
+    check_source,
+)
+from halimede.api.podtemplate import PodTemplate
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, Rule
+from halimede.errors import InvalidFieldError
+from halimede.messages import Label
+from halimede.names import check_label, check_name
+
+PLURAL = "multiedgeinferenceservices"
+KIND = "multiedgeinferenceservice"
+#: on Kubernetes objects are named after it and its workers, with suffixes
+NAME_LIMIT = 40
+#: how the worker is called where findings come together
+JOINT = "joint"
+#: names that no edge worker may have: those of workers of other kinds, whose objects would be called the same
+RESERVED = ("cloud", "edge", JOINT, "serve")
+NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
+UNIQUE_FIX = "give each worker a name of its own"
+COLUMNS = (
+    PHASE,
+    REASON,
+    Column("Application", ".spec.application.name", "What its nodes do together."),
+    Column("Active", ".status.active", "Workers that run.", "integer"),
+    Column("Failed", ".status.failed", "Workers that have failed.", "integer"),
+    Column("Answered", '.status.metrics[?(@.key=="inferenceNumber")].value', "Frames answered so far."),
+    AGE,
+    MESSAGE,
+)
+
+
+class Application(Spec, kw_only=True):
+    """What the nodes do together: ``reid``, ``fusion``, ``balance``, one that is installed, or a user's own code."""
+
+    name: Annotated[Label, Meta(description="reid, fusion, balance, or the name of another application.")]
+    entry: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            pattern=r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$",
+            description="A user's own application, as module:object; none: an installed one of that name.",
+        ),
+    ] = ""
+    parameters: Annotated[list[Parameter], Meta(max_length=64, description="Parameters of the application.")] = []
+    takeover: Annotated[
+        bool, Meta(description="Whether another edge worker answers the frames of one that has died.")
+    ] = True
+
+
+class MemberWorker(Spec, kw_only=True):
+    """One edge worker: its models, where its frames come from, and the pod that runs it."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
+    )
+
+    name: Annotated[Label, Meta(description="What it is called within the service.")]
+    model: Annotated[ModelRef, Meta(description="The model that its stages use.")]
+    detector: Annotated[
+        ModelRef | None, Meta(description="A second model that finds objects, where the application crops them.")
+    ] = None
+    source: Annotated[
+        Source | None, Meta(description="Where its frames come from; none: the camera that is named like the worker.")
+    ] = None
+    deadline_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=600_000,
+            description="Milliseconds that a frame may wait for other workers before this one answers alone.",
+        ),
+    ] = 2000
+    template: Template
+    hpa: Hpa = None
+
+
+class JointWorker(Spec, kw_only=True):
+    """Where findings come together: the joint stages of the application, and the pod that runs them."""
+
+    model: Annotated[ModelRef | None, Meta(description="A model that the joint stages use, where they do.")] = None
+    template: Template
+    hpa: Hpa = None
+
+
+def members(spec: MultiEdgeInferenceServiceSpec) -> Iterator[tuple[str, str, MemberWorker | JointWorker]]:
+    """Yield each worker's name, where it stands in the resource, and what is said of it."""
+    for i, worker in enumerate(spec.edge_workers):
+        yield worker.name, f"spec.edgeWorkers[{i}]", worker
+    if spec.cloud_worker is not None:
+        yield JOINT, "spec.cloudWorker", spec.cloud_worker
+
+
+def source_of(worker: MemberWorker) -> Source:
+    """Return where an edge worker's frames come from: where nothing is said, the camera that is named like it."""
+    return worker.source or Source(cameras=[worker.name])
+
+
+def cameras(spec: MultiEdgeInferenceServiceSpec) -> list[str]:
+    """Return the cameras of all its edge workers, each once; one that reads a folder or a URL is its own camera."""
+    found = (name for worker in spec.edge_workers for name in source_of(worker).cameras or [worker.name])
+    return list(dict.fromkeys(found))
+
+
+def check(spec: MultiEdgeInferenceServiceSpec) -> None:
+    """Check names, templates, sources, and that no two workers share a name."""
+    seen: set[str] = set()
+    for name, at, worker in members(spec):
+        check_label(f"{at}.name", name)
+        if name in RESERVED and isinstance(worker, MemberWorker):
+            raise InvalidFieldError(f"{at}.name", name, NAME_FIX)
+        if name in seen:
+            raise InvalidFieldError("spec.edgeWorkers", name, UNIQUE_FIX)
+        seen.add(name)
+        if worker.model:
+            check_name(f"{at}.model.name", worker.model.name)
+        template = convert(worker.template, PodTemplate, f"{at}.template")
+        if template.spec.node_name:
+            check_name(f"{at}.template.spec.nodeName", template.spec.node_name)
+        if isinstance(worker, MemberWorker):
+            _check_member(at, worker)
+    if spec.dataset:
+        check_name("spec.dataset.name", spec.dataset.name)
+
+
+def _check_member(at: str, worker: MemberWorker) -> None:
+    if worker.detector:
+        check_name(f"{at}.detector.name", worker.detector.name)
+    if worker.hpa is not None:
+        check_autoscaler(worker.hpa, f"{at}.hpa")
+    check_source(f"{at}.source", worker.source)
+
+
+@register(
+    SEDNA,
+    "MultiEdgeInferenceService",
+    PLURAL,
+    "mei",
+    KIND,
+    check=check,
+    columns=COLUMNS,
+    name_limit=NAME_LIMIT,
+)
+class MultiEdgeInferenceServiceSpec(Spec, kw_only=True):
+    """Multi-edge inference: what several edge workers see is brought together, or shared out among them."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("self.edgeWorkers.all(a, self.edgeWorkers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".edgeWorkers"),
+    )
+
+    application: Annotated[Application, Meta(description="What the nodes do together.")]
+    edge_workers: Annotated[
+        list[MemberWorker], Meta(min_length=1, max_length=64, description="The edge workers, each with its sources.")
+    ]
+    cloud_worker: Annotated[
+        JointWorker | None,
+        Meta(description="Where findings come together; none: in the edge worker that has been there longest."),
+    ] = None
+    dataset: Annotated[DatasetRef | None, Meta(description="A Dataset that the nodes are to have.")] = None

@@ -1,0 +1,160 @@
+"""One camera for as long as it is wanted: its source is opened, read, and opened again when it breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from halimede.cameras import wire
+from halimede.cameras.feed import Feed
+from halimede.cameras.settings import CameraSettings
+from halimede.cameras.tracker import State, Tracker
+from halimede.cameras.wire import Job, Picture, SourceError
+
+log = structlog.get_logger()
+
+#: takes a picture with its number; returns whether it was taken (a live camera goes on without)
+Sink = Callable[[Picture, int], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Seconds until a source is opened again: doubled each time, halved by chance. One that ran for ``good_s`` begins
+    anew. Where a password is wrong, ``locked_s`` at least: cameras lock out who tries too often.
+    """
+
+    first_s: float = 0.5
+    longest_s: float = 30.0
+    locked_s: float = 10.0
+    good_s: float = 10.0
+
+    def pause(self, failures: int, reason: str, chance: float) -> float:
+        """Return seconds to wait after so many failures in a row (1 is the first); ``chance`` is in 0..1."""
+        pause = min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 16)) * (0.5 + chance / 2)
+        return max(pause, self.locked_s * (1 + chance)) if reason == wire.UNAUTHORIZED else pause
+
+
+class Camera:
+    """Reads one source and hands its pictures to a sink, at most ``window`` at a time. Its pictures are numbered."""
+
+    def __init__(
+        self,
+        settings: CameraSettings,
+        sink: Sink,
+        *,
+        backoff: Backoff = Backoff(),
+        chance: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self.tracker = Tracker(settings)
+        self._sink = sink
+        self._backoff = backoff
+        self._chance = chance or random.SystemRandom()
+        self._sequence = 0
+
+    async def run(self, stop: asyncio.Event, *, once: bool = False) -> None:
+        """Read until ``stop``, or until a file that is not looped has been played. What is begun is sent.
+
+        ``once``: a source that gives nothing from the start is not tried again. Raises SourceError then.
+        """
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while not stop.is_set():
+            self.tracker.opening(time.time(), again=failures > 0)
+            began = loop.time()
+            try:
+                await self._read(stop)
+            except SourceError as error:
+                if not self.settings.address.live and error.reason == wire.ENDED:
+                    self.tracker.ended("stopped", error.reason, error.message)
+                    return
+                if once and not self._sequence:
+                    raise SourceError(error.reason, self.settings.address.redacted(error.message)) from None
+                if self.tracker.has_run and loop.time() - began >= self._backoff.good_s:
+                    failures = 0
+                failures += 1
+                pause = self._backoff.pause(failures, error.reason, self._chance.random())
+                self._broke(error, pause, failures)
+                await stopped(stop, pause)
+        self.tracker.ended("stopped", "", "")
+
+    async def _read(self, stop: asyncio.Event) -> None:
+        """Read until ``stop`` or the end, which is raised; what is under way by then is sent first."""
+        error: SourceError | None = None
+        async with Feed(self._job()) as feed, asyncio.TaskGroup() as group:
+            feed.ask(self.settings.window)
+            stopping = group.create_task(stop.wait())
+            reading = group.create_task(self._pictures(feed, group))
+            await asyncio.wait([stopping, reading], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if reading.done():
+                error = reading.result()
+            reading.cancel()
+        if error:
+            raise error
+
+    async def _pictures(self, feed: Feed, group: asyncio.TaskGroup) -> SourceError:
+        try:
+            async for said in feed:
+                self.tracker.heard(said.counts)
+                if isinstance(said, Picture):
+                    self.tracker.arrived(said)
+                    group.create_task(self._send(feed, said, self._sequence))
+                    self._sequence += 1
+        except SourceError as error:
+            return error
+        raise AssertionError("a feed ends with its reason")
+
+    async def _send(self, feed: Feed, picture: Picture, sequence: int) -> None:
+        if await self._sink(picture, sequence):
+            self.tracker.sent(len(picture.data), picture.taken_ns, time.time())
+        else:
+            self.tracker.dropped += 1
+        feed.ask()
+
+    def _broke(self, error: SourceError, pause: float, failures: int) -> None:
+        text = self.settings.address.redacted(error.message)
+        state: State = "stalled" if error.reason == wire.STALLED else "failed"
+        before = self.tracker.reason
+        self.tracker.ended(state, error.reason, text)
+        if before != error.reason or failures == 1:  # what stays as it is is said once
+            log.warning(
+                "camera broke off",
+                camera=self.settings.name,
+                source=self.settings.address.shown,
+                reason=error.reason,
+                error=text,
+                pause_s=round(pause, 1),
+            )
+
+    def _job(self) -> Job:
+        settings = self.settings
+        return Job(
+            parent=os.getpid(),
+            kind=settings.address.kind,
+            target=settings.address.target,
+            fps=settings.fps,
+            pace=settings.pace,
+            start_ns=settings.start_ns,
+            turns=settings.turns,
+            max_width=settings.max_width,
+            max_bytes=settings.max_bytes,
+            quality=settings.quality,
+            open_s=settings.open_s,
+            stall_s=settings.stall_s,
+        )
+
+
+async def stopped(stop: asyncio.Event, timeout_s: float) -> None:
+    """Wait until ``stop``, so many seconds at most."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await stop.wait()
+    except TimeoutError:
+        return

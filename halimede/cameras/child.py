@@ -1,0 +1,149 @@
+"""``python -m halimede.cameras.child``: reads one source, in a process of its own that may die of it.
+
+A decoder of FFmpeg's is a large program that a hostile stream talks to. Here it has no credentials but the source's
+own, bounded memory, writes no files, and takes nobody along when it breaks. It ends with whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import threading
+import time
+from typing import BinaryIO
+
+import msgspec
+from av import logging
+
+from halimede.cameras import wire
+from halimede.cameras.box import Box
+from halimede.cameras.reading import Reading, shots
+from halimede.cameras.shots import Shot
+from halimede.cameras.wire import BEAT_S, Beat, Job, Over, Picture, SourceError
+from halimede.datasets.beside import end_with
+from halimede.errors import DecodeError
+
+#: seconds beyond a deadline of FFmpeg's own after which it counts as hanging
+GRACE_S = 3.0
+MAX_JOB = 64 * 1024
+
+
+def main() -> None:
+    """Do the job on standard input; leave without clearing up, for FFmpeg may hang in another thread."""
+    said = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever else writes to standard output must not get between messages
+    with os.fdopen(os.dup(0), "rb", buffering=0) as asked:  # unbuffered: what follows the job is for others
+        job = msgspec.json.decode(asked.readline(MAX_JOB), type=Job)
+    if not end_with(job.parent):
+        return
+    _limit(job)
+    logging.set_level(None)
+    reading = Reading()
+    box: Box[Shot] = Box(patient=job.kind == "file")
+    threading.Thread(target=_read, args=(job, box, reading), name="reader", daemon=True).start()
+    code = 0
+    try:
+        Sender(job, box, reading, said).run()
+    except (BrokenPipeError, KeyboardInterrupt):
+        code = 1  # nobody listens any more
+    os._exit(code)
+
+
+class Sender:
+    """Sends a picture for each ask, and a sign of life in between."""
+
+    def __init__(self, job: Job, box: Box[Shot], reading: Reading, out: BinaryIO) -> None:
+        self._job = job
+        self._box = box
+        self._reading = reading
+        self._out = out
+        self._asked = 0
+        self._told = 0.0
+
+    def run(self) -> None:
+        """Send until the source is over, or nobody asks any more."""
+        while True:
+            if not self._asks(0.0 if self._asked else BEAT_S):
+                return
+            try:
+                shot = self._box.take(BEAT_S) if self._asked else None
+            except SourceError as error:
+                self._over(error.reason, error.message)
+                return
+            if shot:
+                self._send(shot)
+            if time.monotonic() > self._reading.until_s + GRACE_S:
+                self._over(wire.STALLED, "it hangs")
+                return
+            if time.monotonic() - self._told >= BEAT_S:
+                self._say(Beat(counts=self._counts()))
+
+    def _asks(self, wait_s: float) -> bool:
+        """Count what is asked for; return False once the pipe is closed."""
+        ready, _, _ = select.select([0], [], [], wait_s)
+        if ready:
+            asks = os.read(0, 4096)
+            self._asked += len(asks)
+            return bool(asks)
+        return True
+
+    def _send(self, shot: Shot) -> None:
+        try:
+            made = shot.make()
+        except (DecodeError, MemoryError, ValueError, OSError) as error:
+            self._reading.refuse(str(error) or type(error).__name__)
+            return
+        self._asked -= 1
+        self._say(
+            Picture(
+                taken_ns=shot.taken_ns,
+                encoding=made.encoding,
+                codec=shot.codec,
+                width=made.width,
+                height=made.height,
+                counts=self._counts(),
+                data=made.data,
+            )
+        )
+
+    def _over(self, reason: str, message: str) -> None:
+        self._say(Over(reason=reason, message=message, counts=self._counts()))
+
+    def _counts(self) -> wire.Counts:
+        self._reading.counts.skipped = self._box.skipped
+        return self._reading.counts
+
+    def _say(self, said: wire.Said) -> None:
+        self._out.write(wire.pack(said))
+        self._out.flush()
+        self._told = time.monotonic()
+
+
+def _read(job: Job, box: Box[Shot], reading: Reading) -> None:
+    try:
+        for shot in shots(job, reading):
+            box.put(shot)
+        box.close(SourceError(wire.ENDED, "it ended"))
+    except SourceError as error:
+        box.close(error)
+    except MemoryError:
+        box.close(SourceError(wire.GARBAGE, f"it takes more than {job.memory_bytes >> 20} MB of memory"))
+    except Exception as error:  # noqa: BLE001 - its text may hold the address
+        box.close(SourceError(wire.FAILED, f"reading it failed: {type(error).__name__}"))
+
+
+def _limit(job: Job) -> None:
+    """Bound what the process may take: memory of its own, files it writes, dumps of its memory."""
+    for what, most in (
+        (resource.RLIMIT_DATA, job.memory_bytes),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(what)
+        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (least, least))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The pictures of one source, read by a child process: asked for one by one, so that each is the newest there is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+import halimede
+from halimede.cameras import wire
+from halimede.cameras.wire import LENGTH, MAX_MESSAGE, Job, Over, Said, SourceError
+
+#: what the child inherits: no credentials, and no proxy that would hear the source's
+INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ"})
+SMALL = {"MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+#: seconds until a child has said its first word, and without any further one, after which it counts as stuck
+START_S, SILENT_S = 30.0, 10.0
+#: seconds that a killed child may take to be gone
+ENDING_S = 5.0
+TAIL = 4096
+BUFFER = 1024 * 1024
+
+
+class Feed:
+    """One life of a reader. ``async with`` starts and ends its process; iterate over what it says, and ``ask``."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._child: subprocess.Popen[bytes] | None = None
+        self._said = asyncio.StreamReader(limit=BUFFER)
+        self._pipes: list[asyncio.ReadTransport] = []
+        self._errors: asyncio.Task[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start the child. The job, with its secrets, goes through a pipe: no list of processes shows it."""
+        loop = asyncio.get_running_loop()
+        try:
+            child = self._child = _start()
+        except OSError as error:
+            raise SourceError(wire.CRASHED, f"no process could be started to read it: {error.strerror}") from error
+        complaints = asyncio.StreamReader()
+        for reader, pipe in ((self._said, child.stdout), (complaints, child.stderr)):
+            transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
+            self._pipes.append(transport)
+        self._errors = asyncio.create_task(_tail(complaints), name="errors of a camera's reader")
+        self._write(msgspec.json.encode(self._job) + b"\n")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the child, whatever it does. Nobody else reaps it, so its group is its own until then."""
+        assert self._child is not None  # noqa: S101
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        try:
+            await self._gone()
+        finally:
+            for transport in self._pipes:
+                transport.close()
+            if self._child.stdin:
+                with contextlib.suppress(OSError):
+                    self._child.stdin.close()
+            if self._errors:
+                self._errors.cancel()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._child.pid if self._child else 0
+
+    def ask(self, count: int = 1) -> None:
+        """Ask for so many pictures more."""
+        self._write(wire.ASK * count)
+
+    def _write(self, data: bytes) -> None:
+        """Write what a pipe always has room for; whether the child still reads it shows elsewhere."""
+        assert self._child is not None  # noqa: S101
+        assert self._child.stdin is not None  # noqa: S101
+        with contextlib.suppress(OSError):
+            os.write(self._child.stdin.fileno(), data)
+
+    async def __aiter__(self) -> AsyncIterator[Said]:
+        """Yield what the child says. Raises SourceError at the end, with the reason."""
+        patience = START_S + self._job.open_s
+        while True:
+            try:
+                async with asyncio.timeout(patience):
+                    said = await self._next()
+            except TimeoutError:
+                raise SourceError(wire.STUCK, f"its reader has said nothing for {patience:g} s") from None
+            patience = SILENT_S
+            yield said
+            if isinstance(said, Over):
+                raise SourceError(said.reason, said.message)
+
+    async def _next(self) -> Said:
+        try:
+            (length,) = LENGTH.unpack(await self._said.readexactly(LENGTH.size))
+            if length > MAX_MESSAGE:
+                raise SourceError(wire.CRASHED, "its reader said what cannot be read")
+            return wire.unpack(await self._said.readexactly(length))
+        except asyncio.IncompleteReadError:
+            raise SourceError(wire.CRASHED, await self._end()) from None
+        except (msgspec.DecodeError, ConnectionError):
+            raise SourceError(wire.CRASHED, "its reader said what cannot be read") from None
+
+    async def _end(self) -> str:
+        """Say how the child ended, and its last words."""
+        code = await self._gone()
+        if code is None:
+            return "its reader closed its mouth"
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        last = await self._errors if self._errors else ""
+        return f"its reader ended ({how}){last and f': {last}'}"
+
+    async def _gone(self) -> int | None:
+        """Wait for the child's end and reap it; None: it hangs in the kernel, as one that reads a device may."""
+        assert self._child is not None  # noqa: S101
+        if self._child.returncode is not None:
+            return self._child.returncode
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        pidfd = os.pidfd_open(self._child.pid)
+        try:
+            loop.add_reader(pidfd, gone.set)
+            async with asyncio.timeout(ENDING_S):
+                await gone.wait()
+        except TimeoutError:
+            return None
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        return self._child.wait()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "halimede.cameras.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env=environment(os.environ),
+        start_new_session=True,
+    )
+    assert child.stdin is not None  # noqa: S101
+    os.set_blocking(child.stdin.fileno(), False)
+    return child
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Return what a reader is started with."""
+    home = str(Path(halimede.__file__).parents[1])
+    kept = {name: value for name, value in own.items() if name in INHERITED}
+    return {**kept, **SMALL, "PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH", "")]))}
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """Read a stream to its end; return its last line."""
+    kept = b""
+    while data := await stream.read(TAIL):
+        kept = (kept + data)[-TAIL:]
+    return kept.decode("utf-8", "replace").strip().rpartition("\n")[2]

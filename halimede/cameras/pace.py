@@ -1,0 +1,84 @@
+"""How many frames of a source are wanted, when those of a file are due, and what a flood is held back to. All pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: frames a second beyond which a live source is not read faster: it is held back, by its own connection
+MOST_FPS = 240.0
+#: seconds of frames that may come at once before it is
+BURST_S = 0.25
+#: how much too early a frame may come and still be wanted: cameras are not clocks. In parts of the interval that is
+#: asked for, and of the source's own
+EARLY, HALF = 0.4, 0.5
+
+
+class Thinner:
+    """Which frames to keep, so that there are ``fps`` a second; 0: all."""
+
+    def __init__(self, fps: float) -> None:
+        self._step = 1 / fps if fps else 0.0
+        self._due = float("-inf")
+        self._before = float("-inf")
+
+    def wants(self, at_s: float) -> bool:
+        """Say whether a frame of this time is wanted. Times that go back begin anew."""
+        if not self._step:
+            return True
+        since, self._before = at_s - self._before, at_s
+        if at_s < self._due - 2 * self._step:
+            self._due = at_s
+        if at_s < self._due - min(EARLY * self._step, HALF * max(since, 0.0)):
+            return False
+        self._due = (self._due if at_s - self._due < self._step else at_s) + self._step
+        return True
+
+
+class Brake:
+    """How long to wait before the next frame is read, so that a source is not read faster than ``MOST_FPS``."""
+
+    def __init__(self, most_fps: float = MOST_FPS) -> None:
+        self._step = 1 / most_fps
+        self._next = float("-inf")
+
+    def pause(self, now_s: float) -> float:
+        """Return seconds to wait after a frame that came now."""
+        self._next = max(self._next, now_s - BURST_S) + self._step
+        return max(0.0, self._next - now_s)
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The times of a file's frames on the wall clock, turn after turn of a loop.
+
+    ``pace``: see Job. ``start_ns``: when the first one is due.
+    """
+
+    pace: float
+    start_ns: int
+    #: seconds that a frame of the file lasts
+    step_s: float
+    _index: int = 0
+    _first: float | None = None
+    _last: float = 0.0
+    _turn: float = 0.0
+
+    def due_ns(self, time_s: float | None) -> int:
+        """Return when the next frame is due, which the file says comes at ``time_s`` (None: it does not say)."""
+        if self.pace > 0:
+            seconds = self._index / self.pace
+        else:
+            if time_s is None:
+                time_s = (self._first or 0.0) + (self._last + self.step_s if self._first is not None else 0.0)
+            if self._first is None:
+                self._first = time_s
+            self._last = max(self._last, time_s - self._first)
+            seconds = self._turn + time_s - self._first
+        self._index += 1
+        return self.start_ns + round(seconds * 1e9)
+
+    def again(self) -> None:
+        """Begin the next turn, one frame after the last one."""
+        if self._first is not None:
+            self._turn += self._last + self.step_s
+        self._first, self._last = None, 0.0

@@ -1,0 +1,123 @@
+"""Several cameras in one process: each has a connection of its own, and a reader of its own that may break alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+from prometheus_client.metrics_core import Metric
+
+from halimede.bus import Bus
+from halimede.cameras.camera import Backoff, Camera, stopped
+from halimede.cameras.publisher import Connect, Herald, Publisher, client_id
+from halimede.cameras.settings import CameraSettings, ProcessSettings
+from halimede.errors import RefusedError, first_error
+from halimede.observe import Health, HttpServer
+from halimede.observe.metrics import counter, gauge, registry
+
+log = structlog.get_logger()
+
+#: seconds that files wait, so that all cameras of a process begin together
+TOGETHER_S = 3.0
+#: of a camera whose frames the broker does not take
+REFUSED, FIX = "Refused", "give it the credentials of a user who may publish as this camera (HALIMEDE_CREDENTIALS)"
+
+
+@dataclass(slots=True)
+class Running:
+    """One camera and its connection."""
+
+    camera: Camera
+    bus: Bus
+
+
+async def run(
+    settings: ProcessSettings,
+    connect: Connect,
+    stop: asyncio.Event,
+    backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+) -> None:
+    """Run all cameras until ``stop``, or until all of them are files that have been played. Raises HalimedeError."""
+    running: list[Running] = []
+    shown = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: figures(running)))
+    with first_error():
+        async with shown, asyncio.TaskGroup() as group:
+            for camera in together(settings.cameras):
+                bus = connect(client_id(settings.namespace, camera.name), camera.name)
+                group.create_task(_run(settings, camera, bus, stop, running=running, backoff=backoff), name=camera.name)
+
+
+def together(cameras: Sequence[CameraSettings]) -> list[CameraSettings]:
+    """Give files that shall start at no particular time a common one: views of one scene stay in step."""
+    files = [camera for camera in cameras if not camera.address.live]
+    if len(files) < 2:
+        return list(cameras)
+    start = time.time_ns() + round(TOGETHER_S * 1e9)
+    return [replace(c, start_ns=start) if c in files and not c.start_ns else c for c in cameras]
+
+
+async def _run(
+    settings: ProcessSettings,
+    chosen: CameraSettings,
+    bus: Bus,
+    stop: asyncio.Event,
+    *,
+    running: list[Running],
+    backoff: Backoff,
+) -> None:
+    publisher = Publisher(
+        bus,
+        settings.namespace,
+        chosen.name,
+        qos=settings.qos,
+        bare=settings.bare,
+        patient=not chosen.address.live,
+        stop=stop,
+    )
+    camera = Camera(chosen, publisher.take, backoff=backoff)
+    herald = Herald(bus, settings.namespace, camera.tracker)
+    running.append(Running(camera, bus))
+    async with bus, herald:
+        log.info("camera", camera=chosen.name, source=chosen.address.shown)
+        while not await _allowed(camera, stop):
+            await stopped(stop, backoff.locked_s)
+        await herald.leave()
+
+
+async def _allowed(camera: Camera, stop: asyncio.Event) -> bool:
+    """Run a camera to its end. One whose frames the broker refuses is begun again later: the others go on meanwhile."""
+    try:
+        with first_error():
+            await camera.run(stop)
+    except RefusedError as error:
+        camera.tracker.ended("failed", REFUSED, str(error))
+        log.warning("camera refused", camera=camera.settings.name, error=str(error), fix=FIX)
+        return False
+    return True
+
+
+def health(running: Sequence[Running]) -> Health:
+    """Return the checks of such a process. A camera that is away is no fault of it, so it is not among them."""
+    made = Health()
+    made.ready("broker", lambda: "" if all(each.bus.connected for each in running) else "the broker is away")
+    return made
+
+
+def figures(running: Sequence[Running]) -> Iterable[Metric]:
+    """Yield what the cameras count."""
+    now = asyncio.get_running_loop().time()
+    statuses = [each.camera.tracker.status(now) for each in running]
+
+    def of(read: Callable[..., float]) -> list[tuple[dict[str, str], float]]:
+        return [({"camera": status.camera}, read(status)) for status in statuses]
+
+    yield gauge("camera_running", "1: frames come from it.", of(lambda s: s.state == "running"))
+    yield gauge("camera_fps", "Frames published a second.", of(lambda s: s.fps))
+    yield counter("camera_frames", "Frames published.", of(lambda s: s.frames))
+    yield counter("camera_bytes", "Bytes of pictures published.", of(lambda s: s.bytes))
+    yield counter("camera_skipped", "Frames passed over for newer ones.", of(lambda s: s.skipped))
+    yield counter("camera_refused", "Frames too large or unreadable.", of(lambda s: s.refused))
+    yield counter("camera_reconnects", "Times that it was opened again.", of(lambda s: s.reconnects))

@@ -1,0 +1,176 @@
+"""One camera's connection: its frames leave there, and its status, which the broker replaces when we die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from halimede import codec, topics
+from halimede.bus import Announcement, Bus, Packet
+from halimede.cameras.tracker import Tracker
+from halimede.cameras.wire import Picture
+from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
+from halimede.frames.seldom import Seldom
+from halimede.messages import CameraStatus, Frame
+
+log = structlog.get_logger()
+
+ID_BYTES = 16
+#: seconds between two looks at the broker while it is away, between two statuses at most, and at least
+RETRY_S, OFTEN_S, SELDOM_S = 0.2, 0.25, 2.0
+#: seconds that leaving may take
+LEAVING_S = 3.0
+
+
+def frame_of(picture: Picture, camera: str, sequence: int, id_: bytes) -> Frame:
+    """Return a picture as our frame."""
+    return Frame(
+        id=id_,
+        camera=camera,
+        sequence=sequence,
+        captured_ns=picture.taken_ns,
+        encoding=picture.encoding,
+        data=memoryview(picture.data),
+    )
+
+
+class Publisher:
+    """Publishes a camera's pictures. ``patient``: while the broker is away it waits, where a live camera goes on."""
+
+    def __init__(
+        self, bus: Bus, namespace: str, camera: str, *, qos: int, bare: bool, patient: bool, stop: asyncio.Event
+    ) -> None:
+        self._bus = bus
+        self._address = topics.CAMERA_FRAME.at(ns=namespace, camera=camera)
+        self._camera = camera
+        self._qos = qos
+        self._bare = bare
+        self._patient = patient
+        self._stop = stop
+        self._seldom = Seldom()
+        #: frames that reached nobody
+        self.unheard = 0
+
+    async def take(self, picture: Picture, sequence: int) -> bool:
+        """Publish a picture; return whether the broker has it. Raises RefusedError."""
+        frame = frame_of(picture, self._camera, sequence, secrets.token_bytes(ID_BYTES))
+        body = picture.data if self._bare else codec.encode(topics.REQUEST, frame)
+        while True:
+            try:
+                heard = await self._bus.publish(self._address, body, qos=self._qos)
+                self.unheard += not heard  # not in one line: several are on their way at a time
+            except TooLargeError as error:
+                self._seldom.warning("frame too large", camera=self._camera, error=str(error))
+                return False
+            except DisconnectedError:
+                if not self._patient:
+                    await self._returned()
+                    return False
+                await asyncio.sleep(RETRY_S)
+                if self._stop.is_set():
+                    return False
+            else:
+                return True
+
+    async def _returned(self) -> None:
+        """Wait for the broker: the frames of meanwhile are passed over, and the next one is new."""
+        while not self._stop.is_set():
+            with contextlib.suppress(DisconnectedError):
+                await self._bus.wait_connected(RETRY_S)
+                return
+
+
+class Herald:
+    """Says how a camera fares: at once when that changes, now and then otherwise, and that it is gone by its will."""
+
+    def __init__(self, bus: Bus, namespace: str, tracker: Tracker) -> None:
+        self._bus = bus
+        self._tracker = tracker
+        self._address = topics.CAMERA_STATUS.at(ns=namespace, camera=self._status().camera)
+        self._leaving = False
+        self._task: asyncio.Task[None] | None = None
+        bus.announce = self.announce
+
+    async def __aenter__(self) -> Self:
+        """Begin to publish; the bus is entered already."""
+        self._task = asyncio.create_task(self.run(), name="status of a camera")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def announce(self) -> Announcement:
+        """Return what a connection says when it begins and when it breaks."""
+        status = self._status()
+        gone = CameraStatus(
+            camera=status.camera,
+            state="gone",
+            source=status.source,
+            reason="Gone",
+            error="whoever reads it has died, or was cut off",
+            node=status.node,
+            started=status.started,
+        )
+        return Announcement(birth=self._packet(status), will=None if self._leaving else self._packet(gone))
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        loop = asyncio.get_running_loop()
+        told, changes, last = 0.0, -1, ""
+        while True:
+            await asyncio.sleep(OFTEN_S)
+            status = self._status()
+            due = loop.time() - told >= SELDOM_S
+            if not self._bus.connected or not (due or self._tracker.changes != changes or status.reason != last):
+                continue
+            told, changes, last = loop.time(), self._tracker.changes, status.reason
+            try:
+                await self._bus.publish(self._address, status)
+            except DisconnectedError as error:
+                log.debug("status not sent", camera=status.camera, error=str(error))
+            except RefusedError as error:
+                log.warning("status refused", camera=status.camera, error=str(error))
+
+    async def leave(self) -> None:
+        """Leave in good order: a last connection has no will, so that what is said last stays."""
+        self._leaving = True
+        if not self._bus.connected:
+            return
+        self._bus.renew()
+        try:
+            await asyncio.sleep(0)  # the connection is seen to have ended
+            await self._bus.wait_connected(LEAVING_S)
+        except BusError as error:
+            log.debug("last status not sent", error=str(error))
+
+    def _status(self) -> CameraStatus:
+        return self._tracker.status(asyncio.get_running_loop().time())
+
+    def _packet(self, status: CameraStatus) -> Packet:
+        return Packet(self._address.text, codec.encode(topics.CAMERA_STATUS, status), qos=1, retain=True)
+
+
+def client_id(namespace: str, camera: str, part: str = "camera") -> str:
+    """Return the name of a camera's connection."""
+    return f"{part}.{namespace}.{camera}"
+
+
+def here() -> str:
+    """Return this machine's name, where nobody says which node it is."""
+    return socket.gethostname()
+
+
+#: makes a connection by its client id and the camera's name
+Connect = Callable[[str, str], Bus]

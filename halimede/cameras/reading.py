@@ -1,0 +1,228 @@
+"""Reads a source to its end: frame after frame at the source's own pace, or a file's at the pace that is asked for."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import av.error
+from av import Packet, VideoFrame, VideoStream
+from av.container import InputContainer
+
+from halimede.cameras import wire
+from halimede.cameras.opening import as_error, open_source
+from halimede.cameras.pace import Brake, Thinner, Timeline
+from halimede.cameras.shots import Made, NoTablesError, Shot, fitting, from_frame, from_pixels, size_of
+from halimede.cameras.wire import Counts, Job, SourceError
+from halimede.errors import DecodeError
+from halimede.frames import decode
+from halimede.frames.payloads import open_payload
+
+SUFFIXES = {".jpg", ".jpeg", ".png"}
+#: frames a second of a folder, where nobody says how many
+FOLDER_FPS = 25.0
+#: seconds that a frame lasts in a file that does not say
+STEP_S = 0.04
+JPEG = "mjpeg"
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far a reader is, as its watch sees it."""
+
+    counts: Counts = field(default_factory=Counts)
+    #: until when it has to have done something (monotonic clock)
+    until_s: float = float("inf")
+
+    def refuse(self, why: str) -> None:
+        """Count a frame that is not sent on."""
+        self.counts.refused += 1
+        self.counts.why = why[:512]
+
+    def expect(self, seconds: float) -> None:
+        """Expect a sign within that time."""
+        self.until_s = time.monotonic() + seconds
+
+
+def shots(job: Job, reading: Reading) -> Iterator[Shot]:
+    """Yield what a source gives, thinned. Raises SourceError, at the latest when it has ended."""
+    folder = Path(job.target)
+    if job.kind == "file" and folder.is_dir():
+        return _folder(job, folder, reading)
+    return _file(job, reading) if job.kind == "file" else _live(job, reading)
+
+
+# --- live ---------------------------------------------------------------------------------------------------------
+
+
+def _live(job: Job, reading: Reading) -> Iterator[Shot]:
+    thinner, brake = Thinner(job.fps), Brake()
+    reading.expect(job.open_s)
+    with open_source(job) as container:
+        good = time.monotonic()
+        for packet in _packets(job, container, reading):
+            now = time.monotonic()
+            for found in _of(job, packet, reading):
+                good = now
+                if thinner.wants(now):
+                    yield found.taken(time.time_ns())
+            if now - good > job.stall_s:
+                raise SourceError(wire.GARBAGE, reading.counts.why or "what it sends is no video that can be read")
+            if pause := brake.pause(now):
+                time.sleep(pause)
+    raise SourceError(wire.ENDED, "it ended the stream")
+
+
+def _packets(job: Job, container: InputContainer, reading: Reading) -> Iterator[Packet[VideoStream]]:
+    packets = container.demux(video=0)
+    while True:
+        reading.expect(job.stall_s)
+        try:
+            packet = next(packets, None)
+        except (av.error.FFmpegError, OSError) as error:
+            raise as_error(error, opening=False) from None
+        finally:
+            reading.until_s = float("inf")
+        if packet is None:
+            return
+        yield packet
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A frame in a packet, with its time in the stream's own units."""
+
+    codec: str
+    make: Callable[[], Made]
+    pts: int | None
+
+    def taken(self, at_ns: int) -> Shot:
+        return Shot(at_ns, self.codec, self.make)
+
+
+def _of(job: Job, packet: Packet[VideoStream], reading: Reading) -> Iterator[_Found]:
+    """Yield the frames of a packet: a JPEG as it is where that fits, else decoded."""
+    name = packet.stream.codec_context.name
+    if packet.size:
+        reading.counts.seen += 1
+    if name == JPEG and packet.size:
+        if packet.size > job.max_bytes:
+            reading.refuse(f"a frame of {packet.size} bytes is more than {job.max_bytes}")
+            return
+        data = bytes(packet)
+        try:
+            width, height = size_of(data)
+        except NoTablesError:
+            pass  # our decoder knows the tables that were left out
+        except DecodeError as error:
+            reading.refuse(str(error))
+            return
+        else:
+            if fitting(job, width, height) == (width, height):
+                made = Made("jpeg", width, height, data)
+                yield _Found(name, lambda: made, packet.pts)
+                return
+    try:
+        frames = packet.decode()
+    except (av.error.FFmpegError, MemoryError) as error:
+        reading.refuse(f"a frame cannot be decoded: {getattr(error, 'strerror', '') or type(error).__name__}")
+        return
+    for frame in frames:
+        if isinstance(frame, VideoFrame):
+            if frame.is_corrupt:
+                reading.refuse("a frame is damaged")
+            else:
+                yield _Found(name, partial(from_frame, job, frame), frame.pts)
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def _file(job: Job, reading: Reading) -> Iterator[Shot]:
+    timeline: Timeline | None = None
+    thinner, wait = Thinner(job.fps), _waiting(job)
+    for _ in range(job.turns) if job.turns else itertools.repeat(0):
+        reading.expect(job.open_s)
+        count = 0
+        with open_source(job) as container:
+            stream = container.streams.video[0]
+            rate = float(stream.average_rate or 0) or 1 / STEP_S
+            if timeline is None:
+                timeline = Timeline(job.pace, job.start_ns or time.time_ns(), 1 / rate)
+            for packet in _packets(job, container, reading):
+                for found in _of(job, packet, reading):
+                    count += 1
+                    due = timeline.due_ns(_seconds(found.pts, stream.time_base))
+                    if thinner.wants((due - timeline.start_ns) / 1e9):
+                        wait(due)
+                        yield found.taken(due)
+        if not count:
+            raise SourceError(wire.GARBAGE, reading.counts.why or "there is no picture in it that can be read")
+        timeline.again()
+    raise SourceError(wire.ENDED, "it has been played to its end")
+
+
+def _seconds(pts: int | None, unit: Fraction | None) -> float | None:
+    return float(pts * unit) if pts is not None and unit else None
+
+
+def _folder(job: Job, folder: Path, reading: Reading) -> Iterator[Shot]:
+    pace = job.pace if job.pace >= 0 else (job.fps or FOLDER_FPS)
+    timeline = Timeline(pace, job.start_ns or time.time_ns(), 1 / (pace or FOLDER_FPS))
+    wait = _waiting(job)
+    for _ in range(job.turns) if job.turns else itertools.repeat(0):
+        try:
+            names = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+        except OSError as error:
+            raise as_error(error, opening=True) from None
+        good = False
+        for path in names:
+            reading.counts.seen += 1
+            try:
+                made, name = _picture(job, path)
+            except (DecodeError, OSError) as error:
+                reading.refuse(f"{path.name}: {error.strerror if isinstance(error, OSError) else error}")
+                continue
+            good = True
+            due = timeline.due_ns(None)
+            wait(due)
+            yield Shot(due, name, partial(_same, made))
+        if not good:
+            raise SourceError(wire.GARBAGE, reading.counts.why or "there is no JPEG or PNG in it")
+        timeline.again()
+    raise SourceError(wire.ENDED, "it has been played to its end")
+
+
+def _same(made: Made) -> Made:
+    return made
+
+
+def _picture(job: Job, path: Path) -> tuple[Made, str]:
+    with path.open("rb") as file:
+        data = file.read(job.max_bytes + 1)
+    if len(data) > job.max_bytes:
+        raise DecodeError(f"more than {job.max_bytes} bytes")
+    frame = open_payload(data, "")
+    if frame.encoding == "raw":
+        raise DecodeError("neither a JPEG nor a PNG")
+    pixels = decode(frame)  # a broken one is refused here, and not by everybody who gets it
+    height, width = pixels.shape[:2]
+    if fitting(job, width, height) == (width, height):
+        return Made(frame.encoding, width, height, data), frame.encoding
+    return from_pixels(job, pixels), frame.encoding
+
+
+def _waiting(job: Job) -> Callable[[int], None]:
+    """Return what waits until a frame is due: what is late leaves at once. The wall clock is looked at only now."""
+    ahead_ns = time.time_ns() - time.monotonic_ns()
+
+    def wait(due_ns: int) -> None:
+        while job.pace != 0 and (left := (due_ns - ahead_ns - time.monotonic_ns()) / 1e9) > 0:
+            time.sleep(min(left, 1.0))
+
+    return wait

@@ -1,0 +1,207 @@
+"""What a camera's process is told, by options or by the environment, checked. It opens nothing but files of addresses.
+
+An address with a password never stands on a command line, which every user of a machine can read: it comes from the
+environment or from a file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from halimede import codec
+from halimede.cameras.address import Address, Kind, has_password, parse
+from halimede.errors import InvalidFieldError, hide_secrets
+from halimede.names import check_label
+
+#: bytes of a file with an address, or with several
+MOST_BYTES = 256 * 1024
+MOST_CAMERAS = 64
+COMMAND_LINE = "others can read command lines: put an address with a user into a file, write @FILE, or use SOURCE_URL"
+NOWHERE = Address(Kind.FILE, "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class CameraSettings:
+    """One camera. Times are seconds.
+
+    ``fps``: frames a second at most; 0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are taken,
+    else frames a second. ``turns``: how often a file is played; 0: for ever. ``start_ns``: when its first frame is due;
+    0: at once. ``stall_s``: without a frame for so long a source counts as stalled, and is opened again. ``window``:
+    pictures on their way at a time.
+    """
+
+    name: str
+    address: Address
+    fps: float = 0.0
+    pace: float = -1.0
+    start_ns: int = 0
+    turns: int = 1
+    max_width: int = 0
+    max_bytes: int = codec.MAX_BYTES - 1024
+    quality: int = 85
+    open_s: float = 10.0
+    stall_s: float = 5.0
+    window: int = 2
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """One process of cameras. ``broker``: none where nobody names one."""
+
+    namespace: str
+    cameras: Sequence[CameraSettings]
+    broker: str
+    credentials: str = ""
+    qos: int = 1
+    bare: bool = False
+    http: str = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Settings by number, of all cameras of a process: variable, least, most."""
+
+    variable: str
+    least: float
+    most: float
+    default: float
+
+    def read(self, environ: Mapping[str, str]) -> float:
+        """Return the value, or the default. Raises InvalidFieldError."""
+        text = environ.get(self.variable, "")
+        try:
+            value = float(text) if text else self.default
+        except ValueError:
+            value = math.nan
+        if not self.least <= value <= self.most:
+            raise InvalidFieldError(self.variable, text, f"write a number from {self.least:g} to {self.most:g}")
+        return value
+
+
+FPS = Numbers("CAMERA_FPS", 0, 1000, 30)
+MAX_WIDTH = Numbers("CAMERA_MAX_WIDTH", 0, 16_384, 0)
+MAX_BYTES = Numbers("CAMERA_MAX_BYTES", 1024, codec.MAX_BYTES - 1024, codec.MAX_BYTES - 1024)
+QUALITY = Numbers("CAMERA_QUALITY", 1, 100, 85)
+OPEN_S = Numbers("CAMERA_OPEN_S", 0.1, 600, 10)
+STALL_S = Numbers("CAMERA_STALL_S", 0.1, 600, 5)
+START = Numbers("CAMERA_START", 0, 1e11, 0)
+QOS = Numbers("CAMERA_QOS", 0, 1, 1)
+
+
+def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") -> ProcessSettings:
+    """Read the environment; ``named`` are NAME=URL or NAME=@FILE, ``file`` a JSON object of them.
+
+    Raises InvalidFieldError.
+    """
+    namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
+    found = _listed(named, environ) | (_filed(file, environ) if file else {})
+    if not found:
+        found = _environment(environ)
+    if len(found) > MOST_CAMERAS:
+        raise InvalidFieldError("--camera", len(found), f"give one process at most {MOST_CAMERAS} cameras")
+    common = of_environment(environ)
+    return ProcessSettings(
+        namespace=namespace,
+        cameras=[replace(common, name=name, address=address) for name, address in found.items()],
+        broker=environ.get("HALIMEDE_BROKER", ""),
+        credentials=environ.get("HALIMEDE_CREDENTIALS", ""),
+        qos=int(QOS.read(environ)),
+        bare=flag(environ, "CAMERA_BARE"),
+        http=environ.get("HALIMEDE_HTTP") or "off",
+    )
+
+
+def of_environment(environ: Mapping[str, str]) -> CameraSettings:
+    """Return what all cameras of a process have in common. Raises InvalidFieldError."""
+    return CameraSettings(
+        name="",
+        address=NOWHERE,
+        fps=FPS.read(environ),
+        start_ns=round(START.read(environ) * 1e9),
+        turns=0 if flag(environ, "SOURCE_LOOP") else 1,
+        max_width=int(MAX_WIDTH.read(environ)),
+        max_bytes=int(MAX_BYTES.read(environ)),
+        quality=int(QUALITY.read(environ)),
+        open_s=OPEN_S.read(environ),
+        stall_s=STALL_S.read(environ),
+        node=environ.get("NODE_NAME", ""),
+    )
+
+
+def login(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return user and password of sources whose addresses have none. Raises InvalidFieldError."""
+    password = environ.get("SOURCE_PASSWORD", "")
+    if named := environ.get("SOURCE_PASSWORD_FILE"):
+        password = content("SOURCE_PASSWORD_FILE", named)
+    return environ.get("SOURCE_USERNAME", ""), password
+
+
+def given(option: str, text: str, environ: Mapping[str, str]) -> Address:
+    """Read an address of a command line: the address itself, or @FILE with one. Raises InvalidFieldError."""
+    username, password = login(environ)
+    if text.startswith("@"):
+        return parse(content(option, text[1:]), field_=option, username=username, password=password)
+    if has_password(text):
+        raise InvalidFieldError(option, hide_secrets(text), COMMAND_LINE)
+    return parse(text, field_=option, username=username, password=password)
+
+
+def content(option: str, path: str) -> str:
+    """Return what is in a small file. Raises InvalidFieldError."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) <= MOST_BYTES:
+            return data.decode().strip()
+        problem = "it is too large for that"
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or "it is no text"
+    raise InvalidFieldError(option, path, f"make it a small text file that can be read: {problem}")
+
+
+def flag(environ: Mapping[str, str], name: str) -> bool:
+    """Return whether a variable says yes. Raises InvalidFieldError."""
+    text = environ.get(name, "").lower()
+    if text not in {"", "0", "1", "false", "true"}:
+        raise InvalidFieldError(name, text, "write 1 or 0")
+    return text in {"1", "true"}
+
+
+def _listed(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, Address]:
+    found: dict[str, Address] = {}
+    for each in named:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise InvalidFieldError("--camera", hide_secrets(each), "write NAME=URL or NAME=@FILE")
+        if check_label("--camera", name) in found:
+            raise InvalidFieldError("--camera", name, "give each camera a name of its own")
+        found[name] = given(f"--camera {name}", text, environ)
+    return found
+
+
+def _filed(path: str, environ: Mapping[str, str]) -> dict[str, Address]:
+    try:
+        urls = msgspec.json.decode(content("--cameras", path), type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise InvalidFieldError("--cameras", path, f"write a JSON object of names and URLs: {error}") from None
+    username, password = login(environ)
+    return {
+        check_label("--cameras", name): parse(url, field_=f"--cameras {name}", username=username, password=password)
+        for name, url in urls.items()
+    }
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, Address]:
+    name, url = environ.get("CAMERA", ""), environ.get("SOURCE_URL", "")
+    if file := environ.get("SOURCE_URL_FILE"):
+        url = content("SOURCE_URL_FILE", file)
+    if not name:
+        raise InvalidFieldError("CAMERA", name, "name the camera: --camera NAME=URL, or CAMERA and SOURCE_URL")
+    username, password = login(environ)
+    return {check_label("CAMERA", name): parse(url, username=username, password=password)}

@@ -1,0 +1,157 @@
+"""How one camera fares, kept while it runs, and said as a CameraStatus. Time comes from the caller."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from halimede.cameras import wire
+from halimede.cameras.pace import MOST_FPS
+from halimede.cameras.settings import CameraSettings
+from halimede.cameras.wire import Counts, Picture
+from halimede.messages import CameraStatus
+
+State = Literal["connecting", "running", "stalled", "failed", "stopped", "gone"]
+#: seconds over which frame rates are measured
+OVER_S = 5.0
+#: of the rate at which a source is held back, and of what comes that is passed over: then it floods
+NEARLY, MOST_SKIPPED = 0.9, 0.5
+FLOOD = "it sends more than can be used ({rate:.0f} frames a second): the newest are taken, lower its rate"
+
+
+@dataclass(slots=True)
+class Rate:
+    """A count's growth a second, over the last seconds."""
+
+    marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))
+
+    def mark(self, now_s: float, count: int) -> None:
+        """Note a count, a few times a second at most."""
+        if not self.marks or now_s - self.marks[-1][0] >= OVER_S / 32:
+            self.marks.append((now_s, count))
+        while len(self.marks) > 2 and now_s - self.marks[0][0] > OVER_S:
+            self.marks.popleft()
+
+    def at(self, now_s: float, count: int) -> float:
+        """Return how much it grows a second."""
+        self.mark(now_s, count)
+        began, before = self.marks[0]
+        return (count - before) / (now_s - began) if now_s - began > 0.2 else 0.0
+
+    def clear(self) -> None:
+        """Forget what was before."""
+        self.marks.clear()
+
+
+class Tracker:
+    """The state of one camera. Counts go on over all lives of its reader."""
+
+    def __init__(self, settings: CameraSettings) -> None:
+        self._settings = settings
+        self.state: State = "connecting"
+        self.reason = self.error = ""
+        self.frames = self.bytes = self.reconnects = self.dropped = 0
+        self._codec = ""
+        self._width = self._height = 0
+        self._latency_ms = 0.0
+        self._last_frame = 0.0
+        self._started = 0.0
+        self._earlier, self._now = Counts(), Counts()
+        self._shown, self._seen = Rate(), Rate()
+        #: changes whenever there is something new that cannot wait
+        self.changes = 0
+
+    @property
+    def skipped(self) -> int:
+        """Frames that were passed over for newer ones."""
+        return self._earlier.skipped + self._now.skipped + self.dropped
+
+    @property
+    def refused(self) -> int:
+        """Frames that were too large or unreadable."""
+        return self._earlier.refused + self._now.refused
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a frame came since the source was opened the last time."""
+        return self._now.seen > self._now.refused
+
+    def opening(self, wall_s: float, *, again: bool) -> None:
+        """Say that the source is opened (again). It counts as stalled or failed until a frame comes."""
+        self._started = self._started or wall_s
+        self.reconnects += again
+        earlier, now = self._earlier, self._now
+        self._earlier = Counts(
+            seen=earlier.seen + now.seen,
+            skipped=earlier.skipped + now.skipped,
+            refused=earlier.refused + now.refused,
+        )
+        self._now = Counts()
+        self._seen.clear()
+
+    def heard(self, counts: Counts) -> None:
+        """Take a reader's counts."""
+        self._now = counts
+
+    def arrived(self, picture: Picture) -> None:
+        """Take a picture's form."""
+        self.heard(picture.counts)
+        if (self.state, self._codec, self._width, self._height) != (
+            "running", picture.codec, picture.width, picture.height,
+        ):  # fmt: skip
+            self.changes += 1
+        if self.state != "running":
+            self._shown.clear()
+        self.state, self.reason, self.error = "running", "", ""
+        self._codec, self._width, self._height = picture.codec, picture.width, picture.height
+
+    def sent(self, size: int, taken_ns: int, wall_s: float) -> None:
+        """Count a picture that has left."""
+        self.frames += 1
+        self.bytes += size
+        self._last_frame = wall_s
+        self._latency_ms = max(0.0, wall_s * 1000 - taken_ns / 1e6)
+
+    def ended(self, state: State, reason: str, error: str) -> None:
+        """Say that no more pictures come for now, and why."""
+        if (state, reason) != (self.state, self.reason):
+            self.changes += 1
+        self.state, self.reason, self.error = state, reason, error
+
+    def status(self, now_s: float) -> CameraStatus:
+        """Return what there is to say. ``now_s`` is of a monotonic clock."""
+        rate = self._seen.at(now_s, self._now.seen)
+        fps = self._shown.at(now_s, self.frames)
+        reason, error = self.reason, self.error
+        if self.state == "running":
+            if rate >= NEARLY * MOST_FPS:
+                reason, error = wire.FLOOD, FLOOD.format(rate=rate)
+            elif self._now.refused:
+                error = self._now.why
+        return CameraStatus(
+            camera=self._settings.name,
+            state=self.state,
+            source=self._settings.address.shown[:1024],
+            reason=reason,
+            error=self._settings.address.redacted(error)[:1024],
+            codec=self._codec,
+            width=self._width,
+            height=self._height,
+            fps=round(fps, 2) if self.state == "running" else 0.0,
+            wanted_fps=self._settings.fps,
+            frames=self.frames,
+            skipped=self.skipped,
+            refused=self.refused,
+            reconnects=self.reconnects,
+            bytes=self.bytes,
+            last_frame=_time(self._last_frame),
+            latency_ms=round(self._latency_ms, 3),
+            node=self._settings.node,
+            started=_time(self._started),
+        )
+
+
+def _time(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if wall_s else ""

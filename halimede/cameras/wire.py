@@ -1,0 +1,114 @@
+"""What a reader's process and who started it say to one another: a job, asks, and pictures or bad news.
+
+Down the pipe goes the job (one line of JSON), then one byte for each picture that is wanted. Up come messages, each
+behind its length. A picture is made when it is asked for, so that what nobody wants costs no encoding.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from halimede import codec
+from halimede.errors import HalimedeError
+
+ASK = b"."
+LENGTH = struct.Struct(">I")
+#: bytes of one message: the largest picture, and what stands beside it
+MAX_MESSAGE = codec.MAX_BYTES + 4096
+#: seconds between two signs of life
+BEAT_S = 0.5
+
+#: why a source gives nothing: one word each, as CameraStatus has them
+ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED, STUCK, FAILED, FLOOD = (
+    "Ended", "Stalled", "Unreachable", "Unauthorized", "NotFound", "Garbage", "Invalid", "Crashed", "Stuck", "Failed",
+    "Flood",
+)  # fmt: skip
+
+
+class Job(Struct, kw_only=True, frozen=True):
+    """What a reader is to do. Times are seconds.
+
+    ``kind`` and ``target`` are those of the address. ``fps``: at most so many pictures a second of the source's time;
+    0: all. ``pace`` is for files: -1 their own speed, 0 as fast as they are taken, else frames a second. ``turns``: how
+    often a file is played; 0: for ever. ``start_ns``: when its first frame is due (wall clock; 0: at once).
+    ``max_width``: wider pictures are scaled down; 0: never.
+    """
+
+    parent: int
+    kind: str
+    target: str
+    fps: float = 0.0
+    pace: float = -1.0
+    start_ns: int = 0
+    turns: int = 1
+    max_width: int = 0
+    max_bytes: int = codec.MAX_BYTES
+    quality: int = 85
+    open_s: float = 10.0
+    stall_s: float = 5.0
+    memory_bytes: int = 1024 * 1024 * 1024
+
+
+class Counts(Struct, kw_only=True):
+    """Since the reader's start. ``seen``: came from the source; ``skipped``: passed over for a newer one;
+    ``refused``: too large or unreadable, the last of them because of ``why``.
+    """
+
+    seen: int = 0
+    skipped: int = 0
+    refused: int = 0
+    why: Annotated[str, Meta(max_length=512)] = ""
+
+
+class Picture(Struct, kw_only=True, tag="picture"):
+    """A picture: taken at ``taken_ns`` (nanoseconds since 1970)."""
+
+    taken_ns: int
+    encoding: Literal["jpeg", "png"]
+    codec: str
+    width: int
+    height: int
+    counts: Counts
+    data: bytes
+
+
+class Beat(Struct, kw_only=True, tag="beat"):
+    """A sign of life."""
+
+    counts: Counts
+
+
+class Over(Struct, kw_only=True, tag="over"):
+    """The last word: why no more pictures come."""
+
+    reason: str
+    message: str = ""
+    counts: Counts
+
+
+Said = Picture | Beat | Over
+_decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
+
+
+class SourceError(HalimedeError):
+    """A source gives no (more) pictures: one word why, and a text. It may still hold the address: redact it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        self.message = message
+        super().__init__(f"{reason}: {message}")
+
+
+def pack(said: Said) -> bytes:
+    """Write a message behind its length."""
+    body = msgspec.msgpack.encode(said)
+    return LENGTH.pack(len(body)) + body
+
+
+def unpack(body: bytes) -> Said:
+    """Read a message without its length. Raises msgspec.DecodeError."""
+    return _decoder.decode(body)

@@ -1,0 +1,152 @@
+"""Bodies of multi-edge inference: who is there, what was found where, and what cameras say of themselves (JSON)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from halimede.messages.base import Count, Finite, Label, Message, Millis, Name, Short, Text, Uid
+from halimede.messages.samples import Box, Load
+
+
+class Peer(Message, kw_only=True):
+    """One worker of a multi-edge service, as the others see it: retained, and cleared by its will.
+
+    ``rank`` is one more than the highest that it saw when it came: the lowest one there is the eldest, and where there
+    is no cloud worker findings come together at it. ``life`` tells two lives of one name apart. ``intake`` is the
+    client id of its connection for frames: whoever takes over from it when it has died goes on with that session.
+    ``holds`` are those of workers that have died, with which it goes on: whoever comes after it goes on with them too.
+    ``leaving``: it stops in good order, and has answered what it had.
+    """
+
+    rank: Count
+    life: Short
+    node: Short = ""
+    intake: Short = ""
+    holds: Annotated[list[Short], Meta(max_length=64)] = []
+    leaving: bool = False
+    #: what it can take of the others' frames, and of their findings; none: it takes none of these
+    share: Load | None = None
+    join: Load | None = None
+
+
+class Sighting(Message, kw_only=True):
+    """One object seen by one camera at one time."""
+
+    camera: Label
+    #: seconds since 1970 by the clock of whoever took the picture
+    time: Finite
+    box: Box
+    #: the frame that it was seen in
+    frame: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    #: cosine similarity to what was known of the object, in -1..1; 1 of a new one
+    similarity: Finite = 1.0
+    worker: Short = ""
+    node: Short = ""
+
+
+class Track(Message, kw_only=True):
+    """An object that was seen: its identity across all cameras of the service, and where it was just seen.
+
+    ``embedding`` is the mean of its features (float16, little endian, of length 1): those who keep a gallery beside
+    the one that decides follow it so.
+    """
+
+    identity: Uid
+    sighting: Sighting
+    new: bool = False
+    #: how often it has been seen, and by which cameras
+    count: Count = 1
+    cameras: Annotated[list[Label], Meta(max_length=64)] = []
+    embedding: Annotated[bytes, Meta(max_length=16_384)] = b""
+
+
+class IdentityQuery(Message, kw_only=True):
+    """Ask where somebody was seen: by identity, or by features (``embedding``, float16), or for all (neither).
+
+    ``since`` and ``until`` are seconds since 1970; 0: no bound. ``limit`` bounds sightings, or identities.
+    """
+
+    identity: Annotated[str, Meta(max_length=64)] = ""
+    embedding: Annotated[bytes, Meta(max_length=16_384)] = b""
+    camera: Short = ""
+    since: Finite = 0.0
+    until: Finite = 0.0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class Identity(Message, kw_only=True):
+    """One object and where it was seen, the latest first."""
+
+    identity: Uid
+    count: Count = 0
+    cameras: Annotated[list[Label], Meta(max_length=64)] = []
+    first: Finite = 0.0
+    last: Finite = 0.0
+    #: cosine similarity to what was asked for, where features were given
+    similarity: Finite | None = None
+    sightings: Annotated[list[Sighting], Meta(max_length=1000)] = []
+
+
+class IdentityAnswer(Message, kw_only=True):
+    """The answer to an IdentityQuery."""
+
+    worker: Name
+    error: Text = ""
+    identities: Annotated[list[Identity], Meta(max_length=1000)] = []
+
+
+class CameraStatus(Message, kw_only=True):
+    """How one camera fares: retained, and replaced by its will when the process that reads it dies.
+
+    ``source`` is its URL without secrets. ``frames`` were published, ``skipped`` were passed over for newer ones,
+    ``refused`` were too large or unreadable, ``reconnects`` counts how often it had to be opened again.
+    """
+
+    camera: Label
+    state: Literal["connecting", "running", "stalled", "failed", "stopped", "gone"]
+    source: Text = ""
+    #: one word: Unreachable, Unauthorized, Garbage, Stalled, Ended, Invalid, ...
+    reason: Short = ""
+    error: Text = ""
+    codec: Short = ""
+    width: Count = 0
+    height: Count = 0
+    fps: Finite = 0.0
+    #: frames a second that are asked for; 0: all
+    wanted_fps: Finite = 0.0
+    frames: Count = 0
+    skipped: Count = 0
+    refused: Count = 0
+    reconnects: Count = 0
+    bytes: Count = 0
+    #: when the last frame was taken, and milliseconds that it took to read and publish
+    last_frame: Short = ""
+    latency_ms: Millis = 0.0
+    node: Short = ""
+    started: Short = ""
+
+
+class FusedFrom(Message, kw_only=True):
+    """What one source said of an instant that several saw."""
+
+    camera: Short
+    worker: Short = ""
+    label: str | None = None
+    score: Finite | None = None
+    #: milliseconds between its picture and the middle of the instant
+    offset_ms: Finite = 0.0
+
+
+class Fused(Message, kw_only=True):
+    """An instant that several sources saw, and what they say together."""
+
+    instant: Finite
+    rule: Short
+    label: str | None = None
+    score: Finite | None = None
+    sources: Annotated[list[FusedFrom], Meta(max_length=64)] = []
+    #: sources that were waited for in vain
+    missing: Annotated[list[Short], Meta(max_length=64)] = []
+    value: Any = None

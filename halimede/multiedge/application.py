@@ -1,0 +1,118 @@
+"""Applications: which stages a frame goes through, and how they are found by the name that a resource gives.
+
+A new application is a list of stages: registered under a name by a decorator or by an entry point of the group
+``halimede.applications``, or a user's own module, which the resource's ``entry`` names.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TypeAlias
+
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.messages import Prediction
+from halimede.multiedge.stage import Joint, JointTools, Parameters, Stage, Tools
+
+GROUP = "halimede.applications"
+#: modules that register applications of our own
+OWN = ("balance", "fusion", "reid")
+
+StageFactory: TypeAlias = Callable[[Tools], Stage]
+JointFactory: TypeAlias = Callable[[JointTools], Joint]
+
+
+def always(prediction: Prediction) -> bool:  # noqa: ARG001
+    """Bring every finding together with others."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A graph of stages: source, ``stages`` in their order, ``joint``, sink.
+
+    Attributes:
+        stages: what is done with each frame, where it came in or at a peer with room.
+        share: whether peers may do it. Stages that remember earlier frames of a camera must not be shared.
+        joint: where findings come together; None: each frame is answered by itself.
+        joins: which findings are worth it; the others are answered by their worker alone.
+
+    """
+
+    stages: Sequence[StageFactory]
+    share: bool = False
+    joint: JointFactory | None = None
+    joins: Callable[[Prediction], bool] = always
+
+
+Maker: TypeAlias = Callable[[Parameters], Application]
+
+_makers: dict[str, Maker] = {}
+
+
+def register(name: str) -> Callable[[Maker], Maker]:
+    """Register a function that makes an application of its parameters under a name."""
+
+    def add(maker: Maker) -> Maker:
+        if name in _makers:
+            raise ValueError(f"application {name} is registered twice")
+        _makers[name] = maker
+        return maker
+
+    return add
+
+
+def create(name: str, entry: str, parameters: Parameters) -> Application:
+    """Return the application that a resource asks for. Raises InvalidFieldError."""
+    maker = _entry(entry) if entry else _named(name)
+    try:
+        made = maker(parameters)
+    except HalimedeError:
+        raise
+    except Exception as error:
+        fix = f"its function failed: {type(error).__name__}: {error}"
+        raise InvalidFieldError(_field(entry), entry or name, fix) from error
+    if not isinstance(made, Application):
+        raise InvalidFieldError(_field(entry), entry or name, "its function must return a halimede Application")
+    return made
+
+
+def _named(name: str) -> Maker:
+    if name in OWN:  # only that one: each may need packages that the others do not
+        importlib.import_module(f"halimede.multiedge.applications.{name}")
+    if name in _makers:
+        return _makers[name]
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name in installed:
+        return _callable(installed[name].load(), name, "")
+    known = ", ".join(sorted({*OWN, *_makers, *installed}))
+    raise InvalidFieldError("spec.application.name", name, f"use one of {known}, or give entry: module:object")
+
+
+def _entry(entry: str) -> Maker:
+    module, _, attribute = entry.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        fix = f"{type(error).__name__}: {error}: check the name, and PYTHONPATH or workingDir of the template"
+        raise InvalidFieldError("spec.application.entry", entry, fix) from error
+    except Exception as error:
+        fix = f"the module could not be loaded: {type(error).__name__}: {error}"
+        raise InvalidFieldError("spec.application.entry", entry, fix) from error
+    return _callable(found, "", entry)
+
+
+def _callable(found: object, name: str, entry: str) -> Maker:
+    if isinstance(found, Application):
+        return lambda _: found
+    if not callable(found):
+        raise InvalidFieldError(
+            _field(entry), entry or name, "it must be an Application or a function that returns one"
+        )
+    return found
+
+
+def _field(entry: str) -> str:
+    return f"spec.application.{'entry' if entry else 'name'}"

@@ -1,0 +1,67 @@
+"""An edge worker's way to where findings come together: whoever decides now, and what it found without the pixels."""
+
+from __future__ import annotations
+
+import msgspec
+
+from halimede.bus import Bus
+from halimede.frames import OffloadClient
+from halimede.frames.channel import hop
+from halimede.frames.credits import Credits
+from halimede.messages import Frame, Load, Peer, Reply
+from halimede.multiedge.peers import Peers
+from halimede.tracing import Record
+
+HOP = "join"
+#: findings under way at a time: they wait for others' of the same instant, and are small
+WINDOW, WAITERS = 256, 64
+NOTHING = memoryview(b"\0")
+
+
+class Decider(Credits):
+    """Chooses the one that decides, whoever else could: the eldest that is there."""
+
+    def __init__(self, peers: Peers) -> None:
+        super().__init__()
+        self._peers = peers
+
+    def pick(self, now: float) -> str | None:
+        """Return the eldest, if it can take one more."""
+        eldest = self._peers.eldest()
+        return eldest if eldest and self.left(now).get(eldest, 0) > 0 else None
+
+    def known(self, now: float) -> bool:  # noqa: ARG002  # peers know whether one is there
+        """Whether anybody decides."""
+        return self._peers.eldest() is not None
+
+
+class Joins:
+    """Asks the worker that decides about one worker's findings. Call ``start`` once before."""
+
+    def __init__(self, bus: Bus, namespace: str, service: str, worker: str, peers: Peers) -> None:
+        self.client = OffloadClient(
+            bus, hop(namespace, service, HOP, worker), window=WINDOW, waiters=WAITERS, credits_=Decider(peers)
+        )
+
+    async def start(self) -> None:
+        """Subscribe to the answers."""
+        await self.client.start()
+
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Peers``
+        """Take note of what a worker says of itself; None: it is gone, in order or not."""
+        if peer is not None and peer.join and not peer.leaving:
+            self.client.advertised(worker, peer.join)
+            return
+        if peer is not None or orderly:
+            self.client.advertised(worker, Load(credits=0, leaving=True))
+        if peer is None:
+            self.client.gone(worker)
+
+    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+        """Return what all say together of a frame. Raises OffloadError."""
+        slim = msgspec.structs.replace(frame, encoding="raw", dtype="uint8", shape=[1], data=NOTHING)
+        return await self.client.ask(slim, deadline_s, trace)
+
+    def abandon(self) -> None:
+        """Let every finding run out of time, now and from now on."""
+        self.client.abandon()

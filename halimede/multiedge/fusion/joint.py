@@ -1,0 +1,92 @@
+"""The joint of fusion: takes findings, puts them together, and gives every one of an instant the same answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from halimede.messages import Fused, Prediction
+from halimede.multiedge.fusion.decision import MS, Decision, decide
+from halimede.multiedge.fusion.settings import Settings
+from halimede.multiedge.fusion.window import Instant, Window
+from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
+
+#: what ``figures`` counts: instants, how they ended, and findings that were no part of one when it did
+COUNTED = ("instants", "complete", "incomplete", "undecided", "late", "repeated", "refused")
+
+
+class Fusion(Joint):
+    """Answers each finding with what all sources of its instant say together.
+
+    An instant is answered when all cameras that are heard of have come, or when it has waited long enough. A finding
+    that comes later is answered at once, with all that is known of its instant by then. It keeps nothing: a worker
+    that takes over goes on with the next findings. Raises InvalidFieldError for parameters of cameras that are not
+    there.
+    """
+
+    def __init__(self, tools: JointTools, settings: Settings) -> None:
+        super().__init__(tools)
+        if tools.cameras:
+            settings.check_cameras(tools.cameras)
+        self._settings = settings
+        self._window = Window(
+            spread_ns=round(settings.window_ms * MS),
+            wait_s=settings.wait_ms / 1000,
+            absent_s=settings.absent_ms / 1000,
+            limit=settings.max_open,
+            cameras=tools.cameras,
+        )
+        self._counted: Counter[str] = Counter()
+
+    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
+        """Put findings to their instants, and answer what is complete or late."""
+        answers: dict[bytes, Prediction | None] = {}
+        for finding in findings:
+            camera = _camera(finding)
+            offset_ns = round(self._settings.offsets.get(camera, 0.0) * MS)
+            place, instant = self._window.add(finding, camera, offset_ns, now)
+            if place != "joined":
+                self._counted[place] += 1
+            if instant is None or place == "refused":
+                answers[finding.key] = None
+            elif not instant.open:
+                decision = self._decide(instant)
+                answers[finding.key] = decision.answer(camera, finding.prediction.boxes, late=place == "late")
+        due = self.due(now)
+        return Outcome(answers={**answers, **due.answers}, fused=due.fused)
+
+    def due(self, now: float) -> Outcome:
+        """Answer the instants that are complete, and those that wait no longer."""
+        answers: dict[bytes, Prediction | None] = {}
+        fused: list[Fused] = []
+        for instant in self._window.ready(now):
+            decision = self._decide(instant)
+            self._count(decision.fused)
+            fused.append(decision.fused)
+            for camera, entry in instant.entries.items():
+                answers |= dict.fromkeys(entry.keys, decision.answer(camera, entry.boxes))
+                entry.boxes = None
+        return Outcome(answers=answers, fused=fused)
+
+    def next_due(self) -> float | None:
+        """Return when the oldest instant waits no longer."""
+        return self._window.next_due()
+
+    def figures(self) -> Mapping[str, float]:
+        """Return how many instants there were, how they ended, and how many are open."""
+        counted = {"open": len(self._window)} | {name: self._counted[name] for name in COUNTED}
+        return {f"fusion_{name}": float(number) for name, number in counted.items()}
+
+    def _decide(self, instant: Instant) -> Decision:
+        return decide(instant, self._window.missing(instant), self._settings)
+
+    def _count(self, fused: Fused) -> None:
+        self._counted["instants"] += 1
+        self._counted["incomplete" if fused.missing else "complete"] += 1
+        if fused.label is None:
+            self._counted["undecided"] += 1
+
+
+def _camera(finding: Finding) -> str:
+    """Return which source it is of: a worker that reads its own has one, and need not name it."""
+    return finding.camera or finding.worker

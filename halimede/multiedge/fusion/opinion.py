@@ -1,0 +1,120 @@
+"""What a source says, as a distribution over named classes: models need not have the same classes in the same order.
+
+A finding carries its classes' names beside their probabilities (``Named`` adds them), because the worker where
+findings come together need not have any of the models.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halimede.errors import InvalidFieldError
+from halimede.inference import SampleError
+from halimede.messages import Prediction
+from halimede.multiedge.stage import Item, Stage, Tools
+
+Vector = NDArray[np.float64]
+#: names travel with every finding, so there is a bound on them
+MAX_CLASSES = 4096
+#: lists of names that are shared by those who give the same
+MAX_MODELS = 64
+LABELS, VALUE = "labels", "value"
+
+
+class Named(Stage):
+    """Write the names of the model's classes to what it said (``value.labels``); a value of its own stays beside it.
+
+    Put it after the stage that asks the model. Without declared names a class is called by its index.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        count = len(self._labels())
+        if count > MAX_CLASSES:
+            raise InvalidFieldError("Model spec.labels", f"{count} labels", f"fusion takes at most {MAX_CLASSES}")
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Add the names, those of the model as it is now: it may be changed while the worker runs."""
+        labels = self._labels()
+        if len(labels) > MAX_CLASSES:
+            raise SampleError(f"the new model has {len(labels)} labels, and fusion takes at most {MAX_CLASSES}")
+        for item in items:
+            said = item.prediction
+            if labels and said.probabilities is not None:
+                said.value = {LABELS: labels} | ({} if said.value is None else {VALUE: said.value})
+
+    def _labels(self) -> list[str]:
+        model = self.tools.models.get("model")
+        return list(model.labels) if model else []
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """Probabilities of named classes; ``rest`` is left for those that it does not name. Together they make 1.
+
+    ``complete``: its model has told of all its classes, in this order.
+    """
+
+    names: tuple[str, ...]
+    probabilities: Vector
+    rest: float = 0.0
+    complete: bool = True
+
+
+def read(prediction: Prediction) -> Opinion | None:
+    """Return what a prediction says; None where it names no class (boxes alone, a value of a user's own)."""
+    if prediction.probabilities:
+        values = np.asarray(prediction.probabilities, np.float64).clip(min=0.0)
+        largest = values.max()
+        names = _names(prediction, len(values), int(values.argmax()))
+        if names and largest > 0:
+            scaled = values / largest
+            return Opinion(_shared(names), scaled / scaled.sum())
+    if prediction.label is None:
+        return None
+    score = 1.0 if prediction.score is None else min(max(prediction.score, 0.0), 1.0)
+    return Opinion((prediction.label,), np.array([score]), 1.0 - score, complete=False)
+
+
+@functools.lru_cache(maxsize=MAX_MODELS)
+def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the one tuple that all findings of a model share: many of them are kept at a time."""
+    return names
+
+
+def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
+    """Return the classes' names; none where they are not known: then the label is all that can be compared."""
+    value: Any = prediction.value
+    names = value.get(LABELS) if isinstance(value, Mapping) else None
+    if isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names):
+        return tuple(names) if len(set(names)) == count else ()
+    return tuple(map(str, range(count))) if prediction.label in {None, str(best)} else ()
+
+
+def together(opinions: Sequence[Opinion]) -> tuple[tuple[str, ...], Vector]:
+    """Return all names, and a row of their probabilities for each opinion.
+
+    What an opinion leaves for classes that it does not name is shared out evenly among those that others name; where
+    there are none of these the row is made 1 without it.
+    """
+    names = opinions[0].names
+    if all(each.names == names and not each.rest for each in opinions):
+        return names, np.stack([each.probabilities for each in opinions])
+    names = tuple(dict.fromkeys(name for each in opinions for name in each.names))
+    place = {name: i for i, name in enumerate(names)}
+    rows = np.zeros((len(opinions), len(names)))
+    for row, each in zip(rows, opinions, strict=True):
+        own = [place[name] for name in each.names]
+        others = np.ones(len(names), bool)
+        others[own] = False
+        row[own] = each.probabilities
+        if each.rest and others.any():
+            row[others] = each.rest / others.sum()
+    sums = rows.sum(axis=1, keepdims=True)
+    return names, rows / np.where(sums > 0, sums, 1.0)

@@ -1,0 +1,189 @@
+"""Which findings belong together: those of different cameras whose pictures were taken within one short window.
+
+Capture times say what belongs together, and nothing else: they are compared with one another only, after each
+camera's known offset. How long an instant waits for cameras that have not come yet is monotonic time. Everything is
+bounded: open instants, closed ones (for those that come late), cameras.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Literal
+
+from halimede.messages import Box
+from halimede.multiedge.fusion.opinion import Opinion, read
+from halimede.multiedge.stage import Finding
+
+#: as many as fit into a Fused message
+MAX_CAMERAS = 64
+#: how often one finding may come again under another key before it is left alone
+MAX_KEYS = 16
+#: a camera of which so many later pictures in a row have come is not waited for: it has none of this instant
+PASSED = 2
+
+Place = Literal["joined", "repeated", "late", "refused"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is kept of one camera's finding in an instant. ``time_ns`` is when it was taken, by the common clock.
+
+    ``name`` tells the finding apart whoever brings it, ``keys`` are those under which it is asked for.
+    """
+
+    name: tuple[str, int, int]
+    keys: list[bytes]
+    time_ns: int
+    worker: str
+    label: str | None
+    score: float | None
+    boxes: list[Box] | None
+    opinion: Opinion | None
+
+
+@dataclass(eq=False, slots=True)
+class Instant:
+    """What cameras saw at one time. ``due`` is monotonic seconds."""
+
+    due: float
+    entries: dict[str, Entry] = field(default_factory=dict)
+    earliest: int = 0
+    latest: int = 0
+    open: bool = True
+
+    @property
+    def middle_ns(self) -> int:
+        """Half-way between the first and the last picture."""
+        return (self.earliest + self.latest) // 2
+
+    def add(self, camera: str, entry: Entry) -> None:
+        """Take a camera's finding."""
+        times = [entry.time_ns, *([self.earliest, self.latest] if self.entries else [])]
+        self.entries[camera] = entry
+        self.earliest, self.latest = min(times), max(times)
+
+    def fits(self, time_ns: int, spread_ns: int) -> bool:
+        """Whether all would still be within the window."""
+        return max(self.latest, time_ns) - min(self.earliest, time_ns) <= spread_ns
+
+
+@dataclass(slots=True)
+class _Camera:
+    heard: float
+    listed: bool
+    times: deque[int] = field(default_factory=lambda: deque(maxlen=PASSED))
+
+
+class Window:
+    """Puts findings together. ``cameras`` are waited for, and further ones while they are heard of."""
+
+    def __init__(self, *, spread_ns: int, wait_s: float, absent_s: float, limit: int, cameras: Sequence[str]) -> None:
+        self._spread_ns = spread_ns
+        self._wait_s = wait_s
+        self._absent_s = absent_s
+        self._limit = limit
+        self._listed = tuple(cameras[:MAX_CAMERAS])
+        self._cameras: dict[str, _Camera] | None = None
+        self._open: OrderedDict[Instant, None] = OrderedDict()
+        self._closed: deque[Instant] = deque()
+        self._seen: dict[tuple[str, int, int], Instant] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, finding: Finding, camera: str, offset_ns: int, now: float) -> tuple[Place, Instant | None]:
+        """Put a finding where it belongs. ``late``: its instant has been closed; ``repeated``: it was there already."""
+        about = self._hear(camera, now)
+        if about is None:
+            return "refused", None
+        name = (camera, finding.captured_ns, finding.sequence)
+        known = self._seen.get(name)
+        if known is not None:
+            return ("repeated" if _again(known, camera, finding.key) else "refused"), known
+        entry = _entry(finding, name, finding.captured_ns - offset_ns)
+        about.times.append(entry.time_ns)
+        instant = self._nearest(camera, entry.time_ns) or self._new(now)
+        instant.add(camera, entry)
+        self._seen[name] = instant
+        if not instant.open:
+            entry.boxes = None  # its answer leaves now: a closed instant keeps only what others need
+        return ("joined" if instant.open else "late"), instant
+
+    def ready(self, now: float) -> Iterator[Instant]:
+        """Close and yield the instants that wait no longer, the oldest first."""
+        for instant in list(self._open):
+            if len(self._open) > self._limit or instant.due <= now or not self._awaited(instant, now):
+                self._close(instant)
+                yield instant
+
+    def next_due(self) -> float | None:
+        """Return when the oldest open instant waits no longer."""
+        return next((instant.due for instant in self._open), None)
+
+    def missing(self, instant: Instant) -> list[str]:
+        """Return the cameras that have nothing in an instant."""
+        return [camera for camera in self._cameras or {} if camera not in instant.entries]
+
+    def _hear(self, camera: str, now: float) -> _Camera | None:
+        if self._cameras is None:
+            self._cameras = {name: _Camera(now, listed=True) for name in self._listed}
+        gone = [n for n, each in self._cameras.items() if not each.listed and now - each.heard > self._absent_s]
+        for name in gone:
+            del self._cameras[name]
+        if camera not in self._cameras and len(self._cameras) >= MAX_CAMERAS:
+            return None
+        about = self._cameras.setdefault(camera, _Camera(now, listed=False))
+        about.heard = now
+        return about
+
+    def _nearest(self, camera: str, time_ns: int) -> Instant | None:
+        fitting = (
+            each
+            for each in chain(self._open, self._closed)
+            if camera not in each.entries and each.fits(time_ns, self._spread_ns)
+        )
+        return min(fitting, key=lambda each: abs(each.middle_ns - time_ns), default=None)
+
+    def _new(self, now: float) -> Instant:
+        instant = Instant(due=now + self._wait_s)
+        self._open[instant] = None
+        return instant
+
+    def _awaited(self, instant: Instant, now: float) -> bool:
+        """Whether a camera may still have something: one that has been silent for long is not waited for."""
+        return any(
+            name not in instant.entries and now - each.heard <= self._absent_s and not self._passed(each, instant)
+            for name, each in (self._cameras or {}).items()
+        )
+
+    def _passed(self, camera: _Camera, instant: Instant) -> bool:
+        after = instant.latest + self._spread_ns
+        return len(camera.times) == PASSED and all(time_ns > after for time_ns in camera.times)
+
+    def _close(self, instant: Instant) -> None:
+        del self._open[instant]
+        instant.open = False
+        self._closed.append(instant)
+        if len(self._closed) > self._limit:
+            gone = self._closed.popleft()
+            for entry in gone.entries.values():
+                del self._seen[entry.name]
+
+
+def _entry(finding: Finding, name: tuple[str, int, int], time_ns: int) -> Entry:
+    said = finding.prediction
+    return Entry(name, [finding.key], time_ns, finding.worker, said.label, said.score, said.boxes, read(said))
+
+
+def _again(instant: Instant, camera: str, key: bytes) -> bool:
+    """Remember under which keys one finding is asked for; a closed instant answers at once, and need not."""
+    keys = instant.entries[camera].keys
+    if not instant.open or key in keys:
+        return True
+    if len(keys) < MAX_KEYS:
+        keys.append(key)
+        return True
+    return False

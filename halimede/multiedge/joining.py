@@ -1,0 +1,297 @@
+"""Where findings of several workers come together: takes them off the hop, lets the joint decide, tells everybody.
+
+Every worker that could decide runs this; who does is agreed through ``Peers``. The others follow what is decided, so
+that the next in line can go on. An asker owns its deadline and its retry: what dies with a process is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import TypeVar
+
+import structlog
+from prometheus_client.core import Metric
+
+from halimede import topics
+from halimede.bus import Bus, Delivery
+from halimede.errors import BusError, InvalidFieldError, TooLargeError
+from halimede.frames.channel import Channel
+from halimede.frames.compute import ModelThread
+from halimede.frames.jobs import weight
+from halimede.frames.recent import Recent
+from halimede.frames.seldom import Seldom
+from halimede.frames.server import REMEMBERED_BYTES
+from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
+from halimede.multiedge.careful import Careful
+from halimede.multiedge.stage import Finding, Joint, Outcome
+from halimede.multiedge.waiting import Waiting, found
+from halimede.observe.metrics import counter, gauge
+from halimede.topic import Address
+
+M = TypeVar("M")
+log = structlog.get_logger()
+
+#: findings, and bytes of them, that wait for their answer at a time; more are refused, and asked again
+CAPACITY, CAPACITY_BYTES = 512, 64 * 1024 * 1024
+#: messages on their way out that wait for the broker; findings wait when there are more
+SENDING = 256
+REMEMBERED = 4096
+#: tracks of others that wait to be followed; the oldest are let go beyond it
+FOLLOWED = 10_000
+#: user property that names who decided
+DECIDER = "decider"
+MAX_CORRELATION = 64
+#: seconds between two looks at who has given up
+LOOK_S = 0.5
+#: what a body that cannot be written raises: values come from users' own joints
+UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError)
+
+
+class Joining:
+    """Runs one joint on a channel. ``run`` until cancelled; ``drain`` before that.
+
+    ``decides``: whether this worker is the one that answers questions now. ``changed`` is called when ``load`` says
+    something new. A joint that takes longer than ``limit_s`` seconds over one call ends its worker: another decides.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        joint: Joint,
+        channel: Channel,
+        thread: ModelThread,
+        *,
+        decides: Callable[[], bool],
+        changed: Callable[[], None],
+        node_of: Callable[[str], str],
+        limit_s: float = 60.0,
+    ) -> None:
+        self.taken = self.answered = self.refused = self.failed = self.expired = self.followed = 0
+        self._service_ms = 0.0
+        self._bus = bus
+        self._joint = joint
+        self._channel = channel
+        self._careful = Careful(joint, thread)
+        self._thread = thread
+        self._limit_s = limit_s
+        self._decides = decides
+        self._changed = changed
+        self._node_of = node_of
+        self._names = {"ns": channel.names["ns"], "service": channel.service}
+        self._new: list[Finding] = []
+        self._tracks: list[Track] = []
+        self._waiting = Waiting(CAPACITY, CAPACITY_BYTES)
+        self._answers: Recent[bytes, Prediction | None] = Recent(REMEMBERED)
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._sending = asyncio.Semaphore(SENDING)
+        self._senders: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._seldom = Seldom()
+
+    def load(self) -> Load:
+        """Return what it can take now."""
+        return Load(credits=self._waiting.free, service_ms=round(self._service_ms, 1), queued=len(self._waiting))
+
+    async def run(self) -> None:
+        """Open the joint, subscribe, and decide until cancelled."""
+        await self._careful.open()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._thread.watch(self._limit_s), name="joint watch")
+                group.create_task(self._look(), name="findings that nobody waits for")
+                for filter_ in self._channel.requests:
+                    await self._bus.subscribe(filter_, self._take)
+                await self._bus.subscribe(topics.TRACK.filter(**self._names), self._follow)
+                await self._bus.subscribe(
+                    topics.GALLERY.filter(**self._names, worker=self._channel.worker), self._learn
+                )
+                await self._bus.subscribe(topics.IDENTITY_QUERY.filter(**self._names), self._ask)
+                await self._work()
+        finally:
+            await self._careful.close()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new, answer what is here; return whether all was answered within ``timeout_s`` seconds."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                for filter_ in self._channel.requests:
+                    await self._bus.unsubscribe(filter_)
+                while self._waiting or self._senders:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            log.warning("not all findings were answered in time", left=len(self._waiting))
+            return False
+        return True
+
+    async def teach(self, worker: str) -> bool:
+        """Tell a worker that has just come all that it needs to decide one day; return whether it knows all now."""
+        known = await self._careful.snapshot()
+        address = topics.GALLERY.at(**self._names, worker=worker)
+        for told, track in enumerate(known or ()):
+            try:
+                await self._bus.publish(address, track)
+            except (BusError, *UNWRITABLE) as error:
+                log.info("gallery not told", worker=worker, error=str(error), told=told)
+                return False
+        log.info("worker taught", worker=worker, tracks=len(known or ()))
+        return known is not None
+
+    def metrics(self) -> Iterator[Metric]:
+        """Return its figures."""
+        outcomes = {"answered": self.answered, "failed": self.failed, "refused": self.refused, "expired": self.expired}
+        samples = [({"outcome": outcome}, count) for outcome, count in outcomes.items()]
+        yield counter("worker_joint_samples", "Findings that came together here, by what became of them.", samples)
+        yield counter("worker_joint_messages", "Decisions of another worker that were followed here.", self.followed)
+        yield gauge("worker_joint_waiting", "Findings that wait for their answer.", len(self._waiting))
+        kept = [({"what": name}, value) for name, value in sorted(self._joint.figures().items())]
+        decides = ({"what": "decides"}, float(self._decides()))
+        yield gauge(
+            "worker_joint_state", "Whether findings come together here now, and what is kept.", [decides, *kept]
+        )
+
+    # --- what the bus brings --------------------------------------------------------------------------------------
+
+    async def _take(self, delivery: Delivery[Frame]) -> None:
+        packet, frame = delivery.packet, delivery.body
+        asker = self._channel.asker(packet.response_topic)
+        if not asker:
+            raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this hop")
+        if not 0 < len(packet.correlation) <= MAX_CORRELATION:
+            raise InvalidFieldError("correlation data", packet.correlation, f"send 1 to {MAX_CORRELATION} bytes")
+        key = frame.id + asker.encode()
+        if key in self._answers:
+            await self._reply(delivery, self._answers.get(key))
+        elif key in self._waiting:
+            self._waiting.put(key, delivery, asyncio.get_running_loop().time())
+        elif not self._waiting.free or len(self._new) >= CAPACITY:
+            self.refused += 1
+            refusal = Reply(id=frame.id, worker=self._channel.worker, error="overloaded", message="too many wait")
+            await self._send(self._answer(delivery, refusal))
+        else:
+            self.taken += 1
+            self._waiting.put(key, delivery, asyncio.get_running_loop().time())
+            self._new.append(found(key, asker, self._node_of(asker), frame))
+            self._arrived.set()
+            self._changed()
+
+    async def _follow(self, delivery: Delivery[Track]) -> None:
+        if delivery.properties.get(DECIDER) != self._channel.worker:
+            await self._learn(delivery)
+
+    async def _learn(self, delivery: Delivery[Track]) -> None:
+        self._tracks.append(delivery.body)
+        if len(self._tracks) > FOLLOWED:
+            del self._tracks[0]
+            self._seldom.warning("decisions not followed: there are too many")
+        self._arrived.set()
+
+    async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
+        if not self._decides():
+            return
+        answer = await self._careful.ask(delivery.body)
+        if answer is None:
+            text = "this service's application keeps no identities"
+            answer = IdentityAnswer(worker=self._channel.worker, error=text)
+        answer.worker = self._channel.worker
+        await self._bus.reply(delivery, topics.IDENTITY_ANSWER, answer)
+
+    # --- deciding -------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        due: float | None = loop.time()
+        while True:
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._arrived.wait()
+            except TimeoutError:
+                pass
+            self._arrived.clear()
+            tracks, self._tracks = self._tracks, []
+            if tracks:
+                self.followed += len(tracks)
+                await self._careful.follow(tracks)
+            new = [finding for finding in self._new if finding.key in self._waiting]
+            self._new = []
+            began = loop.time()
+            said = await self._careful.decide(new, began)
+            due = said.due
+            if said.error:
+                await self._fail(new, said.error)
+            for outcome in said.outcomes:
+                await self._tell(outcome)
+            if new:
+                self._service_ms += 0.1 * ((loop.time() - began) * 1000 / len(new) - self._service_ms)
+
+    async def _look(self) -> None:
+        """Let go of findings whose askers have given up: a joint may hang, or forget them."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if expired := self._waiting.expire(asyncio.get_running_loop().time()):
+                self.expired += expired
+                self._idle.set()
+                self._changed()
+
+    async def _fail(self, findings: list[Finding], error: str) -> None:
+        """Tell whoever asked that there will be no answer: its own finding then stands."""
+        for finding in findings:
+            if delivery := self._waiting.pop(finding.key):
+                self.failed += 1
+                reply = Reply(id=delivery.body.id, worker=self._channel.worker, error="failed", message=error)
+                await self._send(self._answer(delivery, reply))
+        self._changed()
+
+    async def _tell(self, outcome: Outcome) -> None:
+        for key, prediction in outcome.answers.items():
+            if prediction is None or weight(prediction) <= REMEMBERED_BYTES:
+                self._answers.put(key, prediction)
+            delivery = self._waiting.pop(key)
+            if delivery is not None:
+                self.answered += 1
+                await self._reply(delivery, prediction)
+        await self._say(topics.TRACK.at(**self._names), outcome.tracks)
+        await self._say(topics.FUSED.at(**self._names), outcome.fused)
+        if outcome.answers:
+            self._changed()
+
+    async def _say(self, address: Address[M], bodies: Iterable[M]) -> None:
+        for body in bodies:
+            await self._send(self._publish(address, body))
+
+    async def _publish(self, address: Address[M], body: M) -> None:
+        try:
+            await self._bus.publish(address, body, properties={DECIDER: self._channel.worker})
+        except (BusError, *UNWRITABLE) as error:
+            self._seldom.warning("decision not told", error=str(error))
+
+    async def _reply(self, to: Delivery[Frame], prediction: Prediction | None) -> None:
+        said = prediction or to.body.edge or Prediction()
+        reply = Reply(id=to.body.id, worker=self._channel.worker, prediction=said, batch=1)
+        await self._send(self._answer(to, reply))
+
+    async def _answer(self, to: Delivery[Frame], reply: Reply) -> None:
+        try:
+            await self._bus.reply(to, self._channel.reply, reply)
+        except BusError as error:
+            log.info("reply not delivered", error=str(error))  # its asker owns the retry
+        except UNWRITABLE as error:
+            self._seldom.warning("answer of the joint cannot be sent", error=str(error))
+            text = f"the joint's answer cannot be sent: {error}"[:4096]
+            await self._answer(to, Reply(id=reply.id, worker=reply.worker, error="failed", message=text))
+
+    async def _send(self, work: Coroutine[None, None, None]) -> None:
+        """Send beside the work; waits only for a place among what is under way."""
+        await self._sending.acquire()
+        assert self._group is not None  # noqa: S101  # ``run`` is at work
+        task = self._group.create_task(work, name="decision")
+        self._senders.add(task)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._senders.discard(task)
+        self._sending.release()
+        self._idle.set()

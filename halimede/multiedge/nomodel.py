@@ -1,0 +1,48 @@
+"""In place of a model where there is none: bringing findings together need not take one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from halimede.frames.compute import ModelThread
+from halimede.frames.slot import Loaded
+from halimede.inference import Array, Model
+from halimede.messages import Prediction
+from halimede.models.desired import DesiredModel
+from halimede.worker.swap import Opener
+
+
+class Nothing(Model):
+    """No model: nothing is ever given to it."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def prepare(self, image: Array) -> Array:
+        """Refuse: nobody asks for it."""
+        raise NotImplementedError
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Refuse: nobody asks for it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class NoModel(Opener):
+    """Opens nothing."""
+
+    @property
+    def again(self) -> bool:
+        """There is nothing to swap."""
+        return False
+
+    async def open(self, wish: DesiredModel) -> Loaded:  # noqa: ARG002  # of the class
+        """Return nothing, with a thread."""
+        async with contextlib.AsyncExitStack() as stack:
+            thread = await stack.enter_async_context(ModelThread("model"))
+            return Loaded(Nothing(), thread, owned=stack.pop_all())

@@ -1,0 +1,13 @@
+"""Re-identification: objects that several cameras see get one identity each, by their features.
+
+``index.py`` looks features up, ``store.py`` keeps them over restarts, ``gallery.py`` is both, bounded and expiring.
+``matcher.py`` is the joint: it says which object of a frame is which (``assignment.py``, ``paths.py``) and answers
+where somebody was seen (``queries.py``). ``evaluation.py`` measures how well.
+"""
+
+from halimede.multiedge.reid.gallery import Gallery
+from halimede.multiedge.reid.known import Limits
+from halimede.multiedge.reid.matcher import Matcher
+from halimede.multiedge.reid.settings import Settings, parse
+
+__all__ = ["Gallery", "Limits", "Matcher", "Settings", "parse"]

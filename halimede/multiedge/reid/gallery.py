@@ -1,0 +1,325 @@
+"""Who is known: identities with a few vectors each, bounded in number and memory, forgotten after a time.
+
+What is decided upon is in memory (``Index``, and some words of each identity); what was said of an identity lives in
+the file (``Store``). Beyond the bound the one goes that was seen longest ago, those first that were hardly ever seen:
+noise does not drive out people. Used from one thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import structlog
+
+from halimede.inference import SampleError, pack, unit, unpack
+from halimede.messages import Sighting, Track
+from halimede.multiedge.reid.index import Floats, Index, clear
+from halimede.multiedge.reid.known import Known, Limits, Shelf
+from halimede.multiedge.reid.store import Changes, Row, Store
+
+log = structlog.get_logger()
+
+FILE = "gallery.db"
+MOST_CAMERAS = 64
+#: vectors that change between two copies of the graph: what is added again after a kill, in about a second
+SAVE_EVERY = 2000
+#: when an identity's sighting by a camera was last kept
+KEPT = 20_000
+DAMAGE = (sqlite3.DatabaseError, msgspec.DecodeError, SampleError, ValueError, TypeError, AttributeError, RuntimeError)
+
+
+class Gallery:
+    """Identities and their vectors. Whoever holds it says what time it is (``at``).
+
+    Attributes:
+        unsaved: writes that had no room; what they held is written later.
+        evicted: identities that went because there were too many.
+        expired: identities that went because they were not seen.
+        features: the name of the space that vectors are of, as the user says; another one begins anew.
+
+    """
+
+    def __init__(self, folder: Path, limits: Limits, features: str = "") -> None:
+        self.limits = limits
+        self.features = features
+        self.unsaved = self.evicted = self.expired = 0
+        self._folder = folder
+        self.store = Store(folder / FILE, limits.sightings)
+        self._index: Index | None = None
+        self._shelf = Shelf(limits)
+        self._owner: dict[int, Known] = {}
+        self._changes = Changes()
+        self._kept: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._next_key = 0
+        self._unindexed = 0
+        self._clock = 0.0
+        self._now: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    @property
+    def length(self) -> int:
+        """How long its vectors are; 0 before there is one."""
+        return self._index.length if self._index else 0
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors it holds."""
+        return len(self._index) if self._index else 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the graph and its vectors."""
+        return self._index.memory if self._index else 0
+
+    def open(self) -> None:
+        """Read what is kept. What cannot be read, or is of other features, is put aside or forgotten."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.store.open()
+        kept = self.store.number("features")
+        if kept is not None and kept != self.features:
+            self.begin_anew(f"the features were {kept!r} and are {self.features!r}")
+            return
+        try:
+            self._read()
+        except DAMAGE as error:
+            self.begin_anew(f"damaged: {error}")
+
+    def close(self) -> None:
+        """Write everything down."""
+        if self.flush():
+            self._save_index()
+        self.store.close()
+
+    def begin_anew(self, reason: str) -> None:
+        """Forget everybody. The file is put aside."""
+        self.store.reset(reason)
+        clear(self._folder)
+        self._shelf.clear()
+        self._owner.clear()
+        self._kept.clear()
+        self._changes = Changes()
+        self._index = None
+
+    def at(self, now: float) -> None:
+        """Say what time it is, in monotonic seconds. Seconds that the gallery runs are counted, over restarts."""
+        if self._now is not None:
+            self._clock += max(0.0, now - self._now)
+        self._now = now
+
+    # --- looking up ----------------------------------------------------------------------------------------------
+
+    def get(self, id_: str) -> Known | None:
+        """Return an identity, or None."""
+        return self._shelf.get(id_)
+
+    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[Known, float]]:
+        """Return for each unit vector the identities nearest to it with their cosine similarity, the nearest first.
+
+        Each is as near as the nearest of its vectors. Raises ValueError for vectors of another length.
+        """
+        if self._index is None:
+            return [{} for _ in vectors]
+        if vectors.shape[1] != self._index.length:
+            raise ValueError(f"vectors have {vectors.shape[1]} numbers, the gallery's {self._index.length}")
+        found: list[dict[Known, float]] = []
+        for keys, near in self._index.nearest(vectors, count * self.limits.vectors, floor):
+            who: dict[Known, float] = {}
+            for key, similarity in zip(keys.tolist(), near.tolist(), strict=True):
+                if len(who) == count:
+                    break
+                who.setdefault(self._owner[key], similarity)
+            found.append(who)
+        return found
+
+    def similarities(self, known: Known, vectors: Floats) -> Floats:
+        """Return how near an identity is to each of some unit vectors."""
+        if self._index is None or not known.keys:
+            return np.full(len(vectors), -1.0, np.float32)
+        return np.asarray((vectors @ self._index.get(known.keys).T).max(axis=1), np.float32)
+
+    def mean(self, known: Known) -> bytes:
+        """Return the mean of an identity's vectors as it travels; nothing of one that has none."""
+        if self._index is None or not known.keys:
+            return b""
+        return pack(unit(self._index.get(known.keys).mean(axis=0)))
+
+    def snapshot(self) -> Iterator[Track]:
+        """Yield all identities as tracks, the one that was seen longest ago first."""
+        self.flush()
+        for id_ in [known.id for known in self._shelf]:
+            known, row = self.get(id_), self.store.row(id_)
+            if known and row and row.seen:
+                yield known.track(msgspec.json.decode(row.seen, type=Sighting), embedding=self.mean(known))
+
+    # --- learning ------------------------------------------------------------------------------------------------
+
+    def create(self, id_: str = "") -> Known:
+        """Make room for a new identity and return it."""
+        self._make_room(1)
+        known = Known(id_ or secrets.token_hex(8))
+        self._shelf.put(known)
+        return known
+
+    def see(self, known: Known, seen: Sighting, *, count: int = 0, cameras: Collection[str] = ()) -> None:
+        """Note that an identity was seen, and how often in all (0: once more)."""
+        if self.get(known.id) is not known:
+            return
+        known.first = min(known.first, seen.time) if known.count else seen.time
+        known.last = max(known.last, seen.time) if known.count else seen.time
+        known.clock, known.count = self._clock, count or known.count + 1
+        for camera in (seen.camera, *cameras):
+            if camera not in known.cameras and len(known.cameras) < MOST_CAMERAS:
+                known.cameras = (*known.cameras, camera)
+        self._shelf.put(known)
+        at = (known.id, seen.camera)
+        if self._clock - self._kept.get(at, -self.limits.every_s) >= self.limits.every_s:
+            self._kept[at] = self._clock
+            self._changes.sightings.append((known.id, seen))
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        body = msgspec.json.encode(seen)
+        self._changes.rows[known.id] = Row(
+            known.id, known.clock, known.count, known.first, known.last, known.cameras, body
+        )
+
+    def learn(self, known: Known, vector: Floats) -> bool:
+        """Add a unit vector to those of an identity, if it tells something new; return whether it did."""
+        if self.get(known.id) is not known:
+            return False
+        if self._index is None:
+            self._index = Index(vector.size)
+        if not known.keys:
+            self._add(known, vector)
+            return True
+        have = self._index.get(known.keys)
+        near = have @ vector
+        if near.max() >= self.limits.novelty:
+            return False
+        if len(known.keys) >= self.limits.vectors:
+            self._drop(known, _most_like_another(have, near))
+        self._add(known, vector)
+        return True
+
+    def follow(self, track: Track) -> bool:
+        """Learn what another gallery has decided; return False for what is known already or cannot be used."""
+        known = self.get(track.identity)
+        if known and track.count <= known.count:
+            return False
+        vector = unit(unpack(track.embedding, 1)[0]) if track.embedding else None
+        if vector is not None and (not vector.any() or self.length not in {0, vector.size}):
+            return False
+        if known is None:
+            if vector is None:
+                return False
+            known = self.create(track.identity)
+        self.see(known, track.sighting, count=track.count, cameras=track.cameras)
+        if vector is not None:
+            self.learn(known, vector)
+        return True
+
+    # --- keeping -------------------------------------------------------------------------------------------------
+
+    def tend(self, now: float) -> None:
+        """Forget whom nobody has seen, and write down what has changed."""
+        self.at(now)
+        while (oldest := self._shelf.too_old(self._clock)) is not None:
+            self._forget(oldest)
+            self.expired += 1
+        if self.flush() and self._unindexed >= SAVE_EVERY:
+            self._save_index()
+
+    def flush(self) -> bool:
+        """Write down what has changed. False where there is no room: it waits, bounded, for the next time."""
+        numbers: dict[str, int | float | str] = {
+            "clock": self._clock,
+            "key": self._next_key,
+            "length": self.length,
+            "features": self.features,
+        }
+        self._changes.numbers = numbers
+        try:
+            self.store.write(self._changes)
+        except sqlite3.Error as error:
+            self.unsaved += 1
+            log.warning("gallery not written", error=str(error), rows=len(self._changes.rows))
+            return False
+        self._changes = Changes()
+        return True
+
+    def _add(self, known: Known, vector: Floats) -> None:
+        assert self._index is not None  # noqa: S101  # made by whoever calls
+        key = self._next_key
+        self._next_key += 1
+        self._index.add([key], vector[np.newaxis])
+        self._owner[key] = known
+        known.keys = (*known.keys, key)
+        self._changes.vectors[key] = (known.id, pack(vector))
+        self._unindexed += 1
+
+    def _drop(self, known: Known, at: int) -> None:
+        assert self._index is not None  # noqa: S101  # it has the vector
+        key = known.keys[at]
+        self._index.remove([key])
+        del self._owner[key]
+        known.keys = known.keys[:at] + known.keys[at + 1 :]
+        if self._changes.vectors.pop(key, None) is None:
+            self._changes.dropped.add(key)
+        self._unindexed += 1
+
+    def _forget(self, known: Known) -> None:
+        for at in reversed(range(len(known.keys))):
+            self._drop(known, at)
+        self._shelf.take(known)
+        self._changes.forget(known.id)
+
+    def _make_room(self, more: int) -> None:
+        while (oldest := self._shelf.too_many(more)) is not None:
+            self._forget(oldest)
+            self.evicted += 1
+
+    def _save_index(self) -> None:
+        """Copy the graph. Only after a flush: keys that it has and the file has not would be given out twice."""
+        if self._index is None or not self._unindexed:
+            return
+        try:
+            self._index.save(self._folder)
+        except (OSError, RuntimeError) as error:  # the graph is made anew from the file
+            self.unsaved += 1
+            log.warning("index of the gallery not written", error=str(error))
+        self._unindexed = 0
+
+    def _vectors(self, keys: Sequence[int]) -> Floats:
+        return np.concatenate([unpack(self.store.vector(key), 1) for key in keys])
+
+    def _read(self) -> None:
+        self._clock = float(self.store.number("clock") or 0.0)
+        self._next_key = int(self.store.number("key") or 0)
+        for row in self.store.rows():
+            self._shelf.put(Known(row.id, row.clock, row.count, row.first, row.last, row.cameras))
+        for key, id_ in self.store.vectors():
+            owner = self.get(id_)
+            if owner:
+                self._owner[key] = owner
+                owner.keys = (*owner.keys, key)
+                self._next_key = max(self._next_key, key + 1)
+        length = int(self.store.number("length") or 0)
+        if length:
+            self._index = Index(length)
+            self._index.load(self._folder)
+            self._unindexed = self._index.reconcile(self._owner.keys(), self._vectors)
+        self._make_room(0)
+
+
+def _most_like_another(have: Floats, near: Floats) -> int:
+    """Return which vector tells least: the one nearest to another of them or to the new one."""
+    alike = have @ have.T
+    np.fill_diagonal(alike, -1.0)
+    return int(np.argmax(np.maximum(alike.max(axis=1), near)))

@@ -1,0 +1,149 @@
+"""Vectors that are looked up by how near they are: the sole place that knows usearch.
+
+A graph (HNSW) finds what is near in about a millisecond however many there are, and may miss the nearest. So a small
+index is looked through as a whole, and so is a large one before anybody is told that there is nothing near: a stranger
+is called that only after an exact look. Places of removed vectors are used again, so memory depends on the most that
+were held at a time; keys are not used twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Sequence, Set
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from usearch.index import Index as _Usearch
+from usearch.index import Matches
+
+Floats = NDArray[np.float32]
+Keys = NDArray[np.uint64]
+
+#: numbers (vectors times their length) that are looked through as a whole in about half a millisecond
+EXACT = 4_000_000
+#: edges of a node in the graph, and how widely it is searched when one is added and when one is looked up
+CONNECTIVITY, ADD, SEARCH = 16, 96, 256
+SUFFIX = ".usearch"
+#: vectors that are added at a time
+BLOCK = 2000
+
+
+class Index:
+    """Unit vectors of one length, by key."""
+
+    def __init__(self, length: int, *, exact: int = EXACT) -> None:
+        self.length = length
+        self._exact = exact
+        self._index = _Usearch(
+            ndim=length,
+            metric="cos",
+            dtype="f16",
+            connectivity=CONNECTIVITY,
+            expansion_add=ADD,
+            expansion_search=SEARCH,
+        )
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, key: int) -> bool:
+        return bool(self._index.contains(key))
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the graph and its vectors take."""
+        return int(self._index.memory_usage)
+
+    @property
+    def keys(self) -> Keys:
+        """All keys, in no order."""
+        return np.asarray(self._index.keys[:], np.uint64) if len(self) else np.zeros(0, np.uint64)
+
+    def add(self, keys: Sequence[int] | Keys, vectors: Floats, *, threads: int = 1) -> None:
+        """Add vectors under keys that are new."""
+        if len(keys):
+            self._index.add(np.asarray(keys, np.uint64), vectors, threads=threads)
+
+    def remove(self, keys: Sequence[int] | Keys) -> None:
+        """Remove vectors; those that are not there are no error."""
+        if len(keys):
+            self._index.remove(np.asarray(keys, np.uint64), threads=1)
+
+    def get(self, keys: Sequence[int]) -> Floats:
+        """Return the vectors of keys that are there: ``[keys, length]``."""
+        if not keys:
+            return np.zeros((0, self.length), np.float32)
+        return np.asarray(self._index.get(np.asarray(keys, np.uint64), dtype="f32"), np.float32)
+
+    def nearest(self, vectors: Floats, count: int, floor: float) -> list[tuple[Keys, Floats]]:
+        """Return for each vector the keys nearest to it and their cosine similarities, the nearest first.
+
+        Exact where nothing has at least the similarity ``floor``; of the others the graph may miss one.
+        """
+        if not len(self) or not len(vectors):
+            return [(np.zeros(0, np.uint64), np.zeros(0, np.float32)) for _ in vectors]
+        if len(self) * self.length <= self._exact:
+            return self._search(vectors, count, exact=True)
+        found = self._search(vectors, count, exact=False)
+        strange = [i for i, (_, near) in enumerate(found) if not len(near) or near[0] < floor]
+        if strange:
+            for i, looked in zip(strange, self._search(vectors[strange], count, exact=True), strict=True):
+                found[i] = looked
+        return found
+
+    def reconcile(self, keys: Set[int], vectors: Callable[[Sequence[int]], Floats]) -> int:
+        """Have these keys and no others; return how many had to be added, all processors at work."""
+        there = set(self.keys.tolist())
+        self.remove(sorted(there - keys))
+        missing = sorted(keys - there)
+        for start in range(0, len(missing), BLOCK):
+            block = missing[start : start + BLOCK]
+            self.add(block, vectors(block), threads=0)
+        return len(missing)
+
+    def save(self, folder: Path) -> None:
+        """Write the graph beside whatever was written before; the name holds the digest of what is in it."""
+        part = folder / f"index.part{SUFFIX}"
+        self._index.save(str(part))
+        now = folder / f"index-{_digest(part)}{SUFFIX}"
+        part.replace(now)
+        _sweep(folder, now)
+
+    def load(self, folder: Path) -> bool:
+        """Read what was saved; False, and nothing is read, where that is missing, damaged or of another length.
+
+        The library reads files in native code: it is given none but what it has written itself.
+        """
+        for path in sorted(folder.glob(f"index-*{SUFFIX}")):
+            if path.name != f"index-{_digest(path)}{SUFFIX}":
+                continue
+            with contextlib.suppress(RuntimeError):  # of another version of the library
+                about = _Usearch.metadata(str(path)) or {}
+                if about.get("dimensions") == self.length and str(about.get("kind_scalar")) == str(self._index.dtype):
+                    self._index.load(str(path))
+                    return True
+        return False
+
+    def _search(self, vectors: Floats, count: int, *, exact: bool) -> list[tuple[Keys, Floats]]:
+        found = self._index.search(np.ascontiguousarray(vectors), min(count, len(self)), exact=exact, threads=1)
+        each = [found] if isinstance(found, Matches) else [found[i] for i in range(len(found))]
+        return [(np.asarray(one.keys, np.uint64), 1.0 - np.asarray(one.distances, np.float32)) for one in each]
+
+
+def clear(folder: Path) -> None:
+    """Remove all that was saved."""
+    _sweep(folder, None)
+
+
+def _sweep(folder: Path, keep: Path | None) -> None:
+    for path in folder.glob(f"index*{SUFFIX}"):
+        if path != keep:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]

@@ -1,0 +1,112 @@
+"""Whom a gallery knows, in the order in which they go: those hardly ever seen before the others, both by age."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from halimede.messages import Sighting, Track
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a gallery may hold, and for how long.
+
+    Attributes:
+        identities: how many.
+        vectors: of each, which show it from different sides.
+        ttl_s: seconds (of running time) that one is kept that is not seen.
+        confirm: one that was seen less often is kept for ``passing_s`` alone.
+        novelty: a vector nearer than that to one of its identity's tells nothing new.
+        sightings: that are kept, of all identities together.
+        every_s: of one identity by one camera one in so many seconds is kept.
+
+    """
+
+    identities: int = 10_000
+    vectors: int = 4
+    ttl_s: float = 86_400.0
+    confirm: int = 2
+    passing_s: float = 60.0
+    novelty: float = 0.95
+    sightings: int = 100_000
+    every_s: float = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """One identity.
+
+    Attributes:
+        clock: when it was last seen, in seconds that the gallery has run.
+        first, last: when it was seen by the cameras' clocks, for show.
+        keys: of its vectors.
+
+    """
+
+    id: str
+    clock: float = 0.0
+    count: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    cameras: tuple[str, ...] = ()
+    keys: tuple[int, ...] = ()
+
+    def track(self, seen: Sighting, *, embedding: bytes = b"", new: bool = False) -> Track:
+        """Return what is said of it when it was seen."""
+        cameras = list(self.cameras)
+        return Track(identity=self.id, sighting=seen, new=new, count=self.count, cameras=cameras, embedding=embedding)
+
+
+class Shelf:
+    """Identities by id."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._settled: OrderedDict[str, Known] = OrderedDict()
+        self._passing: OrderedDict[str, Known] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._settled) + len(self._passing)
+
+    def __iter__(self) -> Iterator[Known]:
+        return chain(self._passing.values(), self._settled.values())
+
+    def get(self, id_: str) -> Known | None:
+        """Return an identity, or None."""
+        return self._settled.get(id_) or self._passing.get(id_)
+
+    def put(self, known: Known) -> None:
+        """Put an identity where the latest are: a new one, or one that was just seen."""
+        if known.count >= self._limits.confirm:
+            self._passing.pop(known.id, None)
+            shelf = self._settled
+        else:
+            shelf = self._passing
+        shelf[known.id] = known
+        shelf.move_to_end(known.id)
+
+    def take(self, known: Known) -> None:
+        """Take an identity away."""
+        self._settled.pop(known.id, None)
+        self._passing.pop(known.id, None)
+
+    def too_many(self, more: int) -> Known | None:
+        """Return who goes when so many more come; None: there is room."""
+        return next(iter(self)) if len(self) + more > self._limits.identities else None
+
+    def too_old(self, clock: float) -> Known | None:
+        """Return somebody whom nobody has seen for too long, or None."""
+        lives = ((self._passing, min(self._limits.passing_s, self._limits.ttl_s)), (self._settled, self._limits.ttl_s))
+        for shelf, life in lives:
+            oldest = next(iter(shelf.values()), None)
+            if oldest and oldest.clock < clock - life:
+                return oldest
+        return None
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        self._settled.clear()
+        self._passing.clear()

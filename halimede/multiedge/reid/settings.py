@@ -1,0 +1,68 @@
+"""The parameters of re-identification: which there are, their bounds, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from halimede.errors import InvalidFieldError
+from halimede.multiedge.reid.known import Limits
+from halimede.multiedge.stage import Parameters
+
+#: parameters of the joint; those of the stages are the stages' own
+OURS = (
+    "threshold", "learn", "trackMs", "speed", "travelMs", "features", "identities", "vectors", "ttl", "confirm",
+    "passing", "novelty", "sightings", "every",
+)  # fmt: skip
+MOST_VECTORS = 500_000
+YEAR_S = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a matcher goes by.
+
+    Attributes:
+        threshold: cosine similarity from which two pictures show the same.
+        learn: similarity from which a picture may teach how an object looks.
+        track_s: so long an object is expected where its way led, and known there by a lower similarity.
+        speed: an object moves at most so many times its own size a second; 0: no bound.
+        travel_s: it takes at least so long from one camera to another; 0: cameras' views overlap.
+        features: a name of the features' space; another one begins a new gallery.
+
+    """
+
+    threshold: float = 0.7
+    learn: float = 0.75
+    track_s: float = 1.0
+    speed: float = 20.0
+    travel_s: float = 0.0
+    features: str = ""
+    limits: Limits = field(default_factory=Limits)
+
+
+def parse(parameters: Parameters) -> Settings:
+    """Read the parameters. Raises InvalidFieldError."""
+    usual, limits = Settings(), Limits()
+    threshold = parameters.number("threshold", usual.threshold, least=0, most=1)
+    known = Limits(
+        identities=int(parameters.number("identities", limits.identities, least=100, most=100_000)),
+        vectors=int(parameters.number("vectors", limits.vectors, least=1, most=32)),
+        ttl_s=parameters.number("ttl", limits.ttl_s, least=1, most=YEAR_S),
+        confirm=int(parameters.number("confirm", limits.confirm, least=1, most=100)),
+        passing_s=parameters.number("passing", limits.passing_s, least=1, most=YEAR_S),
+        novelty=parameters.number("novelty", limits.novelty, least=0, most=1),
+        sightings=int(parameters.number("sightings", limits.sightings, least=1000, most=5_000_000)),
+        every_s=parameters.number("every", limits.every_s, least=0, most=3600),
+    )
+    if known.identities * known.vectors > MOST_VECTORS:
+        fix = f"identities times vectors must be {MOST_VECTORS} at most: they are held in memory"
+        raise InvalidFieldError("spec.application.parameters.vectors", known.vectors, fix)
+    return Settings(
+        threshold=threshold,
+        learn=parameters.number("learn", max(usual.learn, threshold), least=0, most=1),
+        track_s=parameters.number("trackMs", usual.track_s * 1000, least=0, most=60_000) / 1000,
+        speed=parameters.number("speed", usual.speed, least=0, most=10_000),
+        travel_s=parameters.number("travelMs", 0, least=0, most=86_400_000) / 1000,
+        features=parameters.text("features", usual.features)[:256],
+        limits=known,
+    )

@@ -1,0 +1,209 @@
+"""What a gallery knows over restarts: one SQLite file, bounded, whose oldest sightings make room for new ones.
+
+The file may be damaged or the disk full: a damaged one is put aside and begun anew, and what cannot be written waits
+in the gallery. Times in it are of two kinds: ``clock`` counts the seconds that galleries of this file have run, which
+no wall clock can turn back; ``first``, ``last`` and ``time`` are the cameras' own, to be shown.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from halimede.messages import Sighting
+
+log = structlog.get_logger()
+
+VERSION = 1
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS identities (id TEXT PRIMARY KEY, clock REAL, count INTEGER, first REAL, last REAL,
+    cameras TEXT, seen BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS vectors (key INTEGER PRIMARY KEY, id TEXT, vector BLOB);
+CREATE TABLE IF NOT EXISTS sightings (slot INTEGER PRIMARY KEY, id TEXT, camera TEXT, time REAL, seen BLOB);
+CREATE INDEX IF NOT EXISTS vectors_id ON vectors (id);
+CREATE INDEX IF NOT EXISTS sightings_id ON sightings (id, time);
+CREATE INDEX IF NOT EXISTS sightings_time ON sightings (time);
+"""
+#: what the file has to hold: other columns are another program's, or damage
+COLUMNS = {
+    "numbers": "name, value",
+    "identities": "id, clock, count, first, last, cameras, seen",
+    "vectors": "key, id, vector",
+    "sightings": "slot, id, camera, time, seen",
+}
+#: sightings that wait while nothing can be written
+WAITING = 10_000
+_sighting = msgspec.json.Decoder(Sighting)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is kept of one identity."""
+
+    id: str
+    clock: float
+    count: int
+    first: float
+    last: float
+    cameras: tuple[str, ...]
+    #: its latest sighting as JSON; empty in a change that has none
+    seen: bytes = b""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What is to be written. ``vectors`` are rows of key, identity and float16 bytes."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    vectors: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    sightings: deque[tuple[str, Sighting]] = field(default_factory=lambda: deque(maxlen=WAITING))
+    numbers: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    def forget(self, id_: str) -> None:
+        """Note that an identity is gone with all that was to be written of it."""
+        self.rows.pop(id_, None)
+        self.gone.add(id_)
+
+
+class Store:
+    """The open file. Used from one thread; a write is in the file, beyond a killed process, when the call returns."""
+
+    def __init__(self, path: Path, sightings: int) -> None:
+        self.path = path
+        self._most = sightings
+        self._next = 0
+        self._db: sqlite3.Connection
+
+    def open(self) -> None:
+        """Open the file, or put a damaged one aside and begin anew. Raises OSError, sqlite3.OperationalError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._open()
+        except sqlite3.OperationalError:  # not damaged: no space, no permission
+            raise
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            self.reset(str(error))
+
+    def reset(self, reason: str) -> None:
+        """Put the file aside and begin anew."""
+        self.close()
+        aside = _put_aside(self.path)
+        log.critical("gallery put aside, starting with an empty one", path=str(aside), reason=reason)
+        self._open()
+
+    def close(self) -> None:
+        """Close the file."""
+        if hasattr(self, "_db"):
+            self._db.close()
+
+    def number(self, name: str) -> int | float | str | None:
+        """Return a number that was written."""
+        row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]
+
+    def rows(self, id_: str = "") -> Iterator[Row]:
+        """Yield one identity or all, the one that was seen longest ago first."""
+        found = self._db.execute(
+            f"SELECT {COLUMNS['identities']} FROM identities {'WHERE id = ?' if id_ else 'ORDER BY clock'}",  # noqa: S608
+            (id_,) if id_ else (),
+        )
+        for key, clock, count, first, last, cameras, seen in found:
+            yield Row(key, float(clock), int(count), float(first), float(last), tuple(cameras.split()), bytes(seen))
+
+    def row(self, id_: str) -> Row | None:
+        """Return one identity."""
+        return next(self.rows(id_), None)
+
+    def vectors(self) -> Iterator[tuple[int, str]]:
+        """Yield keys of vectors and their identities, the oldest first."""
+        yield from self._db.execute("SELECT key, id FROM vectors ORDER BY key")
+
+    def vector(self, key: int) -> bytes:
+        """Return one vector; empty when it is not there."""
+        row = self._db.execute("SELECT vector FROM vectors WHERE key = ?", (key,)).fetchone()
+        return bytes(row[0]) if row else b""
+
+    def write(self, changes: Changes) -> None:
+        """Write all of it or, with sqlite3.Error, nothing."""
+        at = self._next
+        with self._db as db:
+            gone = [(id_,) for id_ in changes.gone]
+            for table in ("identities", "vectors", "sightings"):
+                db.executemany(f"DELETE FROM {table} WHERE id = ?", gone)  # noqa: S608 - constants
+            db.executemany("DELETE FROM vectors WHERE key = ?", [(key,) for key in changes.dropped])
+            db.executemany(
+                "INSERT INTO identities VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET clock = "
+                "excluded.clock, count = excluded.count, first = excluded.first, last = excluded.last, cameras = "
+                "excluded.cameras, seen = CASE excluded.seen WHEN x'' THEN seen ELSE excluded.seen END",
+                [(r.id, r.clock, r.count, r.first, r.last, " ".join(r.cameras), r.seen) for r in changes.rows.values()],
+            )
+            db.executemany(
+                "REPLACE INTO vectors VALUES (?, ?, ?)", [(k, id_, v) for k, (id_, v) in changes.vectors.items()]
+            )
+            for id_, seen in changes.sightings:
+                if id_ in changes.gone and id_ not in changes.rows:
+                    continue
+                body = msgspec.json.encode(seen)
+                db.execute(
+                    "REPLACE INTO sightings VALUES (?, ?, ?, ?, ?)",
+                    (at % self._most, id_, seen.camera, seen.time, body),
+                )
+                at += 1
+            db.executemany("REPLACE INTO numbers VALUES (?, ?)", [*changes.numbers.items(), ("next", at)])
+        self._next = at
+
+    def sightings(self, id_: str, camera: str, since: float, until: float, limit: int) -> list[Sighting]:
+        """Return where an identity was seen, the latest first."""
+        found = self._db.execute(
+            "SELECT seen FROM sightings WHERE id = ? AND (? = '' OR camera = ?) AND time BETWEEN ? AND ? "
+            "ORDER BY time DESC LIMIT ?",
+            (id_, camera, camera, since, until, limit),
+        )
+        return [_sighting.decode(row[0]) for row in found]
+
+    def seen(self, camera: str, since: float, until: float, limit: int) -> list[str]:
+        """Return who was seen by a camera (empty: by any) in that time, the latest first."""
+        found = self._db.execute(
+            "SELECT id FROM sightings WHERE (? = '' OR camera = ?) AND time BETWEEN ? AND ? GROUP BY id "
+            "ORDER BY max(time) DESC LIMIT ?",
+            (camera, camera, since, until, limit),
+        )
+        return [str(row[0]) for row in found]
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(self.path)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.executescript(SCHEMA)
+        for table, columns in COLUMNS.items():
+            try:
+                self._db.execute(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - constants
+            except sqlite3.OperationalError as error:
+                raise sqlite3.DatabaseError(f"not a gallery: {error}") from error
+        version = self.number("version")
+        if version not in {None, VERSION}:
+            raise sqlite3.DatabaseError(f"version {version} of the file is not known")
+        with self._db as db:
+            db.execute("REPLACE INTO numbers VALUES ('version', ?)", (VERSION,))
+            db.execute("DELETE FROM sightings WHERE slot >= ?", (self._most,))
+        self._next = int(self.number("next") or 0)
+
+
+def _put_aside(path: Path) -> Path:
+    """Move a damaged file and what belongs to it aside, in place of one that was there before."""
+    aside = path.with_name(f"{path.name}.corrupt")
+    for suffix in ("", "-wal", "-shm"):
+        part, there = path.with_name(path.name + suffix), aside.with_name(aside.name + suffix)
+        there.unlink(missing_ok=True)
+        if part.exists():
+            part.replace(there)
+    return aside

@@ -1,0 +1,79 @@
+"""What a worker of a multi-edge service is told by its environment, beside what every worker is told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from halimede.api.model import ModelSpec
+from halimede.api.model import check as check_model
+from halimede.api.multiedge import KIND, Application
+from halimede.errors import InvalidFieldError
+from halimede.messages import Label
+from halimede.multiedge.stage import Parameters
+from halimede.worker.settings import Settings, read, read_json
+
+#: kind of the service that workers name as their owner
+OWNER_KIND = KIND
+Program = Literal["member", "joint"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """One worker of a multi-edge service.
+
+    ``part`` is what the service calls it, ``members`` are the parts of all edge workers, ``cameras`` all cameras.
+    ``members_join``: there is no cloud worker, so that findings come together in an edge worker.
+    """
+
+    worker: Settings
+    application: Application
+    part: str
+    members: tuple[str, ...]
+    cameras: tuple[str, ...]
+    members_join: bool
+    detector: tuple[str, ModelSpec] | None = None
+
+    @property
+    def parameters(self) -> Parameters:
+        """The application's parameters."""
+        return Parameters({parameter.key: parameter.value for parameter in self.application.parameters})
+
+
+def read_member(program: Program, environ: Mapping[str, str], *, own_estimator: bool = False) -> MemberSettings:
+    """Read the environment. Raises InvalidFieldError."""
+    optional = own_estimator or program == "joint"
+    role: Literal["edge", "cloud"] = "edge" if program == "member" else "cloud"
+    if not environ.get("APPLICATION"):
+        raise InvalidFieldError("APPLICATION", "", 'write JSON such as {"name": "reid"}: the local controller sets it')
+    where = environ.get("JOINT") or "members"
+    if where not in {"cloud", "members"}:
+        raise InvalidFieldError("JOINT", where, "write cloud or members")
+    return MemberSettings(
+        worker=read(role, environ, own_estimator=optional, mines=False),
+        application=read_json(environ, "APPLICATION", Application),
+        part=environ.get("PART") or environ["WORKER_NAME"],
+        members=tuple(_names(environ, "MEMBERS")),
+        cameras=tuple(_names(environ, "CAMERAS")),
+        members_join=where == "members",
+        detector=_detector(environ),
+    )
+
+
+def _names(environ: Mapping[str, str], name: str) -> list[Label]:
+    return read_json(environ, name, list[Label]) if environ.get(name) else []
+
+
+def _detector(environ: Mapping[str, str]) -> tuple[str, ModelSpec] | None:
+    path = environ.get("DETECTOR_URL", "")
+    if not path:
+        return None
+    if not environ.get("DETECTOR_SPEC"):
+        return path, ModelSpec(url=path, format="onnx")
+    spec = read_json(environ, "DETECTOR_SPEC", ModelSpec)
+    try:
+        check_model(spec)
+    except InvalidFieldError as error:
+        raise InvalidFieldError(error.field.replace("spec", "DETECTOR_SPEC", 1), error.value, error.fix) from error
+    return path, spec

@@ -1,0 +1,127 @@
+"""Prints the graph of an application: which stages a frame goes through, and what comes together where.
+
+    python -m halimede.multiedge.show reid -p detect=motion
+    python -m halimede.multiedge.show --entry count:application
+
+Nothing is loaded and nobody is asked: stages are made with models that answer nothing, so that names, parameters and
+the module of a user's own application can be tried before a resource is applied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.inference import Array, Model, SampleError
+from halimede.messages import Prediction
+from halimede.multiedge.application import Application, always, create
+from halimede.multiedge.stage import Joint, JointTools, Parameters, Stage, Tools
+
+M = TypeVar("M", bound=Stage | Joint)
+#: arrows within a worker, and from several to one
+THEN, TOGETHER = " -> ", " => "
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stage or a joint: its name and what it does, in one line."""
+
+    name: str
+    text: str
+
+
+class Mute(Model):
+    """A model that stands where one will be."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def prepare(self, image: Array) -> Array:
+        """Return the picture."""
+        return image
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Refuse."""
+        raise SampleError(f"this is no model: it cannot answer {len(batch)} samples")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def parts(application: Application, parameters: Parameters) -> tuple[list[Part], Part | None]:
+    """Return the stages of an application and its joint. Raises InvalidFieldError for parameters that they refuse."""
+    models: Mapping[str, Model] = {"model": Mute(), "detector": Mute()}
+    tools = Tools(models, parameters, worker="edge", node="edge")
+    stages = [_part(make, tools) for make in application.stages]
+    if application.joint is None:
+        return stages, None
+    with tempfile.TemporaryDirectory() as folder:
+        return stages, _part(application.joint, JointTools(parameters, Path(folder), models))
+
+
+def graph(name: str, application: Application, parameters: Parameters) -> str:
+    """Return the graph as text: in one line, and below it what each part does."""
+    stages, joint = parts(application, parameters)
+    line = THEN.join(["source", *(stage.name for stage in stages)])
+    line += f"{TOGETHER}{joint.name}{THEN}sink" if joint else f"{THEN}sink"
+    where = "an edge worker" + (", or a peer that would be done sooner" if application.share else "")
+    lines = [f"{name}: {line}", "", f"{where}, for each frame:", *_described(stages)]
+    if joint:
+        which = "all findings" if application.joins is always else "findings that are worth it"
+        lines += ["", f"the joint worker, for {which} of all workers:", *_described([joint])]
+    return "\n".join(lines)
+
+
+def _part(make: Callable[..., M], tools: Tools | JointTools) -> Part:
+    made = make(tools)
+    try:
+        summary = (inspect.getdoc(type(made)) or "").split("\n\n")[0]
+    finally:
+        if isinstance(made, Stage):  # a joint that was not opened holds nothing
+            made.close()
+    return Part(type(made).__name__.lower(), " ".join(summary.split()))
+
+
+def _described(found: Sequence[Part]) -> list[str]:
+    width = max((len(part.name) for part in found), default=0)
+    return [f"  {part.name:{width}}  {part.text}".rstrip() for part in found]
+
+
+def main() -> int:
+    """Print one graph; 1 when the application or its parameters are refused."""
+    parser = argparse.ArgumentParser(
+        prog="python -m halimede.multiedge.show", description="Print the graph of an application."
+    )
+    parser.add_argument("name", nargs="?", default="", help="reid, fusion, balance, or one that is installed")
+    parser.add_argument("--entry", default="", metavar="MODULE:OBJECT", help="a user's own application")
+    parser.add_argument("-p", "--parameter", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
+    options = parser.parse_args()
+    if bool(options.name) == bool(options.entry):
+        parser.error("give the name of an application, or --entry")
+    try:
+        parameters = Parameters(dict(_pair(text) for text in options.parameter))
+        print(graph(options.name or options.entry, create(options.name, options.entry, parameters), parameters))
+    except HalimedeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise InvalidFieldError("--parameter", text, "write KEY=VALUE")
+    return key, value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""Going on with the frames of a worker that has died: by its session, which the broker keeps for a while.
+
+A member's frames stay the broker's until they are answered. When it dies the heir (``Peers.heir``) connects under the
+client id of its connection for frames: the broker sends what was not answered, then all that has come since, and goes
+on feeding it. When the owner is back, or another is the heir, it lets go of the session as it is. Where somebody else
+has the owner's cameras by now, or the owner itself has come back for others, the session is answered empty and ended.
+Everybody knows of all sessions without an owner (``Peer.holds``), so that they outlive the heir as well.
+
+What a worker does here follows from what it knows of its peers now, whatever came before. Two that think they are the
+heir take the session from one another a few times at most; frames may then be answered twice, under one id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from halimede import topics
+from halimede.bus import Bus
+from halimede.errors import DisconnectedError, InvalidFieldError
+from halimede.messages import Peer
+from halimede.multiedge.peers import Peers
+from halimede.names import check_name
+from halimede.worker.job import Connect
+from halimede.worker.sources.base import Intake
+from halimede.worker.sources.handing import Handing
+from halimede.worker.sources.suspects import Suspects
+
+log = structlog.get_logger()
+
+#: seconds: so long it may be that a worker has lost its connection for a moment only
+PATIENCE_S = 0.5
+#: seconds to connect; that an owner, or the next heir, lets the frames in hand be finished
+CONNECT_S, FINISH_S = 5.0, 1.5
+#: seconds in which a session that nobody needs any more has to be answered empty; else it is tried again
+END_S = 30.0
+#: seconds before a session that was taken from us is taken again, if it is still ours to take
+RETRY_S = (4.0, 8.0)
+#: seconds in which the broker sends what it has, before it is asked to end it
+ARRIVE_S = 0.5
+#: sessions without an owner that are remembered: names come from the bus
+MOST = 64
+
+
+@dataclass(slots=True)
+class _Orphan:
+    """A session whose owner is gone. ``due``: when to take it, in loop time."""
+
+    due: float
+    held: bool = False
+    #: somebody else is to go on with it; or nobody, since its cameras have another worker
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Takeover:
+    """Goes on with the frames of members that have died, as long as this one is the heir. ``run`` does it."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        connect: Connect,
+        intake: Intake,
+        *,
+        group: str,
+        cameras: Sequence[str] = (),
+        receive_maximum: int = 16,
+        session_s: int = 60,
+        suspects: Suspects | None = None,
+    ) -> None:
+        """Prepare. ``group`` shares the frames of a camera; ``cameras`` of the service, which others add to."""
+        self._peers = peers
+        self._connect = connect
+        self._intake = intake
+        self._group = group
+        self._cameras = frozenset(cameras)
+        self._receive_maximum = receive_maximum
+        self._session_s = session_s
+        self._suspects = suspects
+        self._prefix = f"intake.{peers.namespace}."
+        self._orphans: dict[str, _Orphan] = {}
+        self._last: dict[str, Peer] = {}
+        self._changed = asyncio.Event()
+        self._before = 0
+        self._handings: dict[str, Handing] = {}
+
+    @property
+    def taken_over(self) -> int:
+        """Frames of dead workers that were taken so far."""
+        return self._before + sum(handing.taken for handing in self._handings.values())
+
+    def holds(self) -> list[str]:
+        """Return the client ids of the sessions with which this worker goes on."""
+        return [name for name, orphan in self._orphans.items() if orphan.held]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Go on with what has no owner until ``stop``; then finish what is in hand and leave the rest to the next."""
+        self._peers.holds = self.holds
+        self._peers.on_change(self.changed)
+        for worker, peer in self._peers.others.items():
+            self.changed(worker, peer, orderly=False)
+        async with asyncio.TaskGroup() as group:
+            stopping = group.create_task(self._stopped(stop), name="takeover stops")
+            while not stop.is_set():
+                self._changed.clear()
+                for name in self._due():
+                    orphan = self._orphans[name]
+                    orphan.held = True
+                    orphan.release.clear()
+                    group.create_task(self._hold(name, orphan), name=f"session {name}")
+                try:
+                    async with asyncio.timeout(self._pause()):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+            stopping.cancel()
+            for orphan in self._orphans.values():
+                orphan.release.set()
+
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Peers``
+        """Take note of what a worker says of itself; None: it is gone, in order or not."""
+        if worker == self._peers.worker:
+            return
+        if peer is None:
+            last = self._last.pop(worker, None)
+            if last and last.intake.startswith(f"{self._prefix}{worker}") and not orderly:
+                self._orphaned(last.intake)
+        else:
+            if not peer.leaving:
+                self._last[worker] = peer
+            for name in peer.holds:
+                self._orphaned(name)
+        self._review()
+
+    # --- what to do -----------------------------------------------------------------------------------------------
+
+    def _orphaned(self, name: str) -> None:
+        """Note a session without an owner, unless it has one, or nobody could have it: names come from the bus."""
+        known = name in self._orphans or name in self._present()
+        if known or not name.startswith(self._prefix) or len(self._orphans) >= MOST:
+            return
+        with contextlib.suppress(InvalidFieldError):
+            self._orphans[check_name("client id", name)] = _Orphan(self._now() + PATIENCE_S)
+
+    def _review(self) -> None:
+        """Let go of what is another's to hold by now; what is ours is looked at next."""
+        present = self._present()
+        ours = self._ours()
+        for name, orphan in list(self._orphans.items()):
+            if name in present and not orphan.held:
+                del self._orphans[name]
+            elif name in present or ours is False:
+                orphan.release.set()
+            elif _replaced(name, present):
+                orphan.end.set()
+            else:
+                orphan.end.clear()
+        self._changed.set()
+
+    def _present(self) -> set[str]:
+        """Return the sessions whose owners are there."""
+        return {self._peers.intake, *(peer.intake for peer in self._last.values())}
+
+    def _ours(self) -> bool | None:
+        """Whether this worker is the heir; None: it cannot know now."""
+        return self._peers.heir() == self._peers.worker if self._peers.connected else None
+
+    def _due(self) -> list[str]:
+        now = self._now()
+        return [name for name in self._waiting() if self._orphans[name].due <= now]
+
+    def _waiting(self) -> list[str]:
+        """Return what this worker is to take, sooner or later."""
+        return [name for name, each in self._orphans.items() if not each.held] if self._ours() else []
+
+    def _pause(self) -> float | None:
+        """Return the seconds until the next session is due."""
+        due = [self._orphans[name].due for name in self._waiting()]
+        return max(min(due) - self._now(), 0.01) if due else None
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _stopped(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._changed.set()
+
+    # --- one session ----------------------------------------------------------------------------------------------
+
+    async def _hold(self, name: str, orphan: _Orphan) -> None:
+        """Go on with a session until somebody else does."""
+        self._peers.touch()
+        handing = self._handings[name] = Handing(self._intake, later=True, suspects=self._suspects)
+        bus = self._connect(name, receive_maximum=self._receive_maximum, session_s=self._session_s)
+        bus.once = True
+        over = False
+        try:
+            async with bus:
+                over = await self._serve(bus, handing, orphan)
+        finally:
+            del self._handings[name]
+            self._before += handing.taken
+            orphan.held = False
+            if over or name in self._present():
+                del self._orphans[name]
+            # taken from us, or there is no broker: not at once, or two would chase each other
+            orphan.due = self._now() + (0.0 if orphan.release.is_set() else random.uniform(*RETRY_S))  # noqa: S311
+            self._peers.touch()
+            self._changed.set()
+            log.info("session left", session=name, frames=handing.taken, over=over)
+
+    async def _serve(self, bus: Bus, handing: Handing, orphan: _Orphan) -> bool:
+        """Take frames until somebody else does; return whether the session is no more."""
+        frames = topics.CAMERA_FRAME.filter(ns=self._peers.namespace)
+        await bus.subscribe(frames, handing, later=True, inherit=True)
+        try:
+            await bus.wait_connected(CONNECT_S)
+        except DisconnectedError as error:
+            log.info("session not taken", session=bus.client_id, error=str(error))
+            return False
+        if bus.resumed:
+            log.warning("goes on with the frames of a worker that is gone", session=bus.client_id)
+            await _first(orphan.release.wait(), orphan.end.wait(), bus.over.wait())
+        if orphan.end.is_set() or not bus.resumed:
+            return await self._end(bus, handing, orphan)
+        handing.close()
+        await _within(FINISH_S, handing.idle())
+        return False
+
+    async def _end(self, bus: Bus, handing: Handing, orphan: _Orphan) -> bool:
+        """Answer what a session has left, and end it; return whether that was done before it was another's to do."""
+        await asyncio.sleep(ARRIVE_S if bus.resumed else 0)
+        names = {"ns": self._peers.namespace, "group": self._group}
+        filters = [topics.CAMERA_FRAME.filter(camera=camera, **names) for camera in self._cameras | handing.cameras]
+        for filter_ in filters:
+            await bus.subscribe(filter_, handing, later=True, inherit=True)
+        filters.append(topics.CAMERA_FRAME.filter(ns=self._peers.namespace))
+        ended = asyncio.gather(*(bus.unsubscribe(filter_) for filter_ in filters))
+        await _first(_within(END_S, ended), bus.over.wait(), orphan.release.wait())
+        return ended.done() and not ended.cancelled()
+
+
+def _replaced(name: str, present: set[str]) -> bool:
+    """Whether another session has its cameras by now, or its worker has another session (see ``session_id``)."""
+    worker, _, cameras = name.rpartition(".")
+    others = [other.rpartition(".") for other in present if other and other != name]
+    return any(worker == other[0] or cameras == other[2] for other in others)
+
+
+async def _within(seconds: float, work: Awaitable[object]) -> None:
+    """Wait for it, but not longer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
+
+
+async def _first(*waits: Awaitable[object]) -> None:
+    """Wait until one of them is over."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,113 @@
+"""What a worker needs to be one of those where findings come together: the joint, its thread, and who is to learn."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from halimede.frames.channel import hop
+from halimede.frames.compute import ModelThread
+from halimede.messages import Load, Peer
+from halimede.multiedge.application import Application
+from halimede.multiedge.asking import HOP
+from halimede.multiedge.inuse import HoldingThread
+from halimede.multiedge.joining import Joining
+from halimede.multiedge.peers import Peers
+from halimede.multiedge.settings import MemberSettings
+from halimede.multiedge.stage import JointTools
+from halimede.worker.job import Parts
+
+#: folder of the joint's below the worker's
+FOLDER = "joint"
+#: workers that are remembered to have been taught, and that wait for it: each is taught by itself
+MAX_TAUGHT, MAX_WAITING = 1024, 32
+#: seconds until a worker may be taught again that could not be told everything
+AGAIN_S = 5.0
+
+
+class Together:
+    """Runs the joint of an application in a worker. ``start`` once, ``drain`` and ``cancel`` at the end."""
+
+    def __init__(self, settings: MemberSettings, application: Application, parts: Parts, peers: Peers) -> None:
+        self._settings = settings
+        self._application = application
+        self._parts = parts
+        self._peers = peers
+        self._joining: Joining | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._taught: set[tuple[str, str]] = set()
+        self._teaching: set[asyncio.Task[None]] = set()
+        self._alone = asyncio.Lock()
+
+    async def start(self, group: asyncio.TaskGroup) -> None:
+        """Make the joint and run it in ``group``. Raises InvalidFieldError for parameters that it cannot take."""
+        worker = self._settings.worker
+        assert self._application.joint is not None  # noqa: S101  # who has none does not come here
+        folder = Path(worker.state) / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        thread, models = ModelThread("joint"), {}
+        if worker.role == "cloud" and worker.model_path:
+            thread = holding = HoldingThread("joint", self._parts.slot)
+            models = {"model": holding.model}
+        tools = JointTools(self._settings.parameters, folder, models, self._settings.members, self._settings.cameras)
+        joint = self._application.joint(tools)
+        self._group = group
+        joining = self._joining = Joining(
+            self._parts.bus,
+            joint,
+            hop(worker.namespace, worker.service, HOP, worker.worker),
+            thread,
+            decides=lambda: self._peers.eldest() == worker.worker,
+            changed=self._peers.touch,
+            node_of=self._node_of,
+            limit_s=worker.model_timeout_s,
+        )
+        self._parts.figures.more.append(joining.metrics)
+
+        async def run() -> None:
+            async with thread:
+                await joining.run()
+
+        self._task = group.create_task(run(), name="joint")
+
+    def load(self) -> Load:
+        """Return how many findings it can take now."""
+        return self._joining.load() if self._joining else Load(credits=0)
+
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Peers``
+        """Teach a worker that has just come and could decide one day, if this one decides now."""
+        own = self._settings.worker.worker
+        if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._taught:
+            return
+        if len(self._teaching) >= MAX_WAITING:
+            return  # it says so again
+        if len(self._taught) >= MAX_TAUGHT:
+            self._taught.clear()
+        self._taught.add((worker, peer.life))
+        if self._joining and self._group and self._peers.eldest() == own:
+            task = self._group.create_task(self._teach(self._joining, worker, peer.life), name=f"teach {worker}")
+            self._teaching.add(task)
+            task.add_done_callback(self._teaching.discard)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Answer what is here; return whether that was all done in time."""
+        return await self._joining.drain(timeout_s) if self._joining else True
+
+    def cancel(self) -> None:
+        """End: what the joint keeps is written down."""
+        for task in self._teaching:
+            task.cancel()
+        if self._task:
+            self._task.cancel()
+
+    async def _teach(self, joining: Joining, worker: str, life: str) -> None:
+        async with self._alone:
+            knows = await joining.teach(worker)
+        if not knows:  # once more, when it says again that it is there
+            await asyncio.sleep(AGAIN_S)
+            self._taught.discard((worker, life))
+
+    def _node_of(self, worker: str) -> str:
+        known = self._peers.others.get(worker)
+        return known.node if known else self._settings.worker.node

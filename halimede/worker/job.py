@@ -1,0 +1,125 @@
+"""What workers of all kinds have, and what tells them apart: the job that each does once its model is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from halimede.bus import Announce, Bus
+from halimede.frames.slot import Slot
+from halimede.inference import Model
+from halimede.tracing import Book
+from halimede.worker import sources
+from halimede.worker.figures import Figures
+from halimede.worker.ledger import Count, Ledger
+from halimede.worker.report import Reporter
+from halimede.worker.settings import Settings
+from halimede.worker.sources import Source
+from halimede.worker.sources.suspects import Suspects
+from halimede.worker.swap import Opener
+
+log = structlog.get_logger()
+
+
+class Connect(Protocol):
+    """Makes a connection to the bus; the caller enters it."""
+
+    def __call__(
+        self,
+        client_id: str,
+        *,
+        announce: Announce | None = None,
+        receive_maximum: int | None = None,
+        session_s: int = 0,
+    ) -> Bus:
+        """Return a connection under that client id, whose session is kept for so many seconds after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a worker of any kind is made of."""
+
+    settings: Settings
+    connect: Connect
+    bus: Bus
+    slot: Slot
+    ledger: Ledger
+    book: Book
+    figures: Figures
+    stop: asyncio.Event
+    reporter: Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker does once its model is open.
+
+    Attributes:
+        run: does it until the worker is to stop, and drains; calls ``ready`` when it takes samples.
+        announce: birth and will of its connection.
+        compose: makes what it answers with of the opened model, in the model's thread.
+        opener: opens its models; None: the usual one.
+        owner_kind: the kind of its service, as it is said to the local controller.
+
+    """
+
+    run: Callable[[Parts, Callable[[], None]], Awaitable[None]]
+    announce: Announce | None = None
+    compose: Callable[[Model], Model] | None = None
+    opener: Opener | None = None
+    owner_kind: str = "jointinferenceservice"
+
+
+def source_of(
+    parts: Parts,
+    connect: Callable[[], Bus],
+    *,
+    group: str = "",
+    durable: bool = False,
+    camera: str = "",
+    suspects: Suspects | None = None,
+) -> Source:
+    """Return the source of a worker's frames, over connections of its own. Raises InvalidFieldError.
+
+    ``group`` is whose workers share the frames of a camera; none: the service's. ``durable``: frames remain their
+    source's until they are answered. ``camera``, ``suspects``: see ``Context``.
+    """
+    settings = parts.settings
+
+    def take_in() -> Bus:
+        parts.figures.connections.append(connect())
+        return parts.figures.connections[-1]
+
+    source = sources.create(
+        sources.Context(
+            settings.namespace,
+            group or settings.service,
+            settings.source,
+            take_in,
+            parts.bus.dead_letter,
+            settings.data_prefix,
+            settings.loop_source,
+            settings.state,
+            f"{settings.uid}/{settings.node}",
+            durable,
+            camera,
+            suspects,
+        )
+    )
+    parts.reporter.trouble = lambda: source.trouble
+    parts.ledger.follow(Count.SKIPPED, lambda: source.skipped)
+    parts.ledger.follow(Count.REJECTED, lambda: source.rejected)
+    return source
+
+
+async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[float], Awaitable[bool]]) -> None:
+    """Let the source end, then answer what is inside, all within the grace period."""
+    clock = asyncio.get_running_loop()
+    until = clock.time() + grace_s
+    await asyncio.wait([taking], timeout=grace_s / 3)  # it may be waiting for room that only draining makes
+    if not await drain(max(until - clock.time(), 0)):
+        log.warning("not everything was answered in the grace period; the rest is counted as lost")

@@ -1,0 +1,40 @@
+"""What of all that can go wrong in a worker is its user's to mend, and by which word conditions call it."""
+
+from __future__ import annotations
+
+from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
+from halimede.frames.compute import ModelStuckError
+
+#: which reason a refused field stands for; the longest that fits counts
+REASONS = {
+    "spec.edgeWorker.hardExampleMining.name": "HardExampleMiningUnknown",
+    "spec.edgeWorker.hardExampleMining": "HardExampleMiningInvalid",
+    "spec.edgeWorker.source": "SourceInvalid",
+    "spec.application": "ApplicationInvalid",
+    "ESTIMATOR": "EstimatorInvalid",
+    "HALIMEDE_STATE": "StateUnusable",
+}
+
+
+class WorkerError(HalimedeError):
+    """The worker cannot run as it was told to. ``reason`` is one word for conditions."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+def as_mistake(error: Exception) -> WorkerError | None:
+    """Return the user's mistake behind an error or a group of them, None when it is a defect or a fault instead."""
+    while isinstance(error, ExceptionGroup):
+        error = next((e for e in error.exceptions if as_mistake(e) is None), error.exceptions[0])
+    if isinstance(error, WorkerError):
+        return error
+    if isinstance(error, ModelStuckError):
+        return WorkerError("ModelStuck", str(error))
+    if isinstance(error, RefusedError):
+        return WorkerError("BrokerRefused", str(error))
+    if not isinstance(error, InvalidFieldError):
+        return None
+    fitting = [prefix for prefix in REASONS if error.field.startswith(prefix)]
+    return WorkerError(REASONS[max(fitting, key=len)] if fitting else "Invalid", str(error))

@@ -1,0 +1,115 @@
+"""Frames that a worker had in hand when it died: most are innocent, one may end whoever looks at it.
+
+A frame that is kept until it is answered comes again when its worker dies, to the next one: without this, a frame that
+ends processes would end all of them, again and again. So of frames that come again it is written down which are being
+looked at. Those that were when a worker died are suspects, the next time one by one; one that a worker dies of once
+more is guilty, and refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from halimede.errors import DecodeError
+
+log = structlog.get_logger()
+
+FILE = "suspects.json"
+#: deaths after which a frame is guilty, and frames that are remembered
+DEATHS, MOST = 2, 256
+
+
+class _Journal(msgspec.Struct):
+    """``trial``: looked at now; ``deaths``: of which a worker may have died, how often, the latest last."""
+
+    trial: list[str] = []
+    deaths: dict[str, int] = {}
+
+
+class Suspects:
+    """What came again, and what became of it. Without a folder nothing is remembered beyond this life."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = folder / FILE if folder else None
+        self._journal = _Journal()
+        #: how many copies of each are looked at now, and which suspect is
+        self._trial: Counter[str] = Counter()
+        self._suspect = ""
+        self._alone = asyncio.Lock()
+
+    def open(self) -> None:
+        """Read what the life before has left: what it was looking at counts one death more."""
+        try:
+            content = self._path.read_bytes() if self._path else b"{}"
+            journal = msgspec.json.decode(content, type=_Journal)
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("what a life before has left is unreadable", file=str(self._path), error=str(error))
+            return
+        for name in dict.fromkeys(journal.trial):
+            journal.deaths[name] = journal.deaths.pop(name, 0) + 1
+        while len(journal.deaths) > MOST:
+            del journal.deaths[next(iter(journal.deaths))]
+        journal.trial = []
+        self._journal = journal
+        self._write()
+
+    def guilty(self, payload: bytes) -> bool:
+        """Whether workers have died of a frame."""
+        return self._journal.deaths.get(_name(payload), 0) >= DEATHS
+
+    async def begin(self, payload: bytes) -> None:
+        """A frame that came again is going to be looked at; a suspect waits until no other one is.
+
+        Raises DecodeError for a guilty one: it is refused, as what cannot be read is.
+        """
+        name = _name(payload)
+        if self.guilty(payload):
+            raise DecodeError(f"{DEATHS} workers have died of this frame: it is not looked at again")
+        if self._journal.deaths.get(name) and name not in self._trial:
+            await self._alone.acquire()
+            if self._journal.deaths.get(name):
+                self._suspect = name
+            else:  # a copy of it was looked at meanwhile, and nobody died
+                self._alone.release()
+        self._trial[name] += 1
+        self._write()
+
+    def end(self, payload: bytes) -> None:
+        """It was looked at, and nobody died."""
+        name = _name(payload)
+        self._trial[name] -= 1
+        if self._trial[name] > 0:
+            return
+        begun = self._trial.pop(name) == 0
+        if begun:
+            self._journal.deaths.pop(name, None)
+            if self._suspect == name:
+                self._suspect = ""
+                self._alone.release()
+            self._write()
+
+    def close(self) -> None:
+        """End in order: what is not answered yet counts as no death."""
+        self._trial.clear()
+        self._write()
+
+    def _write(self) -> None:
+        """Not synced: a process's death is what this is about, not a power cut's."""
+        self._journal.trial = list(self._trial)
+        if self._path:
+            try:
+                self._path.write_bytes(msgspec.json.encode(self._journal))
+            except OSError as error:
+                log.warning("suspects not written", error=str(error))
+
+
+def _name(payload: bytes) -> str:
+    return hashlib.blake2b(payload, digest_size=16).hexdigest()

@@ -1,0 +1,86 @@
+"""Frames of a camera that is read here, without a way over the bus: RTSP, MJPEG over HTTP, V4L2, a video file.
+
+The edge answers it whatever becomes of the broker. A live camera that is faster than the worker is passed over for its
+newest frame; a file waits. How the camera fares is said on its status topic, as of any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import secrets
+from dataclasses import replace
+
+from halimede.bus import Packet
+from halimede.cameras.address import name_of, parse
+from halimede.cameras.camera import Camera
+from halimede.cameras.publisher import ID_BYTES, Herald, frame_of
+from halimede.cameras.settings import login, of_environment
+from halimede.cameras.wire import Picture
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames import pack
+from halimede.worker.sources.base import Context, Intake, Source, register
+
+FIELD = "spec.edgeWorker.source.url"
+
+
+@register("url")
+class UrlSource(Source):
+    """One stream, device or file. It needs the packages of the extra ``camera``."""
+
+    def __init__(self, context: Context) -> None:
+        if importlib.util.find_spec("av") is None:
+            raise InvalidFieldError(FIELD, context.spec.url, "install the extra `camera` where this worker runs")
+        self._context = context
+        username, password = login(os.environ)
+        address = parse(
+            context.spec.url, field_=FIELD, username=username, password=password, prefix=context.data_prefix
+        )
+        settings = replace(
+            of_environment(os.environ),
+            name=context.camera or name_of(address),
+            address=address,
+            turns=0 if context.loop else 1,
+            window=1,  # in order
+        )
+        self._camera = Camera(settings, self._take)
+        self._intake: Intake | None = None
+
+    @property
+    def skipped(self) -> int:  # type: ignore[override]  # counted by the camera
+        """Frames that were passed over for newer ones."""
+        return self._camera.tracker.skipped
+
+    @property
+    def rejected(self) -> int:  # type: ignore[override]  # counted by the camera
+        """Frames that were too large or unreadable."""
+        return self._camera.tracker.refused
+
+    @property
+    def trouble(self) -> str:
+        """What the camera's status says while it has failed or stands still."""
+        tracker = self._camera.tracker
+        if tracker.state not in {"failed", "stalled"}:
+            return ""
+        return f"{self._camera.settings.name}: {tracker.reason}: {tracker.error}"
+
+    async def run(self, intake: Intake, stop: asyncio.Event) -> None:
+        """Hand frames over until ``stop``; a file that has been played is not played again."""
+        self._intake = intake
+        bus = self._context.connect()
+        herald = Herald(bus, self._context.namespace, self._camera.tracker)
+        async with bus, herald:
+            await self._camera.run(stop)
+            await stop.wait()
+            await herald.leave()
+
+    async def _take(self, picture: Picture, sequence: int) -> bool:
+        assert self._intake is not None  # noqa: S101 - for the type checker
+        name, live = self._camera.settings.name, self._camera.settings.address.live
+        payload = pack(frame_of(picture, name, sequence, secrets.token_bytes(ID_BYTES)))
+        try:
+            await self._intake.offer(payload, name, patient=not live)
+        except DecodeError as error:
+            await self._context.dead_letter(Packet(topic=f"source:{name}", payload=picture.data), str(error))
+        return True

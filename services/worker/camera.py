@@ -1,0 +1,136 @@
+"""``python -m services.worker camera``: cameras that cannot speak MQTT themselves, as cameras of the bus."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from halimede import log as logging
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.cameras import process
+from halimede.cameras.settings import ProcessSettings, read
+from halimede.cli.broker import find
+from halimede.errors import HalimedeError, InvalidFieldError
+
+ROLE = "camera"
+#: exit code of a user's mistake; whoever supervises need not try again before something changes
+MISTAKE = 2
+
+ENVIRONMENT = """\
+sources:
+  rtsp://host/path, rtsps://...     over TCP
+  http://host/path, https://...     MJPEG (multipart)
+  /dev/video0                       USB and other V4L2 devices
+  /path/of/a/video.mp4              a video file at its own speed
+  /path/of/a/folder                 JPEG and PNG files in the order of their names
+
+environment (options come first; docs/cameras.md says more):
+  CAMERA, SOURCE_URL or SOURCE_URL_FILE            one camera without --camera
+  SOURCE_USERNAME, SOURCE_PASSWORD or SOURCE_PASSWORD_FILE   for addresses without a user
+  CAMERA_FPS, CAMERA_MAX_WIDTH, CAMERA_MAX_BYTES, CAMERA_QUALITY, CAMERA_QOS, CAMERA_BARE, SOURCE_LOOP
+  CAMERA_OPEN_S, CAMERA_STALL_S                    seconds to open it, and without a frame until it counts as stalled
+  CAMERA_START                                     when the first frame of a file is due (seconds since 1970)
+  NAMESPACE, NODE_NAME, HALIMEDE_BROKER, HALIMEDE_CREDENTIALS, HALIMEDE_HTTP
+
+exit code: 0 after SIGTERM or SIGINT, or when all files have been played; 1 when it cannot run;
+2 after a mistake that you can mend (one line says which)
+"""
+#: options that stand for variables
+VARIABLES = {
+    "fps": "CAMERA_FPS",
+    "max_width": "CAMERA_MAX_WIDTH",
+    "quality": "CAMERA_QUALITY",
+    "qos": "CAMERA_QOS",
+    "stall": "CAMERA_STALL_S",
+    "start": "CAMERA_START",
+    "namespace": "NAMESPACE",
+    "broker": "HALIMEDE_BROKER",
+    "credentials": "HALIMEDE_CREDENTIALS",
+    "http": "HALIMEDE_HTTP",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's definition."""
+    made = argparse.ArgumentParser(
+        prog="python -m services.worker camera",
+        description="Publishes what cameras see that cannot speak MQTT themselves.",
+        epilog=ENVIRONMENT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--camera", action="append", default=[], metavar="NAME=URL", help="a camera; NAME=@FILE reads its URL there")
+    add("--cameras", default="", metavar="FILE", help="a JSON object of names and URLs")
+    add("--fps", help="frames a second at most; 0: all (default 30)")
+    add("--max-width", help="scale wider pictures down to so many pixels; 0: never (default)")
+    add("--quality", help="of JPEG, where pictures have to be encoded: 1 to 100 (default 85)")
+    add("--qos", help="1 (default): each frame is acknowledged; 0: sent and forgotten")
+    add("--bare", action="store_true", help="publish bare JPEG, without id, number and time")
+    add("--loop", action="store_true", help="play files again and again")
+    add("--start", help="when the first frame of files is due, in seconds since 1970")
+    add("--stall", help="seconds without a frame after which a source counts as stalled (default 5)")
+    add("--namespace", help="the namespace (default: default)")
+    add("--broker", help="host:port, mqtt://host:port or mqtts://host:port (default: the system running here)")
+    add("--credentials", help="folder with what is shown to the broker, or with a folder for each camera")
+    add("--http", help="host:port of health and metrics, or off (default)")
+    return made
+
+
+def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the options in it."""
+    told = {variable: getattr(options, name) for name, variable in VARIABLES.items()}
+    flags = {"CAMERA_BARE": options.bare, "SOURCE_LOOP": options.loop}
+    return {
+        **environ,
+        **{variable: value for variable, value in told.items() if value is not None},
+        **{variable: "1" for variable, wanted in flags.items() if wanted},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run cameras until they are told to stop."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if code := run(parser().parse_args([word for word in words if word != ROLE]), os.environ):
+        raise SystemExit(code)
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Run cameras; return the exit code."""
+    try:
+        settings = read(environment(options, environ), options.camera, options.cameras)
+        brokers = {camera.name: broker_of(settings, camera.name, environ) for camera in settings.cameras}
+        named = settings.cameras[0].name if len(settings.cameras) == 1 else "cameras"
+        logging.configure(service=f"{settings.namespace}/{named}")
+        asyncio.run(_run(settings, brokers))
+    except InvalidFieldError as error:
+        print(f"halimede camera: {error}", file=sys.stderr)
+        return MISTAKE
+    except HalimedeError as error:
+        print(f"halimede camera: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def broker_of(settings: ProcessSettings, camera: str, environ: Mapping[str, str]) -> MqttSettings:
+    """Return how a camera speaks to the broker: with what a folder of its name below the credentials holds, if any.
+
+    Where nobody names a broker it is that of the system which runs on this machine, as for the command ``halimede``.
+    """
+    credentials = settings.credentials
+    if credentials and (own := Path(credentials).expanduser() / camera).is_dir():
+        credentials = str(own)
+    if settings.broker:
+        return MqttSettings.from_url(settings.broker, credentials=credentials)
+    return find(environment={**environ, "HALIMEDE_CREDENTIALS": ""}, credentials=credentials).settings
+
+
+async def _run(settings: ProcessSettings, brokers: Mapping[str, MqttSettings]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await process.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop)

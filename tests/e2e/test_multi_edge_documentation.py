@@ -1,0 +1,140 @@
+"""docs/multi-edge.md: every line is typed in as it stands there, its resource is one, its application runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from halimede import api, codec, topics
+from halimede.bus import Delivery
+from halimede.messages import Box, Fused, Prediction, Result
+from halimede.multiedge import Finding, Item, JointTools, Tools
+from halimede.multiedge.stage import Parameters
+from tests.e2e.running import ROOT, digits, running
+from tests.e2e.test_documentation import commands
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+DOCUMENT = "docs/multi-edge.md"
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / DOCUMENT).read_text(), re.DOTALL | re.MULTILINE)
+    return found
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HALIMEDE_HOME": str(folder), "COLUMNS": "160", **more}
+
+
+async def typed(line: str, env: dict[str, str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        "bash", "-c", line, cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+
+
+async def done(line: str, process: asyncio.subprocess.Process) -> str:
+    async with asyncio.timeout(90):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, f"{line}\n{output.decode()}"
+    return output.decode()
+
+
+def labelled(folder: Path) -> dict[str, str]:
+    """Write what the lines about calibration read: two cameras that are sure of themselves, one of them rightly."""
+    random = np.random.default_rng(1)
+    rows, results, truth = ["instant,camera,truth,a,b"], [], ["camera,sequence,truth"]
+    for i in range(60):
+        known = "ab"[i % 2]
+        for camera, right in (("cam0", 0.95), ("cam1", 0.6)):
+            said = known if random.random() < right else "ba"[i % 2]
+            p = [0.9, 0.1] if said == "a" else [0.1, 0.9]
+            rows.append(f"{i},{camera},{known},{p[0]},{p[1]}")
+            truth.append(f"{camera},{i},{known}")
+            own = Prediction(label=said, score=0.9, probabilities=p, value={"labels": ["a", "b"]})
+            joint = Prediction(label=said, value={"instant": float(i)})
+            result = Result(id=f"{len(results):032x}", service="views", camera=camera, sequence=i, by="joint",
+                            prediction=joint, edge=own, worker="w")  # fmt: skip
+            results.append(codec.encode(topics.MULTI_RESULT, result).decode())
+    files = {"LABELLED": rows, "RESULTS": results, "TRUTH": truth}
+    for name, content in files.items():
+        (folder / f"{name}.csv").write_text("\n".join(content))
+    return {name: str(folder / f"{name}.csv") for name in files}
+
+
+async def test_the_lines_that_need_no_system(tmp_path: Path) -> None:
+    lines = [line for line in commands(DOCUMENT) if "python -m" in line]
+    assert sum("multiedge.show" in line for line in lines) >= 4
+    env = environment(tmp_path, **labelled(tmp_path))
+    outputs = [await done(line, await typed(line, env)) for line in lines]
+    assert any('key: "weight.cam1"' in output for output in outputs)
+    votes = json.loads(next(output for output in outputs if output.startswith("{")))["parameters"]
+    assert float(votes["weight.cam0"]) > 2 * float(votes["weight.cam1"])
+    assert any("source -> motion -> crop -> classify -> count => total -> sink" in output for output in outputs)
+
+
+def test_the_resource_is_one() -> None:
+    commented = re.sub(r"^  # ", "  ", block("yaml"), flags=re.MULTILINE)
+    for text in (block("yaml"), commented):
+        resource = api.parse(yaml.safe_load(text))
+        assert [worker.name for worker in resource.spec.edge_workers] == ["left", "right"]
+    assert resource.spec.cloud_worker.model.name == "big"
+
+
+def test_the_application_runs(tmp_path: Path) -> None:
+    names: dict[str, object] = {}
+    exec(compile(block("python"), DOCUMENT, "exec"), names)  # it is ours
+    application = names["application"](Parameters({}))  # type: ignore[operator]
+    stage = application.stages[1](Tools({}, Parameters({})))
+    joint = application.joint(JointTools(Parameters({}), tmp_path))
+    for count in (1, 3, 2):
+        item = Item(np.zeros((4, 4), np.uint8), prediction=Prediction(boxes=[Box(0, 0, 1, 1, 1.0)] * count))
+        stage.run([item])
+        assert joint.take([Finding(b"k", "cam0", "w", "n", 0, 1, item.prediction)], 0.0).answers == {b"k": None}
+    assert joint.figures() == {"most": 3}
+
+
+async def test_the_lines_of_a_running_system(tmp_path: Path) -> None:
+    lines = [line for line in commands(DOCUMENT) if line.startswith("halimede")]
+    assert len(lines) >= 6
+    digits()
+    async with running(tmp_path / "home") as system:
+        env = environment(system.home)
+        together: list[Fused] = []
+
+        async def fused(delivery: Delivery[Fused]) -> None:
+            together.append(delivery.body)
+
+        await system.bus.subscribe(topics.FUSED.filter(), fused)
+        beside: list[tuple[str, asyncio.subprocess.Process]] = []
+        for line in lines:
+            if line.startswith("halimede publish") and not beside:
+                await until_running(env)
+            process = await typed(line.removesuffix("&"), env)
+            if line.endswith("&"):
+                beside.append((line, process))
+                continue
+            output = await done(line, process)
+            if line.startswith("halimede results"):
+                assert "joint" in output
+            if line.startswith("halimede describe"):
+                for each in beside:
+                    await done(*each)
+        assert sum(len(each.sources) == 2 for each in together) >= 10
+
+
+async def until_running(env: dict[str, str]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            said = await done("get", await typed("halimede get mei views -o json", env))
+            if json.loads(said).get("status", {}).get("phase") == "Running":
+                return
+            await asyncio.sleep(0.3)

@@ -1,0 +1,206 @@
+"""Cameras that fail in every way: their status says so, nobody else notices, and they come back by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from halimede.cameras.pace import MOST_FPS
+from services.broker import Broker
+from tests.camera_world import PATIENCE_S, Seen, cameras
+from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.timeout(120)
+Output = pytest.CaptureFixture[str]
+
+
+async def goes_on(seen: Seen) -> None:
+    """The camera beside it is as well as ever."""
+    await seen.more("good")
+    assert seen.last("good").state in {"running", "connecting"}
+    assert not [s for s in seen.said["good"] if s.state not in {"running", "connecting"} or s.reconnects]
+
+
+async def test_a_camera_that_stalls_is_opened_again(mosquitto: Broker, unique: str) -> None:
+    stalled = asyncio.Event()
+
+    async def stall_once(viewer: Viewer) -> None:
+        for number in range(8):
+            await viewer.picture(jpeg(number))
+            await asyncio.sleep(0.02)
+        if not stalled.is_set():
+            stalled.set()
+            await asyncio.sleep(3600)
+        await counting()(viewer)
+
+    async with (
+        MjpegCamera(stall_once) as bad,
+        RtspCamera(counting()) as good,
+        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
+    ):
+        said = await seen.says("bad", state="stalled")
+        assert (said.reason, said.error) == ("Stalled", "nothing that can be used came from it in time")
+        await goes_on(seen)
+        await seen.more("bad", 20)
+        assert (await seen.says("bad", state="running", reconnects=1)).error == ""
+
+
+@pytest.mark.parametrize("kind", ["parts", "stream"])
+async def test_a_camera_that_sends_garbage(mosquitto: Broker, unique: str, kind: str) -> None:
+    async def garbage(viewer: Viewer) -> None:
+        while True:
+            data = b"\xff\xd8\xff" + os.urandom(2000)
+            await (viewer.picture(data) if kind == "parts" else viewer.bytes(data))
+            await asyncio.sleep(0.01)
+
+    async with (
+        MjpegCamera(garbage) as bad,
+        MjpegCamera(counting()) as good,
+        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
+    ):
+        said = await seen.says("bad", state="failed", reason="Garbage")
+        assert "jpeg" in said.error if kind == "parts" else "no video" in said.error
+        await goes_on(seen)
+        await eventually(lambda: seen.last("bad").reconnects > 0, PATIENCE_S)
+    assert not seen.frames["bad"]
+
+
+async def test_a_camera_that_changes_its_resolution(mosquitto: Broker, unique: str) -> None:
+    small = asyncio.Event()
+
+    async def grow(viewer: Viewer) -> None:
+        while not small.is_set():
+            await viewer.picture(jpeg(3))
+            await asyncio.sleep(0.05)
+        await counting(size=(128, 96))(viewer)
+
+    async with (
+        RtspCamera(grow) as bad,
+        RtspCamera(counting()) as good,
+        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
+    ):
+        await seen.says("bad", width=64, height=48)
+        small.set()
+        said = await seen.says("bad", state="running", width=128, height=96)
+        assert said.reconnects == 0
+        await goes_on(seen)
+        await seen.more("bad")
+    assert number_of(bytes(seen.frames["bad"][-1].data)) in range(16)
+
+
+async def test_a_camera_that_wants_another_password_and_nothing_shows_ours(
+    mosquitto: Broker, unique: str, capfd: Output
+) -> None:
+    wrong = f"{USER}:Wr0ng-Passw0rd"
+    async with (
+        RtspCamera(counting(), password=PASSWORD) as bad,
+        MjpegCamera(counting(), password=PASSWORD) as other,
+        MjpegCamera(counting(), password=PASSWORD) as good,
+        cameras(
+            mosquitto,
+            unique,
+            {"bad": bad.url(wrong), "other": other.url(wrong), "good": good.url(f"{USER}:{PASSWORD}")},
+        ) as seen,
+    ):
+        await seen.more("good", 3)
+        lines = []
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # one of those that are refused
+                lines += [" ".join(child.cmdline()), str(child.environ())]
+        assert any("halimede.cameras.child" in line for line in lines)
+        for name, camera in (("bad", bad), ("other", other)):
+            said = await seen.says(name, state="failed", reason="Unauthorized")
+            assert said.source == f"{camera.scheme}://***@127.0.0.1:{camera.port}/stream"
+            assert "check user and password" in said.error
+        await goes_on(seen)
+    shown = [repr(s) for each in seen.said.values() for s in each]
+    everything = "\n".join([*lines, *shown, *capfd.readouterr()])
+    assert "Unauthorized" in everything
+    assert not [secret for secret in ("Wr0ng-Passw0rd", PASSWORD, f"{USER}:") if secret in everything]
+
+
+async def test_a_camera_that_floods_is_held_back(mosquitto: Broker, unique: str) -> None:
+    pictures = [jpeg(number, 640, 480) for number in range(16)]
+    sent = 0
+
+    async def held_back() -> bool:
+        before = sent
+        await asyncio.sleep(1.0)
+        return sent - before < 1.5 * MOST_FPS  # once what lies between the two is full
+
+    async def flood(viewer: Viewer) -> None:
+        nonlocal sent
+        while True:
+            await viewer.picture(pictures[sent % 16])
+            sent += 1
+            await asyncio.sleep(0)
+
+    async with (
+        MjpegCamera(flood) as bad,
+        MjpegCamera(counting()) as good,
+        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}, fps=30.0) as seen,
+    ):
+        said = await seen.says("bad", state="running", reason="Flood")
+        assert "lower its rate" in said.error
+        await goes_on(seen)
+        await seen.more("bad", 60)
+        assert seen.last("bad").fps < 60
+        await eventually(held_back, PATIENCE_S)
+
+
+async def test_a_camera_whose_frames_are_too_large(mosquitto: Broker, unique: str) -> None:
+    async def large(viewer: Viewer) -> None:
+        while True:
+            await viewer.picture(jpeg(3, 1024, 768))
+            await asyncio.sleep(0.05)
+
+    async with (
+        MjpegCamera(large) as bad,
+        MjpegCamera(counting()) as good,
+        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}, max_bytes=4000) as seen,
+    ):
+        said = await seen.says("bad", state="failed", reason="Garbage")
+        assert "is more than 4000" in said.error
+        await goes_on(seen)
+
+
+async def test_a_reader_that_dies_takes_nobody_along(mosquitto: Broker, unique: str) -> None:
+    async with (
+        MjpegCamera(counting()) as bad,
+        MjpegCamera(counting()) as good,
+        cameras(mosquitto, unique, {"bad": bad.url(), "good": good.url()}) as seen,
+    ):
+        await seen.more("bad")
+        await seen.more("good")
+        doomed, _ = sorted(
+            (c for c in psutil.Process().children() if "halimede.cameras.child" in c.cmdline()),
+            key=lambda child: all(peer.raddr and peer.raddr.port != bad.port for peer in child.net_connections()),
+        )
+        os.kill(doomed.pid, signal.SIGSEGV)
+        said = await seen.says("bad", state="failed")
+        assert (said.reason, "SIGSEGV" in said.error) == ("Crashed", True)
+        await seen.says("bad", state="running", reconnects=1)
+        await goes_on(seen)
+
+
+async def test_a_file_that_names_other_places_leads_nowhere(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+    (tmp_path / "secret.jpg").write_bytes(jpeg(1))
+    async with MjpegCamera(counting()) as inside:
+        list_ = (
+            f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{inside.url()}\n#EXTINF:5,\nfile:{tmp_path}/secret.jpg\n"
+        )
+        (tmp_path / "list.mp4").write_text(list_)
+        (tmp_path / "concat.mp4").write_text(f"ffconcat version 1.0\nfile {tmp_path}/secret.jpg\n")
+        urls = {"a": str(tmp_path / "list.mp4"), "b": str(tmp_path / "concat.mp4"), "c": "/dev/video99"}
+        async with cameras(mosquitto, unique, urls) as seen:
+            for name, reason in (("a", "Garbage"), ("b", "Garbage"), ("c", "NotFound")):
+                assert (await seen.says(name, state="failed")).reason == reason
+        assert inside.connections == 0
+    assert not seen.frames

@@ -1,0 +1,142 @@
+"""`halimede seen` asks a real matcher over a real broker, by identity, by a picture, and follows what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from halimede import topics
+from halimede.bus.mqtt import MqttBus
+from halimede.bus.port import Delivery
+from halimede.cli import seen
+from halimede.cli.app import app
+from halimede.cli.broker import Broker as Address
+from halimede.cli.client import UnreachableError
+from halimede.cli.output import Format
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.messages import IdentityQuery
+from halimede.multiedge.reid import Matcher
+from services.broker import Broker
+from tests.graphs import write_describer
+from tests.integration.cli.test_following import background
+from tests.simulated import eventually
+from tests.unit.multiedge.reid.scene import finding, looks, matcher, who
+
+Output = pytest.CaptureFixture[str]
+LOBBY = seen.Service("default", "lobby")
+A, B = looks(2)
+
+
+class Gallery:
+    """A worker in which findings come together, in short."""
+
+    def __init__(self, bus: MqttBus, matcher: Matcher) -> None:
+        self.bus = bus
+        self.matcher = matcher
+
+    async def start(self) -> None:
+        await self.bus.wait_connected(5)
+        await self.bus.subscribe(topics.IDENTITY_QUERY.filter(ns="default", service="lobby"), self._ask)
+
+    async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
+        await self.bus.reply(delivery, topics.IDENTITY_ANSWER, self.matcher.ask(delivery.body))
+
+    async def see(self, number: int) -> str:
+        outcome = self.matcher.take([finding(A, [(50, 50)], number=number, ms=1000 * number)], float(number))
+        for track in outcome.tracks:
+            await self.bus.publish(topics.TRACK.at(ns="default", service="lobby"), track)
+        return str(who(outcome)[0])
+
+
+@pytest.fixture
+async def gallery(mosquitto: Broker, tmp_path: Path) -> AsyncIterator[Gallery]:
+    async with MqttBus("lobby-door-edge0", mosquitto.url) as bus:
+        gallery = Gallery(bus, matcher(tmp_path))
+        await gallery.start()
+        yield gallery
+
+
+async def test_where_somebody_was_seen(broker: Address, gallery: Gallery, capsys: Output) -> None:
+    identity, *_ = [await gallery.see(number) for number in range(3)]
+    await seen.seen(broker, LOBBY, IdentityQuery(identity=identity), Format.TABLE)
+    shown = capsys.readouterr().out
+    assert identity in shown
+    assert shown.count("36,36,64,64") == 3
+    await seen.seen(broker, LOBBY, IdentityQuery(), Format.JSON)
+    (one,) = json.loads(capsys.readouterr().out)["identities"]
+    assert (one["identity"], one["count"], one["cameras"]) == (identity, 3, ["door"])
+
+
+async def test_what_cannot_be_answered_is_one_clear_line(broker: Address, gallery: Gallery) -> None:
+    with pytest.raises(HalimedeError, match="nobody in lobby is known as 0123"):
+        await seen.seen(broker, LOBBY, IdentityQuery(identity="0123"), Format.TABLE)
+    with pytest.raises(HalimedeError, match="could not answer"):
+        await seen.seen(broker, LOBBY, IdentityQuery(embedding=b"\0"), Format.TABLE)
+    with pytest.raises(UnreachableError, match=r"service hall.*its application is reid"):
+        await seen.seen(broker, seen.Service("default", "hall"), IdentityQuery(), Format.TABLE)
+
+
+async def test_who_is_seen_now_is_followed(broker: Address, gallery: Gallery, capsys: Output) -> None:
+    lines: list[str] = []
+
+    def shown() -> list[str]:
+        lines.extend(capsys.readouterr().out.splitlines())
+        return lines
+
+    async with background(seen.follow_tracks(broker, LOBBY, "", "door", Format.TABLE)):
+        number = 0
+
+        async def some() -> None:
+            nonlocal number
+            while len(shown()) < 3:
+                number += 1
+                await gallery.see(number)
+                await asyncio.sleep(0.1)
+
+        async with asyncio.timeout(30):
+            await some()
+    assert "IDENTITY" in lines[0]
+    assert "door" in lines[1]
+    assert "36,36,64,64" in lines[1]
+    await eventually(lambda: number >= 2, 1)
+
+
+def test_a_picture_is_described_by_the_services_model(tmp_path: Path) -> None:
+    write_describer(tmp_path / "describe.onnx", 16)
+    manifest = tmp_path / "model.yaml"
+    manifest.write_text(
+        "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: look}\nspec:\n  url: describe.onnx\n"
+        "  format: onnx\n  preprocess:\n  - {op: grayscale}\n  - {op: resize, width: 4, height: 4}\n"
+        "  - {op: scale, factor: 0.0039}\n  - {op: layout, order: flat}\n  - {op: cast, dtype: float32}\n"
+        "  postprocess: {task: embedding}\n"
+    )
+    Image.linear_gradient("L").save(tmp_path / "who.png")
+    Image.new("RGB", (20, 30), (200, 120, 40)).save(tmp_path / "blank.png")
+    vector = seen.features(str(tmp_path / "who.png"), str(manifest))
+    assert len(vector) % 2 == 0
+    assert any(vector)
+    with pytest.raises(HalimedeError, match="says nothing"):
+        seen.features(str(tmp_path / "blank.png"), str(manifest))
+    with pytest.raises(HalimedeError, match="neither a JPEG nor a PNG"):
+        seen.features(str(manifest), str(manifest))
+    manifest.write_text(manifest.read_text().replace("url: describe.onnx", "url: https://example.com/m.onnx"))
+    with pytest.raises(InvalidFieldError, match="download the model"):
+        seen.features(str(tmp_path / "who.png"), str(manifest))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["lobby", "--picture", "a.png"],
+        ["lobby", "x", "--picture", "a.png", "--model", "m.yaml"],
+        ["lobby", "-f", "--since", "1h"],
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words: list[str]) -> None:
+    assert CliRunner().invoke(app, ["seen", *words]).exit_code == 2

@@ -1,0 +1,210 @@
+"""Real cameras of every kind become cameras of the bus: newest frame first, JPEG as it is, a status that is true."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from halimede import codec, topics
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.cameras.address import parse
+from halimede.cameras.camera import Camera
+from halimede.cameras.publisher import Publisher
+from halimede.cameras.settings import CameraSettings
+from halimede.cameras.wire import Picture
+from services.broker import Broker
+from tests.camera_world import PATIENCE_S, cameras, watching
+from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, counting, jpeg, number_of, video
+from tests.inbox import Inbox
+from tests.simulated import eventually
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_rtsp_goes_over_tcp_and_its_frames_say_when_they_were_taken(mosquitto: Broker, unique: str) -> None:
+    async with RtspCamera(counting()) as camera, cameras(mosquitto, unique, {"door": camera.url()}) as seen:
+        await seen.more("door", 10)
+        said = await seen.says("door", state="running")
+        assert camera.transports
+        assert all("TCP" in transport for transport in camera.transports)
+    frames = seen.frames["door"]
+    assert [f.sequence for f in frames] == list(range(len(frames)))
+    assert len({bytes(f.id) for f in frames}) == len(frames)
+    assert {(f.camera, f.encoding) for f in frames} == {("door", "jpeg")}
+    numbers = [number_of(bytes(f.data)) for f in frames]
+    assert [(a + 1) % 16 for a in numbers[:9]] == numbers[1:10]
+    assert abs(frames[-1].captured_ns / 1e9 - time.time()) < PATIENCE_S
+    assert [f.captured_ns for f in frames] == sorted(f.captured_ns for f in frames)
+    assert (said.codec, said.width, said.height) == ("mjpeg", 64, 48)
+    assert (await seen.says("door", state="stopped")).frames == len(frames)
+
+
+async def test_mjpeg_over_http_is_passed_on_byte_for_byte(mosquitto: Broker, unique: str) -> None:
+    sent = {jpeg(number) for number in range(16)}
+    async with (
+        MjpegCamera(counting(), password=PASSWORD) as camera,
+        cameras(mosquitto, unique, {"yard": camera.url(f"{USER}:{PASSWORD}")}) as seen,
+    ):
+        await seen.more("yard", 10)
+    assert {bytes(f.data) for f in seen.frames["yard"]} <= sent
+
+
+async def test_files_that_shall_begin_together_do_and_every_frame_of_them_leaves(
+    mosquitto: Broker, unique: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(8):
+        (folder / f"{number}.jpg").write_bytes(jpeg(number))
+    (folder / "8.jpg").write_bytes(b"no picture at all")
+    urls = {
+        "h264": str(video(tmp_path / "a.mp4", 30, size=(160, 120))),
+        "mjpeg": str(video(tmp_path / "b.avi", 30, codec="mjpeg", size=(160, 120))),
+        "folder": str(folder),
+    }
+    async with cameras(mosquitto, unique, urls, max_width=80) as seen:
+        for name in urls:
+            await seen.says(name, state="stopped", reason="Ended")
+    for name, count in (("h264", 30), ("mjpeg", 30), ("folder", 8)):
+        frames = seen.frames[name]
+        assert [f.sequence for f in frames] == list(range(count))
+        assert [number_of(bytes(f.data)) for f in frames] == [i % 16 for i in range(count)], name
+        assert {b.captured_ns - a.captured_ns for a, b in pairwise(frames)} <= {
+            39_999_999, 40_000_000, 40_000_001,
+        }  # fmt: skip
+    assert len({frames[0].captured_ns for frames in seen.frames.values()}) == 1
+    assert (seen.last("h264").width, seen.last("h264").height, seen.last("h264").codec) == (80, 60, "h264")
+    assert seen.last("folder").refused == 1
+
+
+async def test_a_camera_that_wants_no_frames_of_ours_publishes_bare_jpeg(
+    mosquitto: Broker, unique: str, tmp_path: Path
+) -> None:
+    path = video(tmp_path / "a.avi", 5, codec="mjpeg")
+    async with cameras(mosquitto, unique, {"old": str(path)}, bare=True, pace=0.0, turns=2) as seen:
+        await seen.says("old", state="stopped")
+    assert [number_of(data) for data in seen.bare["old"]] == [0, 1, 2, 3, 4] * 2
+
+
+async def test_who_is_slow_gets_the_newest_frame_and_the_others_are_counted() -> None:
+    taken: list[tuple[float, float]] = []
+    stop = asyncio.Event()
+
+    async def slow(picture: Picture, sequence: int) -> bool:
+        taken.append((picture.taken_ns / 1e9, time.time()))
+        await asyncio.sleep(0.3)
+        return True
+
+    async with MjpegCamera(counting(fps=50)) as server:
+        camera = Camera(CameraSettings(name="a", address=parse(server.url()), window=1), slow)
+        running = asyncio.create_task(camera.run(stop))
+        await eventually(lambda: len(taken) >= 6, PATIENCE_S)
+        stop.set()
+        await running
+    # each was taken after the one before it had left: none had waited in a queue
+    assert all(later[0] >= before[1] + 0.2 for before, later in pairwise(taken[1:]))
+    assert camera.tracker.skipped > len(taken)
+
+
+async def test_fewer_frames_are_taken_where_fewer_are_wanted(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+    path = video(tmp_path / "a.avi", 50, codec="mjpeg")
+    async with cameras(mosquitto, unique, {"a": str(path)}, fps=5.0, pace=-1.0) as seen:
+        said = await seen.says("a", state="stopped")
+    assert said.frames == 10
+    assert said.wanted_fps == 5.0
+    assert [number_of(bytes(f.data)) for f in seen.frames["a"]] == [i % 16 for i in range(0, 50, 5)]
+
+
+async def test_the_process_ends_its_readers_and_its_will_says_that_it_is_gone(
+    mosquitto: Broker, unique: str, tmp_path: Path
+) -> None:
+    environment = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "NAMESPACE": unique, "HALIMEDE_BROKER": mosquitto.url,
+        "NODE_NAME": "edge0", "SOURCE_USERNAME": USER, "SOURCE_PASSWORD": PASSWORD, "HALIMEDE_HTTP": "127.0.0.1:0",
+    }  # fmt: skip
+    async with MjpegCamera(counting(), password=PASSWORD) as door, watching(mosquitto, unique) as seen:
+        (tmp_path / "door").write_text(f"{door.url()}\n")
+        command = [sys.executable, "-m", "services.worker", "camera", "--camera", f"door=@{tmp_path / 'door'}"]
+
+        def start() -> psutil.Popen:
+            return psutil.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+
+        first = start()
+        try:
+            await seen.more("door")
+            assert (await seen.says("door", state="running")).node == "edge0"
+            (reader,) = first.children()
+            reader.suspend()  # it notices nothing itself
+        finally:
+            first.kill()
+            first.wait()
+        assert (await seen.says("door", state="gone")).reason == "Gone"
+        await eventually(lambda: not reader.is_running(), PATIENCE_S)
+        second = start()
+        try:
+            await seen.more("door")
+            second.terminate()
+            assert await asyncio.to_thread(second.wait, PATIENCE_S) == 0
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                second.kill()
+        await seen.says("door", state="stopped")
+        assert seen.last("door").state == "stopped"
+
+
+async def test_while_the_broker_is_away_a_file_waits(memory_broker: MemoryBroker, tmp_path: Path) -> None:
+    path, count = video(tmp_path / "a.avi", 60, codec="mjpeg"), 60
+    inbox: Inbox[bytes] = Inbox()
+    async with MemoryBus("worker", memory_broker) as worker, MemoryBus("camera", memory_broker) as bus:
+        await worker.subscribe(topics.CAMERA_FRAME.filter(), inbox)
+        await bus.wait_connected(PATIENCE_S)
+        stop = asyncio.Event()
+        publisher = Publisher(bus, "default", "a", qos=1, bare=False, patient=True, stop=stop)
+        camera = Camera(CameraSettings(name="a", address=parse(str(path))), publisher.take)
+        running = asyncio.create_task(camera.run(stop))
+        await eventually(lambda: len(inbox.deliveries) > 10, PATIENCE_S)
+        bus.cut()
+        await asyncio.sleep(0.5)
+        before = len(inbox.deliveries)
+        assert before < count
+        bus.heal()
+        await running
+        ids = {bytes(codec.decode(topics.REQUEST, each).id) for each in inbox.read(lambda body: body)}
+        assert (len(ids), camera.tracker.frames, camera.tracker.skipped) == (count, count, 0)
+
+
+async def test_while_the_broker_is_away_a_live_camera_is_passed_over(memory_broker: MemoryBroker) -> None:
+    inbox: Inbox[bytes] = Inbox()
+    async with (
+        MjpegCamera(counting()) as server,
+        MemoryBus("worker", memory_broker) as worker,
+        MemoryBus("camera", memory_broker) as bus,
+    ):
+        await worker.subscribe(topics.CAMERA_FRAME.filter(), inbox)
+        await bus.wait_connected(PATIENCE_S)
+        stop = asyncio.Event()
+        publisher = Publisher(bus, "default", "a", qos=1, bare=False, patient=False, stop=stop)
+        camera = Camera(CameraSettings(name="a", address=parse(server.url())), publisher.take)
+        running = asyncio.create_task(camera.run(stop))
+        await eventually(lambda: len(inbox.deliveries) > 5, PATIENCE_S)
+        bus.cut()
+        await asyncio.sleep(1.5)
+        bus.heal()
+        before, healed = len(inbox.deliveries), time.time_ns()
+        await eventually(lambda: len(inbox.deliveries) > before + 10, PATIENCE_S)
+        stop.set()
+        await running
+        assert camera.tracker.dropped > 0
+    taken = [codec.decode(topics.REQUEST, each).captured_ns for each in inbox.read(lambda body: body)]
+    # what was seen while it was away is old news: only what was under way then may come late
+    assert not [t for t in taken[before + 3 :] if t < healed - 200_000_000]

@@ -1,0 +1,70 @@
+"""Which frames are wanted and when: pure functions of time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.cameras import wire
+from halimede.cameras.camera import Backoff
+from halimede.cameras.pace import MOST_FPS, Brake, Thinner, Timeline
+
+
+@given(
+    source=st.floats(1, 240),
+    wanted=st.floats(0.5, 120),
+    jitter=st.lists(st.floats(-0.3, 0.3), min_size=64, max_size=64),
+)
+def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wanted: float, jitter: list[float]) -> None:
+    thinner, seconds = Thinner(wanted), 20.0
+    count = int(source * seconds)
+    taken = sum(thinner.wants((i + jitter[i % 64]) / source) for i in range(count))
+    assert taken <= wanted * seconds + 2
+    if source <= wanted * 0.7:
+        assert taken == count
+    assert taken >= min(source, wanted) * seconds * 0.6 - 2
+
+
+@pytest.mark.parametrize(("source", "wanted", "every"), [(25, 5, 5), (60, 30, 2), (30, 30, 1), (30, 10, 3)])
+def test_of_a_steady_source_every_nth(source: int, wanted: int, every: int) -> None:
+    thinner = Thinner(wanted)
+    assert [i for i in range(100) if thinner.wants(i / source)] == list(range(0, 100, every))
+
+
+def test_a_source_that_was_away_owes_nothing() -> None:
+    thinner = Thinner(10)
+    assert thinner.wants(0.0)
+    assert [thinner.wants(t) for t in (50.0, 50.01, 50.02, 50.1)] == [True, False, False, True]
+    assert thinner.wants(3.0)  # its clock went back
+
+
+def test_a_flood_is_braked_and_a_burst_is_not() -> None:
+    brake, now, waited = Brake(), 0.0, []
+    for _ in range(1000):
+        waited.append(pause := brake.pause(now))
+        now += pause + 0.0001
+    assert not any(waited[:50])
+    assert 1000 / now == pytest.approx(MOST_FPS, rel=0.1)
+
+
+def test_the_times_of_a_file_go_on_from_turn_to_turn() -> None:
+    timeline = Timeline(-1.0, 1_000, 0.04)
+    first = [timeline.due_ns(t) for t in (5.0, 5.04, 5.12)]
+    timeline.again()
+    second = [timeline.due_ns(t) for t in (5.0, 5.04)]
+    assert [t - 1_000 for t in first + second] == [0, 40_000_000, 120_000_000, 160_000_000, 200_000_000]
+
+
+def test_a_file_that_says_no_times_is_played_evenly() -> None:
+    timeline = Timeline(0.0, 0, 0.04)
+    assert [timeline.due_ns(None) for _ in range(3)] == [0, 40_000_000, 80_000_000]
+    paced = Timeline(10.0, 0, 0.04)
+    assert [paced.due_ns(7.0) for _ in range(3)] == [0, 100_000_000, 200_000_000]
+
+
+def test_pauses_grow_to_a_bound_and_are_longer_where_a_password_is_wrong() -> None:
+    backoff = Backoff()
+    assert [backoff.pause(n, wire.STALLED, 1.0) for n in (1, 2, 3, 50)] == [0.5, 1.0, 2.0, 30.0]
+    assert backoff.pause(3, wire.STALLED, 0.0) == 1.0
+    assert backoff.pause(1, wire.UNAUTHORIZED, 0.0) == 10.0

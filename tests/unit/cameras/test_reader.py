@@ -1,0 +1,144 @@
+"""A reader's small parts: its box, its pictures, a device's attempts, and what a camera says of itself."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from halimede.cameras import opening, wire
+from halimede.cameras.address import parse
+from halimede.cameras.box import Box
+from halimede.cameras.feed import environment
+from halimede.cameras.settings import CameraSettings
+from halimede.cameras.shots import NoTablesError, fitting, size_of
+from halimede.cameras.tracker import Tracker
+from halimede.cameras.wire import Beat, Counts, Job, Over, Picture, SourceError
+from halimede.errors import DecodeError
+from tests.cameras import jpeg
+
+JOB = Job(parent=1, kind="device", target="/dev/video0")
+
+
+def test_a_newer_one_takes_an_older_ones_place_and_a_patient_box_waits() -> None:
+    box: Box[int] = Box(patient=False)
+    for i in range(5):
+        box.put(i)
+    assert (box.take(0.0), box.take(0.0), box.skipped) == (4, None, 4)
+    patient: Box[int] = Box(patient=True)
+    thread = threading.Thread(target=lambda: [patient.put(i) for i in range(5)], daemon=True)
+    thread.start()
+    assert [patient.take(10.0) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert patient.skipped == 0
+
+
+def test_what_is_in_the_box_comes_out_before_the_end_is_told() -> None:
+    box: Box[int] = Box(patient=False)
+    box.put(1)
+    box.close(SourceError(wire.ENDED, "over"))
+    assert box.take(0.0) == 1
+    with pytest.raises(SourceError, match="Ended: over"):
+        box.take(0.0)
+
+
+def test_a_jpeg_without_its_tables_is_no_picture_of_its_own() -> None:
+    data = jpeg(3)
+    assert size_of(data) == (64, 48)
+    at, stripped = 2, b"\xff\xd8"
+    while data[at + 1] != 0xDA:
+        length = int.from_bytes(data[at + 2 : at + 4])
+        stripped += b"" if data[at + 1] == 0xC4 else data[at : at + 2 + length]
+        at += 2 + length
+    with pytest.raises(NoTablesError):
+        size_of(stripped + data[at:])
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"GIF89a", jpeg(1)[:100]])
+def test_what_is_no_jpeg(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        size_of(data)
+
+
+@pytest.mark.parametrize(
+    ("most", "size", "sent"),
+    [
+        (0, (641, 481), (641, 481)),
+        (640, (640, 481), (640, 481)),
+        (640, (1920, 1080), (640, 360)),
+        (1, (9, 900), (2, 200)),
+    ],
+)
+def test_what_is_too_wide_is_made_narrower(most: int, size: tuple[int, int], sent: tuple[int, int]) -> None:
+    assert fitting(Job(parent=1, kind="file", target="", max_width=most), *size) == sent
+
+
+def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(target: str, **options: object) -> None:
+        asked.append((target, options["format"], options["options"]))
+        raise opening.av.error.ArgumentError(22, "Invalid argument", target)
+
+    monkeypatch.setattr(opening.av, "open", refuse)
+    with pytest.raises(SourceError, match="Garbage"):
+        opening.open_source(Job(parent=1, kind="device", target="/dev/video0", fps=10.0))
+    assert asked == [
+        ("/dev/video0", "v4l2", {"input_format": "mjpeg", "framerate": "10"}),
+        ("/dev/video0", "v4l2", {"input_format": "mjpeg"}),
+        ("/dev/video0", "v4l2", {}),
+    ]
+
+
+def test_v4l2_is_in_the_installed_ffmpeg() -> None:
+    with pytest.raises(SourceError) as caught:
+        opening.open_source(Job(parent=1, kind="device", target="/dev/video99"))
+    assert caught.value.reason == wire.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Beat(counts=Counts(seen=3)),
+        Over(reason=wire.ENDED, message="x", counts=Counts(refused=1, why="y")),
+        Picture(
+            taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=Counts(), data=jpeg(1)
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_said_is_heard(said: wire.Said) -> None:
+    packed = wire.pack(said)
+    (length,) = wire.LENGTH.unpack(packed[:4])
+    assert (length, wire.unpack(packed[4:])) == (len(packed) - 4, said)
+
+
+def test_a_reader_inherits_no_credentials_and_no_proxy() -> None:
+    own = {"PATH": "/bin", "SOURCE_PASSWORD": "x", "HALIMEDE_CREDENTIALS": "/x", "http_proxy": "http://p", "HOME": "/r"}
+    assert set(environment(own)) == {
+        "PATH", "PYTHONPATH", "MALLOC_ARENA_MAX", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONDONTWRITEBYTECODE",
+    }  # fmt: skip
+
+
+def picture(seen: int) -> Picture:
+    return Picture(
+        taken_ns=0, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=Counts(seen=seen, skipped=1), data=b"x"
+    )
+
+
+def test_a_status_goes_on_counting_over_the_lives_of_a_reader() -> None:
+    tracker = Tracker(CameraSettings(name="door", address=parse("rtsp://me:hidden@cam/x"), fps=10.0, node="edge0"))
+    tracker.opening(1000.0, again=False)
+    assert (tracker.status(0.0).state, tracker.status(0.0).started) == ("connecting", "1970-01-01T00:16:40Z")
+    for second in range(6):
+        for i in range(10):
+            tracker.arrived(picture(second * 10 + i + 1))
+            tracker.sent(100, int(1000e9), 1000.02)
+        said = tracker.status(float(second))
+    assert (said.state, said.frames, said.bytes, said.skipped, said.latency_ms) == ("running", 60, 6000, 1, 20.0)
+    assert said.fps == pytest.approx(10.0, rel=0.01)
+    tracker.ended("stalled", wire.STALLED, "nothing came of rtsp://me:hidden@cam/x")
+    tracker.opening(1001.0, again=True)
+    said = tracker.status(7.0)
+    assert (said.state, said.reason, said.error) == ("stalled", "Stalled", "nothing came of rtsp://***@cam/x")
+    tracker.arrived(picture(1))
+    said = tracker.status(8.0)
+    assert (said.state, said.reason, said.skipped, said.reconnects, said.frames) == ("running", "", 2, 1, 60)

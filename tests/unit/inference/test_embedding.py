@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from onnx import TensorProto
+
+from halimede.api.model import ModelSpec
+from halimede.api.processing import Postprocess
+from halimede.errors import InvalidFieldError
+from halimede.inference import ModelError, SampleError, open_model, pack, unit, unpack
+from tests.graphs import write_describer, write_graph
+
+FLOAT = TensorProto.FLOAT
+
+
+def a_spec(**fields: object) -> ModelSpec:
+    return ModelSpec(**{"url": "/m", "format": "onnx", "postprocess": Postprocess(task="embedding"), **fields})
+
+
+class TestAnEmbeddingModel:
+    def test_answers_with_vectors_of_length_one(self, tmp_path):
+        with open_model(write_describer(tmp_path / "m.onnx", 4), a_spec()) as model:
+            answers = model.predict([np.array(row, np.float32) for row in ([1, 0, 0, 0], [30, 20, 20, 10])])
+        first, second = (unpack(answer.embeddings, 1)[0] for answer in answers)
+        np.testing.assert_allclose(first, np.array([3, -1, -1, -1]) / np.sqrt(12), atol=1e-3)
+        np.testing.assert_allclose(second, np.array([1, 0, 0, -1]) / np.sqrt(2), atol=1e-3)
+        assert all(answer.label is None and answer.probabilities is None for answer in answers)
+
+    def test_may_give_nothing_but_zeros_for_a_blank_picture(self, tmp_path):
+        with open_model(write_describer(tmp_path / "m.onnx", 4), a_spec()) as model:
+            assert not unpack(model.predict([np.zeros(4, np.float32)])[0].embeddings, 1).any()
+
+    def test_is_read_off_pooled_features_whatever_labels_the_spec_names(self, tmp_path):
+        nodes = [("GlobalAveragePool", ["x"], ["y"], {})]
+        ports = {"x": (FLOAT, ["N", 3, 4, 4])}, {"y": (FLOAT, ["N", 3, 1, 1])}
+        with open_model(write_graph(tmp_path / "m.onnx", nodes, *ports), a_spec(labels=["a", "b"])) as model:
+            (answer,) = model.predict([np.ones((3, 4, 4), np.float32)])
+        np.testing.assert_allclose(unpack(answer.embeddings, 1), [[0.5773] * 3], atol=1e-3)
+
+    def test_with_several_outputs_wants_one_named_however_many_labels_there_are(self, tmp_path):
+        nodes = [("Identity", ["x"], ["features"], {}), ("ReduceMax", ["x"], ["scores"], {"axes": [1]})]
+        ports = {"x": (FLOAT, ["N", 3])}, {"scores": (FLOAT, ["N", 1]), "features": (FLOAT, ["N", 3])}
+        path = write_graph(tmp_path / "m.onnx", nodes, *ports)
+        with pytest.raises(ModelError, match=r"name one in spec\.postprocess\.output"):
+            open_model(path, a_spec(labels=["a"]))
+        with open_model(path, a_spec(postprocess=Postprocess(task="embedding", output="features"))) as model:
+            assert unpack(model.predict([np.ones(3, np.float32)])[0].embeddings, 1).shape == (1, 3)
+
+    def test_that_gives_pictures_is_refused(self, tmp_path):
+        nodes = [("Identity", ["x"], ["y"], {})]
+        path = write_graph(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["N", 3, 4])}, {"y": (FLOAT, ["N", 3, 4])})
+        with pytest.raises(ModelError, match=r"\[3, 4\].*no vector.*spec\.postprocess"):
+            open_model(path, a_spec())
+
+    def test_that_gives_nan_fails_for_that_sample_alone(self, tmp_path):
+        with open_model(write_describer(tmp_path / "m.onnx", 2), a_spec()) as model:
+            with pytest.raises(SampleError, match="NaN"):
+                model.predict([np.array([np.nan, 1], np.float32)])
+            assert model.predict([np.array([0, 1], np.float32)])
+
+    def test_with_an_activation_is_a_mistake_of_the_spec(self, tmp_path):
+        spec = a_spec(postprocess=Postprocess(task="embedding", activation="softmax"))
+        with pytest.raises(InvalidFieldError, match=r"spec\.postprocess\.activation"):
+            open_model(write_describer(tmp_path / "m.onnx", 4), spec)
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 64), elements=st.floats(allow_nan=False, allow_infinity=False)))
+def test_any_finite_vector_gets_length_one_or_says_nothing(values):
+    vector = unpack(pack(unit(values)), 1)[0]
+    assert np.linalg.norm(vector) == pytest.approx(1 if values.any() else 0, abs=2e-3)
+
+
+@given(st.binary(max_size=64), st.integers(0, 8))
+def test_any_bytes_are_features_or_an_error_of_the_sample(data, count):
+    try:
+        vectors = unpack(data, count)
+    except SampleError:
+        return
+    assert len(vectors) == count
+    assert np.isfinite(vectors).all()
+    assert pack(vectors) == data
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]], [np.inf, 1], np.ones(8193)])
+def test_what_is_no_vector_of_numbers_is_refused(values):
+    with pytest.raises(SampleError):
+        unit(np.array(values))

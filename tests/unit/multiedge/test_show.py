@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from halimede.errors import InvalidFieldError
+from halimede.multiedge import Parameters, create
+from halimede.multiedge.show import graph
+
+ROOT = Path(__file__).parents[3]
+
+
+def shown(name: str, **parameters: str) -> str:
+    given = Parameters(parameters)
+    return graph(name, create(name, "", given), given)
+
+
+def test_a_graph_is_one_line_and_what_each_part_does():
+    first, *rest = shown("reid", detect="motion").splitlines()
+    assert first == "reid: source -> motion -> crop -> embed -> size => matcher -> sink"
+    assert any(line.split()[:5] == ["crop", "Make", "a", "crop", "of"] for line in rest)
+    assert any("findings that are worth it" in line for line in rest)
+
+
+def test_parameters_change_the_graph():
+    assert "source -> detect -> crop" in shown("reid")
+    assert "a peer that would be done sooner" in shown("balance")
+    assert "a peer that would be done sooner" not in shown("balance", share="false")
+    assert "=>" not in shown("balance")
+
+
+def test_parameters_that_a_stage_refuses_are_named():
+    with pytest.raises(InvalidFieldError, match=r"spec\.application\.parameters\.margin"):
+        shown("reid", margin="x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["--entry", "examples.stages.count:application"], 0, "-> classify -> count => total -> sink"),
+        (["nobody"], 1, "spec.application.name: 'nobody' is not accepted: use one of balance, fusion, reid"),
+        (["reid", "-p", "detect"], 1, "write KEY=VALUE"),
+        ([], 2, "give the name of an application, or --entry"),
+    ],
+)
+def test_the_program_says_what_is_wrong_without_a_traceback(arguments, status, text):
+    command = [sys.executable, "-m", "halimede.multiedge.show", *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == status
+    assert text in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr

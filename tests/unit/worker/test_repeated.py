@@ -1,0 +1,83 @@
+"""Frames that come twice: each copy is acknowledged or comes again, and one death counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+from halimede import topics
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.errors import DecodeError
+from halimede.frames import encode_image, pack
+from halimede.frames.compute import ModelThread
+from halimede.frames.payloads import new_id
+from halimede.frames.slot import Loaded, Slot
+from halimede.messages import Frame
+from halimede.worker.edge import EdgeLoop
+from halimede.worker.ledger import Ledger
+from halimede.worker.outbox import Outbox
+from halimede.worker.sources.suspects import Suspects
+from tests.simulated import eventually
+from tests.unit.frames.clouds import Brightness
+from tests.unit.worker.world import NS, World
+
+
+def life(folder: Path) -> Suspects:
+    suspects = Suspects(folder)
+    suspects.open()
+    return suspects
+
+
+async def test_copies_of_one_picture_count_one_death_and_hold_nobody_up(tmp_path: Path) -> None:
+    first = life(tmp_path)
+    for _ in range(3):
+        await first.begin(b"a picture that a camera sends again and again")
+
+    second = life(tmp_path)
+    assert not second.guilty(b"a picture that a camera sends again and again")
+    async with asyncio.timeout(5):
+        copies = [asyncio.create_task(second.begin(b"a picture that a camera sends again and again")) for _ in range(2)]
+        await asyncio.sleep(0)
+        for copy in copies:
+            await copy
+            second.end(b"a picture that a camera sends again and again")
+    third = life(tmp_path)
+    assert not third.guilty(b"a picture that a camera sends again and again")
+
+
+async def test_what_was_in_hand_when_a_worker_stopped_in_order_is_no_suspect(tmp_path: Path) -> None:
+    for _ in range(3):
+        suspects = life(tmp_path)
+        await suspects.begin(b"frame")
+        suspects.close()
+        suspects.end(b"frame")
+    assert not life(tmp_path).guilty(b"frame")
+
+
+async def test_a_copy_of_a_frame_that_is_refused_is_refused_as_well_and_not_forgotten(tmp_path: Path) -> None:
+    answered: list[str] = []
+    async with MemoryBus("b", MemoryBroker()) as bus, ModelThread() as thread:
+        with Ledger(tmp_path, "u-1") as ledger:
+            loop = EdgeLoop(
+                World(tmp_path).settings("edge", "e0"),
+                slot=Slot(Loaded(Brightness(), thread)),
+                miner=lambda _: False,
+                decoder=thread,
+                offload=None,
+                outbox=Outbox(bus, topics.RESULT.at(ns=NS, service="helmet")),
+                ledger=ledger,
+            )
+            noise = np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)
+            picture = bytearray(encode_image(noise, "png"))
+            picture[3000:3100] = bytes(100)  # it looks right: only the decoder finds out, in its thread
+            broken = pack(Frame(id=new_id(), encoding="png", data=memoryview(picture)))
+
+            async def offer(camera: str) -> None:
+                await loop.offer(broken, camera, answered=lambda: answered.append(camera))
+
+            offers = [asyncio.create_task(offer(camera)) for camera in ("cam0", "cam1")]
+            await eventually(lambda: all(each.done() for each in offers))
+            assert [type(each.exception()) for each in offers] == [DecodeError, DecodeError]
+            assert not answered
