@@ -134,9 +134,10 @@ REQUEST_TO = Topic(
     Encoding.MSGPACK,
     qos=1,
     retain=False,
-    publishers=(Role.EDGE,),
+    publishers=(Role.EDGE, Role.CLOUD),
     subscribers=(Role.CLOUD,),
-    doc="A hard sample for one cloud worker, chosen by its advertised load.",
+    doc="A hard sample for one cloud worker, chosen by its advertised load. Where a service has tiers, each asks a "
+    "worker of the next one here.",
 )
 REPLY = Topic(
     "reply",
@@ -146,7 +147,7 @@ REPLY = Topic(
     qos=1,
     retain=False,
     publishers=(Role.CLOUD,),
-    subscribers=(Role.EDGE,),
+    subscribers=(Role.EDGE, Role.CLOUD),
     doc="The answer to the worker that asked, with its correlation data.",
 )
 LOAD = Topic(
@@ -157,7 +158,7 @@ LOAD = Topic(
     qos=0,
     retain=True,
     publishers=(Role.CLOUD,),
-    subscribers=(Role.EDGE, Role.OPERATOR),
+    subscribers=(Role.EDGE, Role.CLOUD, Role.OPERATOR),
     doc="A cloud worker's free credits and service time. Cleared by its will.",
 )
 RESULT = Topic(

@@ -8,17 +8,22 @@ from msgspec import Meta
 
 from halimede.api.autoscaling import Autoscaler, check_autoscaler
 from halimede.api.base import SEDNA, Spec, convert, register
+from halimede.api.deferral import Deferral, ModelRef, check_deferral
 from halimede.api.podtemplate import PodTemplate
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, SHAPE, Column, ObjectName, OptionalName, Path, Rule
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
-from halimede.names import check_name
+from halimede.names import check_label, check_name
 
 PLURAL = "jointinferenceservices"
 #: on Kubernetes a Service and labels are named after it, with suffixes
 NAME_LIMIT = 46
 CHOICE_FIX = "give a name or a selector"
 SELECTOR_FIX = "give a task or labels"
+#: names that users may give to no worker: those of workers of other kinds, whose objects would be called the same
+RESERVED = ("cloud", "edge", "joint", "serve")
+NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
+UNIQUE_FIX = "give each worker a name of its own"
 ONE_SOURCE = "give one of cameras, path and url"
 PATH_FIX = "write an absolute path on the node"
 COLUMNS = (
@@ -41,12 +46,6 @@ Hpa = Annotated[
     dict[str, Any] | None,
     Meta(extra={SHAPE: Autoscaler}, description="Scales the worker's pods with their load; Kubernetes only."),
 ]
-
-
-class ModelRef(Spec, kw_only=True):
-    """A Model of the same namespace."""
-
-    name: Annotated[ObjectName, Meta(description="Name of a Model of the same namespace.")]
 
 
 class ModelSelector(Spec, kw_only=True):
@@ -87,22 +86,6 @@ class DatasetRef(Spec, kw_only=True):
     name: Annotated[ObjectName, Meta(description="Name of a Dataset of the same namespace.")]
 
 
-class Parameter(Spec, kw_only=True):
-    """A key and a value, both text as in Sedna."""
-
-    key: Annotated[str, Meta(min_length=1, max_length=128, description="The parameter's name.")]
-    value: Annotated[str, Meta(max_length=4096, description="Its value: text, so put numbers in quotes.")]
-
-
-class HardExampleMining(Spec, kw_only=True):
-    """The mining algorithm, such as IBT, CrossEntropy or Margin, and its parameters."""
-
-    name: Annotated[
-        str, Meta(min_length=1, max_length=128, description="The algorithm, such as IBT, CrossEntropy or Margin.")
-    ]
-    parameters: Annotated[list[Parameter], Meta(max_length=32, description="Parameters of the algorithm.")] = []
-
-
 class Source(Spec, kw_only=True):
     """Where the edge workers take frames from: camera topics, a folder of images on the node, or a stream's URL."""
 
@@ -136,7 +119,14 @@ def check_source(at: str, source: Source | None) -> None:
         raise InvalidFieldError(f"{at}.path", source.path, PATH_FIX)
 
 
-class EdgeWorker(Spec, kw_only=True):
+class KeepHardSamples(Spec, kw_only=True):
+    """A bounded store of hard samples on the node: the oldest go first."""
+
+    max_megabytes: Annotated[int, Meta(ge=1, le=1_000_000, description="Room for them on the node, in MB.")] = 256
+    max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="So many samples are kept at most.")] = 10_000
+
+
+class EdgeWorker(Deferral, kw_only=True):
     """The small model, when to ask the cloud, where frames come from, and the pod that runs it.
 
     Without ``source`` the worker takes the frames of the camera that is named like the service.
@@ -144,7 +134,6 @@ class EdgeWorker(Spec, kw_only=True):
     """
 
     model: Annotated[ModelChoice, Meta(description="The small model.")]
-    hard_example_mining: Annotated[HardExampleMining, Meta(description="What tells hard samples from easy ones.")]
     template: Template
     hpa: Hpa = None
     source: Annotated[
@@ -158,6 +147,24 @@ class EdgeWorker(Spec, kw_only=True):
             description="Milliseconds that a hard sample may wait for the cloud before the edge answers it itself.",
         ),
     ] = 2000
+    keep_hard_samples: Annotated[
+        KeepHardSamples | None,
+        Meta(description="Keeps hard samples on the node, to look at and to train on; none: keeps none."),
+    ] = None
+
+
+class TierWorker(Deferral, kw_only=True):
+    """A tier between the edge and the cloud: a model of a size in between, and when to ask the next one."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *Deferral.rules,
+        Rule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
+    )
+
+    name: Annotated[Label, Meta(description="What it is called within the service.")]
+    model: Annotated[ModelRef, Meta(description="Its model.")]
+    template: Template
+    hpa: Hpa = None
 
 
 class CloudWorker(Spec, kw_only=True):
@@ -189,6 +196,27 @@ def check(spec: JointInferenceServiceSpec) -> None:
     if spec.dataset:
         check_name("spec.dataset.name", spec.dataset.name)
     check_source("spec.edgeWorker.source", spec.edge_worker.source)
+    check_deferral("spec.edgeWorker", spec.edge_worker)
+    _check_tiers(spec.tiers)
+
+
+def _check_tiers(tiers: list[TierWorker]) -> None:
+    seen: set[str] = set()
+    for i, tier in enumerate(tiers):
+        at = f"spec.tiers[{i}]"
+        check_label(f"{at}.name", tier.name)
+        if tier.name in RESERVED:
+            raise InvalidFieldError(f"{at}.name", tier.name, NAME_FIX)
+        if tier.name in seen:
+            raise InvalidFieldError("spec.tiers", tier.name, UNIQUE_FIX)
+        seen.add(tier.name)
+        check_name(f"{at}.model.name", tier.model.name)
+        check_deferral(at, tier)
+        template = convert(tier.template, PodTemplate, f"{at}.template")
+        if template.spec.node_name:
+            check_name(f"{at}.template.spec.nodeName", template.spec.node_name)
+        if tier.hpa is not None:
+            check_autoscaler(tier.hpa, f"{at}.hpa")
 
 
 @register(
@@ -204,6 +232,14 @@ def check(spec: JointInferenceServiceSpec) -> None:
 class JointInferenceServiceSpec(Spec, kw_only=True):
     """Joint inference: a small model at the edge answers, and asks a big one in the cloud about hard samples."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("!has(self.tiers) || self.tiers.all(a, self.tiers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".tiers"),
+    )
+
     edge_worker: Annotated[EdgeWorker, Meta(description="The small model's worker, on the nodes where frames are.")]
     cloud_worker: Annotated[CloudWorker, Meta(description="The big model's worker, which answers hard samples.")]
+    tiers: Annotated[
+        list[TierWorker],
+        Meta(max_length=8, description="Tiers between edge and cloud: each asks the next one, the last the cloud."),
+    ] = []
     dataset: Annotated[DatasetRef | None, Meta(description="A Dataset that the nodes are to have.")] = None

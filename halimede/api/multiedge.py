@@ -14,11 +14,13 @@ from msgspec import Meta
 
 from halimede.api.autoscaling import check_autoscaler
 from halimede.api.base import SEDNA, Spec, convert, register
+from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.jointinference import (
+    NAME_FIX,
+    RESERVED,
+    UNIQUE_FIX,
     DatasetRef,
     Hpa,
-    ModelRef,
-    Parameter,
     Source,
     Template,
     check_source,
@@ -35,10 +37,6 @@ KIND = "multiedgeinferenceservice"
 NAME_LIMIT = 40
 #: how the worker is called where findings come together
 JOINT = "joint"
-#: names that no edge worker may have: those of workers of other kinds, whose objects would be called the same
-RESERVED = ("cloud", "edge", JOINT, "serve")
-NAME_FIX = f"give it another name than {', '.join(RESERVED[:-1])} or {RESERVED[-1]}"
-UNIQUE_FIX = "give each worker a name of its own"
 COLUMNS = (
     PHASE,
     REASON,

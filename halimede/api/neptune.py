@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from halimede.api.base import NEPTUNE, SEDNA, Resource, Spec, register
-from halimede.api.jointinference import COLUMNS, NAME_LIMIT, PLURAL, ModelRef, Parameter
+from halimede.api.deferral import ModelRef, Parameter
+from halimede.api.jointinference import COLUMNS, NAME_LIMIT, PLURAL
 from halimede.api.schema import PHASE, Column, ObjectName, Rule
 from halimede.errors import InvalidFieldError
 from halimede.messages import ResourceBody

@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from halimede.api.deferral import Deferral
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
-from halimede.api.jointinference import CloudWorker, EdgeWorker, JointInferenceServiceSpec
-from halimede.api.multiedge import JOINT, RESERVED, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
+from halimede.api.jointinference import RESERVED, CloudWorker, EdgeWorker, JointInferenceServiceSpec, TierWorker
+from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
 
 Role = Literal["edge", "cloud"]
 #: what a worker's process runs: `python -m services.worker PROGRAM`
-Program = Literal["edge", "cloud", "member", "joint"]
+Program = Literal["edge", "tier", "cloud", "member", "joint"]
 HOSTNAME = "kubernetes.io/hostname"
 
 
@@ -35,7 +36,7 @@ class Placement:
 
     name: str
     role: Role
-    worker: EdgeWorker | CloudWorker | MemberWorker | JointWorker
+    worker: EdgeWorker | TierWorker | CloudWorker | MemberWorker | JointWorker
     pod: PodSpec
     at: str
 
@@ -43,6 +44,8 @@ class Placement:
     def program(self) -> Program:
         """What its process runs."""
         match self.worker:
+            case TierWorker():
+                return "tier"
             case MemberWorker():
                 return "member"
             case JointWorker():
@@ -66,15 +69,26 @@ class Placement:
         return self.worker.detector.name if isinstance(self.worker, MemberWorker) and self.worker.detector else ""
 
     @property
+    def calibration(self) -> str:
+        """The name of the Model that holds its calibration; mostly empty."""
+        return self.worker.calibration.name if isinstance(self.worker, Deferral) and self.worker.calibration else ""
+
+    @property
     def folder(self) -> str:
         """The folder of the node that its frames come from; mostly empty."""
         source = self.worker.source if isinstance(self.worker, EdgeWorker | MemberWorker) else None
         return source.path if source else ""
 
     @property
+    def needs(self) -> dict[str, str]:
+        """The Models that it needs: what for, as the resource's field is called, and their names."""
+        named = {"model": self.model, "detector": self.detector, "calibration": self.calibration}
+        return {what: name for what, name in named.items() if name}
+
+    @property
     def models(self) -> tuple[str, ...]:
         """The names of all Models that it needs."""
-        return tuple(filter(None, (self.model, self.detector)))
+        return tuple(self.needs.values())
 
 
 Service = JointInferenceServiceSpec | MultiEdgeInferenceServiceSpec
@@ -91,6 +105,7 @@ def placements(spec: Service) -> tuple[Placement, ...]:
         )
     return (
         Placement("edge", "edge", spec.edge_worker, _pod(spec.edge_worker.template), "spec.edgeWorker"),
+        *(Placement(t.name, "cloud", t, _pod(t.template), f"spec.tiers[{i}]") for i, t in enumerate(spec.tiers)),
         Placement("cloud", "cloud", spec.cloud_worker, _pod(spec.cloud_worker.template), "spec.cloudWorker"),
     )
 

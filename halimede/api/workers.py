@@ -7,13 +7,15 @@ with it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from halimede.api.base import Resource
-from halimede.api.jointinference import EdgeWorker
+from halimede.api.deferral import Deferral
+from halimede.api.jointinference import EdgeWorker, JointInferenceServiceSpec
 from halimede.api.model import ModelSpec
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement
@@ -48,16 +50,15 @@ class Brought:
 def common(
     service: Resource[Any],
     placement: Placement,
-    model: Brought | None,
+    models: Mapping[str, Brought],
     *,
-    detector: Brought | None = None,
     broker: str,
     state: str,
     grace_s: float,
 ) -> Told:
     """Return what a worker of ``service`` in the role of ``placement`` is told wherever it runs.
 
-    ``model`` is None for a worker that needs none, ``state`` is its folder.
+    ``models`` are those that it needs, by what for (``Placement.needs``); ``state`` is its folder.
     """
     facts = {
         "NAMESPACE": service.metadata.namespace,
@@ -67,23 +68,46 @@ def common(
         "HALIMEDE_STATE": state,
         "GRACE_S": f"{grace_s:g}",
     }
-    facts |= model.told("MODEL") if model else {}
-    facts |= detector.told("DETECTOR") if detector else {}
+    for what, model in models.items():
+        facts |= model.told(what.upper())
+    if isinstance(placement.worker, Deferral):
+        facts |= _deferral(placement.worker)
     if isinstance(placement.worker, EdgeWorker):
         facts |= _edge(placement.worker)
+    if isinstance(service.spec, JointInferenceServiceSpec):
+        facts |= _tier(service.spec, placement)
     if isinstance(service.spec, MultiEdgeInferenceServiceSpec):
         facts |= _part(service.spec, placement)
     return Told(facts, {"LC_PERIOD": LC_PERIOD})
 
 
-def _edge(worker: EdgeWorker) -> dict[str, str]:
+def _deferral(worker: Deferral) -> dict[str, str]:
     mining = worker.hard_example_mining
     told = {
         "HEM_NAME": mining.name,
         "HEM_PARAMETERS": _json([{"key": p.key, "value": p.value} for p in mining.parameters]),
-        "DEADLINE_MS": str(worker.deadline_ms),
+        "MINING_MODE": mining.mode,
+        "FUSION": worker.fusion,
     }
+    if worker.target_upload_ratio is not None:
+        told["TARGET_UPLOAD_RATIO"] = f"{worker.target_upload_ratio:g}"
+    return told | ({"AUDIT_SHARE": f"{worker.audit_share:g}"} if worker.audit_share else {})
+
+
+def _edge(worker: EdgeWorker) -> dict[str, str]:
+    told = {"DEADLINE_MS": str(worker.deadline_ms)}
+    if worker.keep_hard_samples:
+        told["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)
     return told | ({"SOURCE": _json(worker.source)} if worker.source else {})
+
+
+def _tier(spec: JointInferenceServiceSpec, placement: Placement) -> dict[str, str]:
+    """Return which tier a worker is of, and which one it asks; nothing where there are only edge and cloud."""
+    if not spec.tiers:
+        return {}
+    names = ["edge", *(tier.name for tier in spec.tiers), "cloud"]
+    following = names[names.index(placement.name) + 1 :]
+    return {"TIER": placement.name} | ({"NEXT_TIER": following[0]} if following else {})
 
 
 def _part(spec: MultiEdgeInferenceServiceSpec, placement: Placement) -> dict[str, str]:

@@ -18,7 +18,8 @@ class Channel:
     """The topics between those who ask and those who answer, as ``worker`` uses them.
 
     ``anybody`` is where one asks without knowing whom, ``load`` where those who answer say what they can take: a hop
-    has neither, there ``Peers`` knows.
+    has neither, there ``Peers`` knows. ``tier``: whose load counts, where a service has tiers; there one asks nobody
+    whom one does not know.
     """
 
     worker: str
@@ -27,6 +28,7 @@ class Channel:
     reply: Topic[Reply]
     anybody: Topic[Frame] | None = None
     load: Topic[Load] | None = None
+    tier: str = ""
 
     @property
     def service(self) -> str:
@@ -63,10 +65,14 @@ class Channel:
         return names["worker"]
 
 
-def inference(namespace: str, service: str, worker: str) -> Channel:
-    """Return the channel between the edge and the cloud workers of a joint inference service."""
+def inference(namespace: str, service: str, worker: str, *, tier: str = "") -> Channel:
+    """Return the channel between the edge and the cloud workers of a joint inference service.
+
+    ``tier``: where it has tiers, the one that is asked; of those who answer, their own.
+    """
     names = {"ns": namespace, "service": service}
-    return Channel(worker, names, topics.REQUEST_TO, topics.REPLY, topics.REQUEST, topics.LOAD)
+    anybody = None if tier else topics.REQUEST
+    return Channel(worker, names, topics.REQUEST_TO, topics.REPLY, anybody, topics.LOAD, tier)
 
 
 def hop(namespace: str, service: str, name: str, worker: str) -> Channel:

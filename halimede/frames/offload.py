@@ -278,7 +278,8 @@ class OffloadClient:
         self._seldom.warning(event, worker=reply.worker)
 
     async def _heard(self, delivery: Delivery[Load]) -> None:
-        self.advertised(delivery.names["worker"], delivery.body)
+        if delivery.body.tier == self._channel.tier:
+            self.advertised(delivery.names["worker"], delivery.body)
 
     async def _cleared(self, names: Mapping[str, str]) -> None:
         self.gone(names["worker"])

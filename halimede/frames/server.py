@@ -208,7 +208,8 @@ class CloudServer:
     def load(self) -> Load:
         """Return what it can take now."""
         credits_ = max(0, self._pace.places - len(self._jobs))
-        return Load(credits=credits_, service_ms=round(self._pace.service_ms, 1), queued=len(self._jobs))
+        service_ms = round(self._pace.service_ms, 1)
+        return Load(credits=credits_, service_ms=service_ms, queued=len(self._jobs), tier=self._channel.tier)
 
     async def _finish(self, key: Key, outcome: Outcome, began: float, version: str) -> None:
         job = self._jobs[key]

@@ -73,6 +73,22 @@ class TaskInfo(Message, kw_only=True, omit_defaults=False):
     mining_errors: Annotated[Count, Meta(description="Errors of the mining; the sample then counts as hard.")] = 0
     served: Annotated[Count, Meta(description="Samples that a cloud worker has answered.")] = 0
     batches: Annotated[Count, Meta(description="Calls of the model that a cloud worker made for them.")] = 0
+    uploaded_bytes: Annotated[Count, Meta(description="Bytes of the samples that went to the next tier.")] = 0
+    withheld: Annotated[
+        Count,
+        Meta(description="Hard samples that were not sent: over the upload budget, or too late to be back in time."),
+    ] = 0
+    audited: Annotated[
+        Count, Meta(description="Samples of the edge's own answers that the next tier was asked about all the same.")
+    ] = 0
+    audit_agreed: Annotated[Count, Meta(description="Audited samples where both gave the same answer.")] = 0
+    overruled: Annotated[
+        Count, Meta(description="Samples where the mixture of both answers says otherwise than the next tier.")
+    ] = 0
+    deferred: Annotated[Count, Meta(description="Samples that a tier in between passed on to the next one.")] = 0
+    drifting: Annotated[
+        Count, Meta(description="Workers whose samples are no longer like those that they were calibrated for.")
+    ] = 0
     edge_latency: Annotated[Histogram | None, Meta(description="Milliseconds until the edge's answer.")] = None
     offload_latency: Annotated[Histogram | None, Meta(description="Milliseconds until the cloud's answer.")] = None
     queued: Annotated[Count, Meta(description="Frames inside a worker now.")] = 0

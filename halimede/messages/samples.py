@@ -74,6 +74,10 @@ class Reply(Message, kw_only=True, omit_defaults=False):
     batch: Count = 0
     #: the version of the model that answered, where it is known
     model: Short = ""
+    #: of a service with tiers, the one whose model answered; empty: the one that was asked
+    tier: Short = ""
+    #: why a tier answered itself what it found hard, if it did
+    reason: Short = ""
 
 
 class Result(Message, kw_only=True):
@@ -102,6 +106,15 @@ class Result(Message, kw_only=True):
     node: Short = ""
     #: the version of the model that gave the answer, where it is known
     model: Short = ""
+    #: of a service with tiers, the one whose model answered
+    tier: Short = ""
+    #: why the edge asked, or did not: hardness (the higher, the harder) and the cut that it was compared with
+    hardness: Finite | None = None
+    cut: Finite | None = None
+    #: an easy sample that was sent up all the same, to measure how good easy ones are
+    audit: bool = False
+    #: ``prediction`` is a calibrated mixture of what ``edge`` and the next tier said
+    mixed: bool = False
     #: from acceptance to result, and the parts spent in the small model and in the offload
     total_ms: Millis = 0.0
     edge_ms: Millis = 0.0
@@ -119,6 +132,8 @@ class Load(Message, kw_only=True):
     #: samples that it has and has not answered yet
     queued: Count = 0
     leaving: bool = False
+    #: of a service with tiers, the one that it is of: only the tier before it asks it
+    tier: Short = ""
 
 
 class HardSample(Message, kw_only=True, omit_defaults=False):

@@ -4,7 +4,7 @@ Algorithms see predictions only. They know neither bus nor model, and what goes 
 never stops an answer.
 """
 
-from halimede.mining.miner import Miner, MiningError, Verdict, judge
+from halimede.mining.miner import Graded, Miner, MiningError, Verdict, judge
 from halimede.mining.registry import create, names, register
 
-__all__ = ["Miner", "MiningError", "Verdict", "create", "judge", "names", "register"]
+__all__ = ["Graded", "Miner", "MiningError", "Verdict", "create", "judge", "names", "register"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from halimede.errors import HalimedeError
 from halimede.messages import Prediction
@@ -20,17 +20,37 @@ class Miner(Protocol):
         """Whether the sample is hard (True: ask the cloud). Raises MiningError when it cannot tell."""
 
 
+@runtime_checkable
+class Graded(Miner, Protocol):
+    """A miner that compares a number with a cut, so that a budget can move the cut and a curve can be drawn."""
+
+    @property
+    def cut(self) -> float:
+        """The hardness from which a sample is hard."""
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """How hard the sample is: the higher, the more it should go up. Raises MiningError when it cannot tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What mining says of one sample. ``error`` is set when the algorithm failed; ``hard`` is then True."""
+    """What mining says of one sample. ``error`` is set when the algorithm failed; ``hard`` is then True.
+
+    ``hardness`` and the ``cut`` that it was compared with are those of a miner that compares numbers.
+    """
 
     hard: bool
     error: str | None = None
+    hardness: float | None = None
+    cut: float | None = None
 
 
 def judge(miner: Miner, prediction: Prediction) -> Verdict:
     """Ask a miner. Whatever goes wrong in it makes the sample hard: an unsure answer is the cloud's to give."""
     try:
+        if isinstance(miner, Graded):
+            hardness, cut = miner.hardness(prediction), miner.cut
+            return Verdict(hard=hardness >= cut, hardness=hardness, cut=cut)
         return Verdict(hard=bool(miner(prediction)))
     except MiningError as error:
         return Verdict(hard=True, error=str(error))

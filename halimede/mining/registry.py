@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -52,8 +53,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(name for name, _ in _algorithms.values()))
 
 
-def create(name: str, parameters: Mapping[str, str]) -> Miner:
+def create(name: str, parameters: Mapping[str, str], calibration: Path | None = None) -> Miner:
     """Build the algorithm that a service's spec names.
+
+    ``calibration`` is the file of what `halimede calibrate` found out: an algorithm with a parameter of that name gets
+    it, unless the spec gives another one.
 
     Raises InvalidFieldError with the field below ``spec.edgeWorker.hardExampleMining``, its value and what is
     possible: for an unknown name, an unknown or missing parameter, and a value of the wrong type or out of range.
@@ -61,6 +65,8 @@ def create(name: str, parameters: Mapping[str, str]) -> Miner:
     algorithm = _find(name)
     hints = get_type_hints(algorithm, include_extras=True)
     known = {field.name: field for field in fields(algorithm) if field.init}  # type: ignore[arg-type]  # register checked
+    if calibration is not None and "calibration" in known:
+        parameters = {"calibration": str(calibration), **parameters}
     for key, text in parameters.items():
         if key not in known:
             raise InvalidFieldError(f"{FIELD}.parameters.{key}", text, _instead(key, known))

@@ -55,6 +55,12 @@ class Count(IntEnum):
     SERVED = 12
     BATCHES = 13
     UNASKED = 14
+    UPLOADED_BYTES = 15
+    WITHHELD = 16
+    AUDITED = 17
+    AUDIT_AGREED = 18
+    OVERRULED = 19
+    DEFERRED = 20
 
 
 class Latency(IntEnum):
@@ -160,6 +166,12 @@ class Ledger:
             mining_errors=self[Count.MINING_ERRORS],
             served=self[Count.SERVED],
             batches=self[Count.BATCHES],
+            uploaded_bytes=self[Count.UPLOADED_BYTES],
+            withheld=self[Count.WITHHELD],
+            audited=self[Count.AUDITED],
+            audit_agreed=self[Count.AUDIT_AGREED],
+            overruled=self[Count.OVERRULED],
+            deferred=self[Count.DEFERRED],
             edge_latency=self._histogram(Latency.EDGE),
             offload_latency=self._histogram(Latency.OFFLOAD),
         )

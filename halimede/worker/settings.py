@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
 from halimede.api.base import convert
-from halimede.api.jointinference import Parameter, Source
+from halimede.api.deferral import Parameter
+from halimede.api.jointinference import KeepHardSamples, Source
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError
@@ -23,6 +24,8 @@ from halimede.names import check_label, check_name
 T = TypeVar("T")
 
 Role = Literal["edge", "cloud"]
+MiningMode = Literal["inference-then-mining", "mining-then-inference"]
+Fusion = Literal["cloud", "mixture"]
 
 BROKER = "127.0.0.1:1883"
 HOME = "~/.local/state/halimede"
@@ -33,7 +36,11 @@ MAX_UID = 64
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One worker. Times are seconds; ``source``, ``hem_*`` and ``deadline_s`` matter at the edge only."""
+    """One worker. Times are seconds; ``source`` and ``deadline_s`` matter at the edge only.
+
+    What begins with ``hem_`` and the fields up to ``next_tier`` are said of a worker that asks a next tier: the edge's,
+    and those of tiers between it and the cloud. ``tier`` and ``next_tier`` are empty where there are no such tiers.
+    """
 
     role: Role
     namespace: str
@@ -51,6 +58,15 @@ class Settings:
     model_timeout_s: float = 60.0
     hem_name: str = ""
     hem_parameters: Mapping[str, str] = field(default_factory=dict)
+    hem_mode: MiningMode = "inference-then-mining"
+    #: what `halimede calibrate` found out
+    calibration: Path | None = None
+    target_upload_ratio: float | None = None
+    audit_share: float = 0.0
+    fusion: Fusion = "cloud"
+    tier: str = ""
+    next_tier: str = ""
+    keep: KeepHardSamples | None = None
     source: Source = field(default_factory=Source)
     deadline_s: float = 2.0
     data_prefix: str = ""
@@ -69,12 +85,13 @@ class Settings:
         return check_name("WORKER_NAME", f"{part}.{self.namespace}.{self.worker}")
 
 
-def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False, mines: bool = True) -> Settings:
+def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False, mines: bool | None = None) -> Settings:
     """Read the environment. ``own_estimator``: the caller brings one, so that a model file is not required.
 
-    ``mines``: at the edge, hard examples are told from easy ones, so that it has to be said how. Raises
+    ``mines``: hard examples are told from easy ones, so that it has to be said how; by default at the edge. Raises
     InvalidFieldError.
     """
+    mines = role == "edge" if mines is None else mines
     namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
     worker = check_name("WORKER_NAME", _required(environ, "WORKER_NAME"))
     node = check_name("NODE_NAME", _required(environ, "NODE_NAME"))
@@ -99,19 +116,39 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False,
         "grace_s": _number(environ, "GRACE_S", 10.0, least=0, most=3600),
         "model_timeout_s": _number(environ, "MODEL_TIMEOUT_S", 60.0, least=0.1, most=86_400),
         "model_file": Path(environ["MODEL_FILE"]) if environ.get("MODEL_FILE") else None,
+        "tier": environ.get("TIER", ""),
     }
+    if mines:
+        common |= _deferral(environ)
     if role == "cloud":
         return Settings(**common)
     return Settings(
         **common,
-        hem_name=_required(environ, "HEM_NAME") if mines else "",
-        hem_parameters=_parameters(environ),
         source=_source(environ, service),
         deadline_s=_number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
         loop_source=_flag(environ, "SOURCE_LOOP"),
         hard_samples=_switch(environ, "HARD_SAMPLES"),
+        keep=read_json(environ, "KEEP_HARD_SAMPLES", KeepHardSamples) if environ.get("KEEP_HARD_SAMPLES") else None,
     )
+
+
+def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Read when the next tier is asked, and what becomes of two answers."""
+    target = environ.get("TARGET_UPLOAD_RATIO")
+    read = {
+        "hem_name": _required(environ, "HEM_NAME"),
+        "hem_parameters": _parameters(environ),
+        "hem_mode": _one_of(environ, "MINING_MODE", get_args(MiningMode)),
+        "calibration": Path(environ["CALIBRATION_URL"]) if environ.get("CALIBRATION_URL") else None,
+        "target_upload_ratio": _number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
+        "audit_share": _number(environ, "AUDIT_SHARE", 0, least=0, most=1),
+        "fusion": _one_of(environ, "FUSION", get_args(Fusion)),
+        "next_tier": environ.get("NEXT_TIER", ""),
+    }
+    if read["fusion"] == "mixture" and read["calibration"] is None:
+        raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave it at cloud")
+    return read
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:
@@ -130,6 +167,14 @@ def _number(environ: Mapping[str, str], name: str, default: float, *, least: flo
     if not least <= value <= most:
         raise InvalidFieldError(name, text, f"write a number from {least:g} to {most:g}")
     return value
+
+
+def _one_of(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """Return the one of ``words`` that a variable is; the first where it is not set."""
+    text = environ.get(name) or words[0]
+    if text not in words:
+        raise InvalidFieldError(name, text, f"write one of {', '.join(words)}")
+    return text
 
 
 def _flag(environ: Mapping[str, str], name: str) -> bool:

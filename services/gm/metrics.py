@@ -21,6 +21,12 @@ COUNTS = {
     "unasked": "unasked",
     "miningErrors": "mining_errors",
     "queued": "queued",
+    "uploadedBytes": "uploaded_bytes",
+    "withheld": "withheld",
+    "audited": "audited",
+    "auditAgreed": "audit_agreed",
+    "overruled": "overruled",
+    "drifting": "drifting",
 }
 QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
 

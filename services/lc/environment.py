@@ -5,6 +5,7 @@ The table is in docs/architecture.md. Of the node's credentials a worker is told
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -33,9 +34,8 @@ SHORT = 12
 def environment(
     service: Resource[Service],
     placement: Placement,
-    model: Brought | None,
+    models: Mapping[str, Brought],
     *,
-    detector: Brought | None = None,
     worker: Worker,
     node: str,
     broker: str,
@@ -45,9 +45,9 @@ def environment(
     http: str = WORKER_HTTP,
 ) -> Told:
     """Return what a worker of ``service`` in the role of ``placement`` is told."""
-    told = common(service, placement, model, detector=detector, broker=broker, state=str(folder), grace_s=grace_s)
+    told = common(service, placement, models, broker=broker, state=str(folder), grace_s=grace_s)
     facts = {"WORKER_NAME": worker.name, "NODE_NAME": node}
-    if model:
+    if "model" in models:
         facts["MODEL_FILE"] = str(folder / WISH)
     if credentials:
         facts["HALIMEDE_CREDENTIALS"] = str(credentials)

@@ -104,13 +104,12 @@ class Node:
             check_name("worker name", worker.name)
             folder = self.folders.worker(worker)
             template = placement.worker.template
-            main, detector = found.get(placement.model), found.get(placement.detector)
-            wish = desired(*main) if main else None
+            models = {what: found[name] for what, name in placement.needs.items()}
+            wish = desired(*models["model"]) if "model" in models else None
             told = environment(
                 resource,
                 placement,
-                Brought(main[0], str(main[1].path)) if main else None,
-                detector=Brought(detector[0], str(detector[1].path)) if detector else None,
+                {what: Brought(model, str(prepared.path)) for what, (model, prepared) in models.items()},
                 worker=worker,
                 node=self.name,
                 broker=self.broker,

@@ -18,7 +18,7 @@ import msgspec
 from halimede.api import Resource
 from halimede.api.model import ModelSpec
 from services.gm.workloads.identity import Body
-from services.gm.workloads.pods import FETCH, FETCH_DETECTOR
+from services.gm.workloads.pods import FETCH, FETCH_CALIBRATION, FETCH_DETECTOR
 from services.gm.workloads.settings import PodSettings
 
 DATA = "/home/data"
@@ -55,7 +55,12 @@ class Way:
 
 
 MODEL = Way()
-DETECTOR = Way(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector")
+#: by what for (``Placement.needs``)
+WAYS = {
+    "model": MODEL,
+    "detector": Way(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
+    "calibration": Way(FETCH_CALIBRATION, "halimede-calibration", f"{DOWNLOADS}/calibration"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Delivery:
     mounts: tuple[Body, ...] = ()
 
 
-#: the models of a pod, as ``model`` and ``detector``, each with how it gets there
+#: the models of a pod by what for, each with how it gets there
 Brought = Mapping[str, tuple[Resource[ModelSpec], Delivery]]
 
 

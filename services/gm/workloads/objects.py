@@ -22,7 +22,7 @@ from services.gm.cluster.port import Ref
 from services.gm.selection import described, selectors
 from services.gm.tally import Problem
 from services.gm.workloads import identity
-from services.gm.workloads.delivery import DETECTOR, MODEL, Brought, deliver, host_file, needs_secret
+from services.gm.workloads.delivery import WAYS, Brought, deliver, host_file, needs_secret
 from services.gm.workloads.identity import DIGEST, Body, Role, worker_of
 from services.gm.workloads.policy import check_host_path, check_template
 from services.gm.workloads.settings import PodSettings
@@ -138,12 +138,11 @@ def _brought(
     """
     worker = place.worker.template["spec"]["containers"][0]
     found = {}
-    for what, way in (("model", MODEL), ("detector", DETECTOR)):
-        if name := getattr(place, what):
-            model = references.get(_model_key(service, name))
-            if model is not None:
-                secret = secrets.get(needs_secret(model.spec))
-                found[what] = model, deliver(model.spec, worker, secret, settings, unpack=model.spec.is_onnx, way=way)
+    for what, name in place.needs.items():
+        model = references.get(_model_key(service, name))
+        if model is not None:
+            secret, unpack = secrets.get(needs_secret(model.spec)), model.spec.is_onnx
+            found[what] = model, deliver(model.spec, worker, secret, settings, unpack=unpack, way=WAYS[what])
     return found
 
 
@@ -181,11 +180,11 @@ def _problems(
     at, choice = place.at, place.worker.model
     if isinstance(choice, ModelChoice) and choice.selector:
         yield from unchosen(service, place.role)
-    for field, name in (("model", place.model), ("detector", place.detector)):
+    for field, name in place.needs.items():
         model = references.get(_model_key(service, name))
-        if name and model is None:
+        if model is None:
             yield _missing("ModelNotFound", f"{at}.{field}.name", _model_key(service, name))
-        elif model is not None and (path := host_file(model.spec.url)):
+        elif path := host_file(model.spec.url):
             # its whole folder is mounted
             folder = posixpath.dirname(posixpath.normpath(path))
             yield from check_host_path(f"{at}.{field}.name: Model {name}: spec.url", folder, settings)

@@ -17,8 +17,8 @@ from services.gm.workloads.identity import ROLES, TEMPLATE, WORKER, WORKER_TYPE,
 
 Phase = Literal["Running", "Pending", "Failed"]
 #: the init containers that bring the model, and a second one
-FETCH, FETCH_DETECTOR = "fetch", "fetch-detector"
-FETCHES = frozenset({FETCH, FETCH_DETECTOR})
+FETCH, FETCH_DETECTOR, FETCH_CALIBRATION = "fetch", "fetch-detector", "fetch-calibration"
+FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION})
 MAX_MESSAGE = 1024
 #: phases of pods that nothing starts again
 ENDED = frozenset({"Failed", "Succeeded"})

@@ -136,15 +136,7 @@ def _told(service: Resource[Any], place: Placement, brought: Brought, settings: 
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
     models = {what: workers.Brought(model, delivery.url) for what, (model, delivery) in brought.items()}
-    told = common(
-        service,
-        place,
-        models.get("model"),
-        detector=models.get("detector"),
-        broker=broker,
-        state=STATE,
-        grace_s=grace,
-    )
+    told = common(service, place, models, broker=broker, state=STATE, grace_s=grace)
     facts = dict(told.facts)
     if settings.credentials:
         facts["HALIMEDE_CREDENTIALS"] = BROKER

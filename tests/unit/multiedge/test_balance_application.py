@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from halimede.api.jointinference import Parameter, Source
+from halimede.api.deferral import Parameter
+from halimede.api.jointinference import Source
 from halimede.api.multiedge import Application
 from halimede.bus.memory import MemoryBus
 from halimede.multiedge.settings import MemberSettings

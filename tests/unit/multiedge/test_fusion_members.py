@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from halimede import topics
-from halimede.api.jointinference import Parameter, Source
+from halimede.api.deferral import Parameter
+from halimede.api.jointinference import Source
 from halimede.api.multiedge import Application
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBus

@@ -1,0 +1,77 @@
+"""When a worker asks the next tier: its rule, its budget, how that is watched, and what becomes of two answers.
+
+Shared by the edge worker of a joint inference service and by each tier between it and the cloud.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from halimede.api.base import Spec
+from halimede.api.schema import ObjectName, Rule
+from halimede.errors import InvalidFieldError
+from halimede.names import check_name
+
+MIXTURE_FIX = "name a calibration (`halimede calibrate` writes one), or leave fusion at cloud"
+
+
+class ModelRef(Spec, kw_only=True):
+    """A Model of the same namespace."""
+
+    name: Annotated[ObjectName, Meta(description="Name of a Model of the same namespace.")]
+
+
+class Parameter(Spec, kw_only=True):
+    """A key and a value, both text as in Sedna."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=128, description="The parameter's name.")]
+    value: Annotated[str, Meta(max_length=4096, description="Its value: text, so put numbers in quotes.")]
+
+
+class HardExampleMining(Spec, kw_only=True):
+    """The mining algorithm, such as IBT, CrossEntropy or Margin, and its parameters."""
+
+    name: Annotated[
+        str, Meta(min_length=1, max_length=128, description="The algorithm, such as IBT, CrossEntropy or Margin.")
+    ]
+    parameters: Annotated[list[Parameter], Meta(max_length=32, description="Parameters of the algorithm.")] = []
+    mode: Annotated[
+        Literal["inference-then-mining", "mining-then-inference"],
+        Meta(description="Whether it judges what the small model answers, or the sample itself before any model."),
+    ] = "inference-then-mining"
+
+
+class Deferral(Spec, kw_only=True):
+    """Which samples go on to the next tier, how many at most, and what is made of two answers."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("!has(self.fusion) || self.fusion != 'mixture' || has(self.calibration)", MIXTURE_FIX, ".fusion"),
+    )
+
+    hard_example_mining: Annotated[HardExampleMining, Meta(description="What tells hard samples from easy ones.")]
+    calibration: Annotated[
+        ModelRef | None,
+        Meta(description="The Model that holds what halimede calibrate found out; its format is calibration."),
+    ] = None
+    target_upload_ratio: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Share of samples that go up in the long run, held through drift; none: as the rule says."),
+    ] = None
+    audit_share: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of easy samples that go up, too: they tell how good easy ones are."),
+    ] = 0.0
+    fusion: Annotated[
+        Literal["cloud", "mixture"],
+        Meta(description="What is answered where both models spoke: the big one's word, or a calibrated mixture."),
+    ] = "cloud"
+
+
+def check_deferral(at: str, deferral: Deferral) -> None:
+    """Check what types cannot say; ``at`` is where it stands. Raises InvalidFieldError."""
+    if deferral.calibration:
+        check_name(f"{at}.calibration.name", deferral.calibration.name)
+    elif deferral.fusion == "mixture":
+        raise InvalidFieldError(f"{at}.fusion", deferral.fusion, MIXTURE_FIX)

@@ -1,0 +1,1 @@
+"""One model to its user: whichever tier answers."""
