@@ -394,6 +394,28 @@ TRACE_REPLY = Topic(
     subscribers=(Role.OPERATOR,),
     doc="The steps that one worker remembers, to the client that asked.",
 )
+KEPT_REQUEST = Topic(
+    "kept-request",
+    "sedna/kept/request/{client}",
+    m.KeptRequest,
+    Encoding.JSON,
+    qos=1,
+    retain=False,
+    publishers=(Role.OPERATOR,),
+    subscribers=(Role.EDGE,),
+    doc="Ask edge workers for the hard samples that they keep: a page of them, or one with its picture.",
+)
+KEPT_REPLY = Topic(
+    "kept-reply",
+    "sedna/kept/reply/{client}",
+    m.KeptReply,
+    Encoding.MSGPACK,
+    qos=1,
+    retain=False,
+    publishers=(Role.EDGE,),
+    subscribers=(Role.OPERATOR,),
+    doc="What one worker keeps, to the client that asked.",
+)
 # --- blobs: files known by their digest, for those who reach nothing but the broker -----------------------------
 
 BLOB_REQUEST = Topic(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar, get_origin
 
 import msgspec
@@ -38,14 +39,17 @@ PATTERNS = {
     r"^[^=\x00]+$": st.text(st.characters(exclude_characters="=\0", codec="utf-8"), min_size=1, max_size=20),
     "^([0-9a-f]{64})?$": st.just("") | st.binary(min_size=32, max_size=32).map(bytes.hex),
     r"^[0-9a-f]{64}$(?!\n)": st.binary(min_size=32, max_size=32).map(bytes.hex),
+    "^([0-9a-f]{32})?$": st.just("") | st.binary(min_size=16, max_size=16).map(bytes.hex),
+    "^[0-9a-f]{64}$": st.binary(min_size=32, max_size=32).map(bytes.hex),
     "^[0-9a-f]{32}$": st.binary(min_size=16, max_size=16).map(bytes.hex),
     r"^([A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*)?$": st.sampled_from(["", "mine:app", "a.b:C.d"]),
     r"^-?[0-9]{1,3}$(?!\n)": st.integers(-999, 999).map(str),
 }
 
 
+@cache
 def valid(kind: type) -> st.SearchStrategy[Any]:
-    """Return a strategy for valid values of a message type."""
+    """Return a strategy for valid values of a message type; always the same one, as they take long to make."""
     return _of(inspect.type_info(kind))
 
 

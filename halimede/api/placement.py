@@ -26,7 +26,7 @@ class Placement:
     """One worker of a service and the pod that asks for nodes.
 
     Attributes:
-        name: what it is called within the service; of joint inference its role.
+        name: what it is called within the service; of joint inference its role, or the name of its tier.
         role: what it does, and as whom it speaks on the broker.
         worker: what the resource says of it.
         pod: its pod.
@@ -57,6 +57,10 @@ class Placement:
     def part(self) -> str:
         """What it is called in reports beside its role: its name, where several of the service have one role."""
         return "" if self.name == self.role else self.name
+
+    def on(self, service: str, node: str) -> str:
+        """Return the name of this worker of a service on a node."""
+        return worker_name(service, self.name, node, tier=self.program == "tier")
 
     @property
     def model(self) -> str:
@@ -127,11 +131,13 @@ def matches(pod: PodSpec, node: str, labels: Mapping[str, str], *, drained: bool
     return bool(pod.node_selector) and all(known.get(k) == v for k, v in pod.node_selector.items())
 
 
-def worker_name(service: str, name: str, node: str) -> str:
-    """Return the name of a service's worker on a node: the same on every start.
+def worker_name(service: str, name: str, node: str, *, tier: bool = False) -> str:
+    """Return the name of a service's worker on a node: the same on every start. ``tier``: it is one in between.
 
-    Names that users give to workers stand between dots, which they cannot hold: so no two services of a namespace, of
-    one kind or two, lead to one name on a node.
+    Names that users give to workers stand behind a dot, which they cannot hold, and what follows them tells the kinds
+    of services apart: so no two services of a namespace, of one kind or two, lead to one name on a node.
     """
+    if tier:
+        return f"{service}.{name}-tier-{node}"
     fixed = name in RESERVED and name != JOINT
     return f"{service}-{name}-{node}" if fixed else f"{service}.{name}.{node}"

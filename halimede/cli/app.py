@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from halimede.cli import INTERRUPTED, blobs, certs, complete, files, operate, seeing, serving, streams, tapes, tracing
+from halimede.cli import (
+    INTERRUPTED,
+    blobs,
+    certs,
+    complete,
+    evaluating,
+    files,
+    hard,
+    operate,
+    seeing,
+    serving,
+    streams,
+    tapes,
+    tracing,
+)
 from halimede.cli import options as o
 from halimede.cli.run import run
 
@@ -48,6 +62,7 @@ def root(ctx: typer.Context, broker: o.Broker = "", credentials: o.Credentials =
     given = {name: value for name, value in (("broker", broker), ("credentials", credentials)) if value}
     if given:
         ctx.default_map = {**dict.fromkeys(COMMANDS, given), "blob": dict.fromkeys(blobs.COMMANDS, given)}
+        ctx.default_map["hard"] = dict.fromkeys(hard.COMMANDS, given)
 
 
 @app.command()
@@ -253,4 +268,6 @@ files.add_to(app)
 tracing.add_to(app)
 serving.add_to(app)
 seeing.add_to(app)
+hard.add_to(app)
+evaluating.add_to(app)
 COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)

@@ -62,17 +62,31 @@ def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[E
          str(n.get("workers", 0)), str(dig(n, "taskInfo", "inferenceNumber") or 0), text(n.get("message"))]
         for n in status.get("nodes") or []
     ]  # fmt: skip
-    workers = [
-        [text(w.get("name")), text(w.get("node")), text(w.get("phase", "Pending")),
-         str(dig(w, "output", "taskInfo", "inferenceNumber") or 0),
-         ": ".join(filter(None, (w.get("reason"), w.get("message")))) or "-"]
-        for w in status.get("workers") or []
-    ]  # fmt: skip
-    _rows(out, "Workers", ["WORKER", "NODE", "PHASE", "SAMPLES", "MESSAGE"], workers)
+    _rows(out, "Workers", *_workers(body))
     _rows(out, "Nodes", ["NODE", "PRESENCE", "PHASE", "WORKERS", "SAMPLES", "MESSAGE"], rows)
     _rows(out, "Metrics", ["METRIC", "VALUE"], [[k, v] for k, v in tables.metrics(body).items()])
     if events:
         _part(out, "Events", tables.events(events))
+
+
+def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of a service that says how each of its workers fares."""
+    tiers = tables.tiers(body)
+    rows = []
+    for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _place(tiers, w)):
+        done = dig(worker, "output", "taskInfo") or {}
+        asked = [str(done.get("deferred") or 0), str(done.get("uploadedBytes") or 0)] if tiers else []
+        why = ": ".join(filter(None, (worker.get("reason"), worker.get("message")))) or "-"
+        samples = str(done.get("inferenceNumber") or done.get("served") or 0)
+        phase = text(worker.get("phase", "Pending"))
+        rows.append([text(worker.get("name")), text(worker.get("node")), phase, samples, *asked, why])
+    columns = ["DEFERRED", "BYTES UP"] if tiers else []
+    return ["TIER" if tiers else "WORKER", "NODE", "PHASE", "SAMPLES", *columns, "MESSAGE"], rows
+
+
+def _place(tiers: Sequence[str], worker: Mapping[str, Any]) -> int:
+    """Order workers as samples go through their tiers; without any, as they are told."""
+    return tiers.index(worker.get("name")) if worker.get("name") in tiers else 0
 
 
 def _spec(body: Mapping[str, Any]) -> Iterator[str]:
@@ -88,6 +102,9 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     yield f"edge    model {served.choice(edge.get('model'))}, on {_where(edge)}"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
+    for tier in spec.get("tiers") or []:
+        yield f"tier    {text(tier.get('name'))}: model {text(dig(tier, 'model', 'name'))}, on {_where(tier)}"
+        yield f"        asks the next tier by {_mining(tier)}"
     yield f"cloud   model {served.choice(cloud.get('model'))}, on {_where(cloud)}"
     if dataset := dig(spec, "dataset", "name"):
         yield f"dataset {dataset}"

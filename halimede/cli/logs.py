@@ -15,7 +15,7 @@ from halimede import api
 from halimede.api import matches, placements
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
-from halimede.api.placement import Role, worker_name
+from halimede.api.placement import Role
 from halimede.cli import log_lines, services
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
@@ -118,7 +118,7 @@ def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
     if resource.kind.api_version == NEPTUNE:
         resource = api.parse(to_sedna(resource))
     return [
-        Log(node.name, worker_name(resource.metadata.name, placement.name, node.name), placement.role)
+        Log(node.name, placement.on(resource.metadata.name, node.name), placement.role)
         for placement in placements(resource.spec)
         for node in sorted(nodes, key=lambda n: n.name)
         if matches(placement.pod, node.name, node.labels, drained=node.drained)

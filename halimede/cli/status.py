@@ -120,6 +120,7 @@ def document(seen: Snapshot, tasks: Sequence[Task]) -> dict[str, Any]:
                 "phase": tables.phase(body),
                 "reason": advice.reason(body),
                 "message": tables.condition(body),
+                **({"tiers": tables.running(body)} if tables.tiers(body) else {}),
             }
             for body in sorted(seen.every, key=advice.rank)
         ],
@@ -144,6 +145,8 @@ def render(out: Console, seen: Snapshot, tasks: Sequence[Task]) -> None:
             row = Text(f"  {dig(body, 'metadata', 'namespace')}/{dig(body, 'metadata', 'name')}  ")
             row.append(phase, style=COLOURS.get(phase, ""))
             out.print(row.append(clean("  " + tables.condition(body)), style="dim"))
+            if tiers := tables.running(body):
+                out.print(Text(clean(f"    tiers: {tiers}"), style="dim"))
     elif seen.reachable:
         _line(out, "GM", "not there")
     if not tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,6 +84,18 @@ def _nodes(body: Mapping[str, Any]) -> str:
     return ",".join(str(n.get("node")) + ("" if n.get("online") else " (offline)") for n in nodes) or "-"
 
 
+def tiers(body: Mapping[str, Any]) -> list[str]:
+    """Return the tiers of a service from the edge to the cloud, where it has some in between."""
+    between = [str(tier.get("name")) for tier in dig(body, "spec", "tiers") or []]
+    return ["edge", *between, "cloud"] if between else []
+
+
+def running(body: Mapping[str, Any]) -> str:
+    """Say how many workers of each tier run; nothing of a service without."""
+    names = Counter(w.get("name") for w in dig(body, "status", "workers") or [] if w.get("phase") == "Running")
+    return ", ".join(f"{names[tier]} {tier}" for tier in tiers(body))
+
+
 def _version(body: Mapping[str, Any]) -> str:
     versions = dig(body, "status", "versions") or []
     return text(versions[0].get("version")) if versions else "-"
@@ -106,6 +119,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("DEGRADED", _metric("degraded"), wide=True),
         Column("LOST", _metric("lost"), wide=True),
         AGE,
+        Column("TIERS", lambda body: running(body) or "-", wide=True),
         Column("NODES", _nodes, wide=True),
         WHY,
     ),

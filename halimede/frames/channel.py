@@ -9,8 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from halimede import topics
+from halimede.bus import Packet
+from halimede.errors import InvalidFieldError
 from halimede.messages import Frame, Load, Reply
 from halimede.topic import Address, Filter, Topic
+
+#: bytes of what a reply is matched with
+MAX_CORRELATION = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,13 @@ class Channel:
         if names is None or any(names[field] != value for field, value in self.names.items()):
             return ""
         return names["worker"]
+
+    def check(self, packet: Packet) -> None:
+        """Raise InvalidFieldError unless the answer to a request would go to a worker of this channel."""
+        if not self.asker(packet.response_topic):
+            raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this service")
+        if not 0 < len(packet.correlation) <= MAX_CORRELATION:
+            raise InvalidFieldError("correlation data", packet.correlation, f"send 1 to {MAX_CORRELATION} bytes")
 
 
 def inference(namespace: str, service: str, worker: str, *, tier: str = "") -> Channel:

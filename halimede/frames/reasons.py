@@ -16,6 +16,9 @@ class Reason(StrEnum):
     WINDOW_FULL = "window-full"
     SHED = "shed"
     ERROR = "error"
+    #: not sent at all: over the upload budget, or an answer would not be back in time
+    BUDGET = "budget"
+    TOO_SLOW = "too-slow"
 
 
 class OffloadError(HalimedeError):

@@ -9,31 +9,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
-from halimede.bus import Bus, Delivery, Packet
-from halimede.errors import BusError, DecodeError, InvalidFieldError, TooLargeError
+from halimede.bus import Bus, Delivery
+from halimede.errors import DecodeError
 from halimede.frames.advertise import Advertiser, Advertises
 from halimede.frames.calls import calls
 from halimede.frames.channel import Channel
 from halimede.frames.compute import Outcome
+from halimede.frames.deferring import Defers, passed_on
 from halimede.frames.encodings import measure
 from halimede.frames.jobs import Job, Key, weight
 from halimede.frames.limits import ServerLimits, ServerStats
 from halimede.frames.pace import Pace
+from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
+from halimede.frames.replies import Replies
 from halimede.frames.seldom import Seldom
 from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load, Reply
-from halimede.tracing import Book, CloudTimes, read, write
+from halimede.tracing import Book, CloudTimes, read
 
 log = structlog.get_logger()
 
 #: seconds that a sample without a deadline, or with a longer one, is kept at most
 LONGEST_S = 600.0
-MAX_CORRELATION = 64
 REMEMBERED = 1024
 #: a reply that takes more memory than this (bytes) is not remembered: its sample is computed again on a resend
 REMEMBERED_BYTES = 64 * 1024
@@ -45,7 +47,8 @@ class CloudServer:
     """Answers the requests on a channel with the model in ``slot``.
 
     ``advertiser``: who says what it can take; none: it does so itself, on the channel's load topic. ``busy``: whether
-    its model has too much to do for others' samples just now. ``run`` serves until cancelled; ``drain`` before that.
+    its model has too much to do for others' samples just now. ``defer``: whom it asks itself about what is hard.
+    ``run`` serves until cancelled; ``drain`` before that.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class CloudServer:
         book: Book | None = None,
         advertiser: Advertises | None = None,
         busy: Callable[[], bool] | None = None,
+        defer: Defers | None = None,
     ) -> None:
         self.stats = ServerStats()
         self.times = CloudTimes()
@@ -68,6 +72,7 @@ class CloudServer:
         self._worker = channel.worker
         self._limits = limits or ServerLimits()
         self._busy = busy or (lambda: False)
+        self._defer = defer
         self._advertiser = advertiser or Advertiser(bus, channel, self.load)
         self._pace = Pace(queue=self._limits.queue, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
         self._queue: deque[Key] = deque()
@@ -78,8 +83,15 @@ class CloudServer:
         self._strikes: Recent[bytes, int] = Recent(REMEMBERED)
         self._arrived = asyncio.Event()
         self._progress = asyncio.Event()
-        self._replies = asyncio.Semaphore(self._limits.replies)
-        self._senders: set[asyncio.Task[None]] = set()
+        self._replies = Replies(
+            bus,
+            channel,
+            most=self._limits.replies,
+            times=self.times,
+            book=self._book,
+            seldom=self._seldom,
+            progress=self._progress.set,
+        )
 
     @property
     def waiting(self) -> int:
@@ -90,31 +102,40 @@ class CloudServer:
         """Subscribe and serve until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
+            self._replies.start(group)
             for filter_ in self._channel.requests:
                 await self._bus.subscribe(filter_, self._take)
             group.create_task(self._work(), name="batches")
             group.create_task(self._advertiser.run(), name="load")
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing new, answer what is here; return whether all was answered within ``timeout_s`` seconds."""
+        """Take nothing new, answer what is here; return whether all was answered within ``timeout_s`` seconds.
+
+        In the last third nobody else is waited for: the own answer is better than none.
+        """
+        loop = asyncio.get_running_loop()
+        patience = loop.call_later(timeout_s * 2 / 3, self._defer.abandon) if self._defer else None
         try:
             async with asyncio.timeout(timeout_s):
                 await self._advertiser.withdraw()
                 for filter_ in self._channel.requests:
                     await self._bus.unsubscribe(filter_)
-                while self._jobs or self._senders:
+                while self._jobs or self._replies.under_way:
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
             log.warning("not all requests were answered in time", left=len(self._jobs))
             return False
+        finally:
+            if patience:
+                patience.cancel()
         return True
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     async def _take(self, delivery: Delivery[Frame]) -> None:
         packet, frame = delivery.packet, delivery.body
-        self._check_sender(packet)
+        self._channel.check(packet)
         began = time.monotonic()
         now = asyncio.get_running_loop().time()
         left = frame.deadline_ms / 1000
@@ -127,7 +148,7 @@ class CloudServer:
             await self._refuse(delivery, "invalid", str(error))
             return
         if done := self._answered.get(key):
-            await self._reply(delivery, done)
+            await self._replies.send(delivery, done)
         elif job := self._jobs.get(key):
             self._bytes += len(frame.data) - job.size
             job.delivery, job.until, job.size, job.pixels = delivery, until, len(frame.data), pixels
@@ -149,13 +170,6 @@ class CloudServer:
     def _full(self, size: int) -> bool:
         return len(self._jobs) >= self._limits.queue or self._bytes + size > self._limits.queue_bytes
 
-    def _check_sender(self, packet: Packet) -> None:
-        """Raise InvalidFieldError unless the answer would go to a worker of this service."""
-        if not self._channel.asker(packet.response_topic):
-            raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this service")
-        if not 0 < len(packet.correlation) <= MAX_CORRELATION:
-            raise InvalidFieldError("correlation data", packet.correlation, f"send 1 to {MAX_CORRELATION} bytes")
-
     async def _work(self) -> None:
         """Batch what is waiting, never wait for more."""
         while True:
@@ -168,7 +182,7 @@ class CloudServer:
                 self.stats.batches += made
                 self._learn(batch, [outcome for outcome, _ in answered], batched)
                 for key, (outcome, version) in zip(batch, answered, strict=True):
-                    await self._finish(key, outcome, began, version)
+                    await self._conclude(key, self._reply(key, outcome, began, version), outcome)
             if not self._queue:
                 self._arrived.clear()
 
@@ -211,27 +225,58 @@ class CloudServer:
         service_ms = round(self._pace.service_ms, 1)
         return Load(credits=credits_, service_ms=service_ms, queued=len(self._jobs), tier=self._channel.tier)
 
-    async def _finish(self, key: Key, outcome: Outcome, began: float, version: str) -> None:
+    def _reply(self, key: Key, outcome: Outcome, began: float, version: str) -> Reply:
+        """Return what the own model makes of a sample."""
         job = self._jobs[key]
-        frame = job.delivery.body
         reply = Reply(
-            id=frame.id,
+            id=job.delivery.body.id,
             worker=self._worker,
             prediction=outcome.prediction,
             queue_ms=max(began - job.arrived, 0) * 1000,
             compute_ms=outcome.ms,
             batch=outcome.batch,
             model=version,
+            tier=self._channel.tier,
         )
         if outcome.prediction is not None:
             self.stats.served += 1
         else:
-            reply.error, reply.message = self._blame(frame.id, outcome), outcome.error[:4096]
+            reply.error, reply.message = self._blame(reply.id, outcome), outcome.error[:4096]
+        return reply
+
+    async def _conclude(self, key: Key, reply: Reply, outcome: Outcome) -> None:
+        """Answer a sample, or ask on beside the batches. A frame that is itself to blame is nobody else's to answer."""
+        if self._defer and not outcome.unfit:
+            job = self._jobs[key]
+            until = job.until - self._replies.way_back_s
+            choice = self._defer.choose(job.delivery.body, outcome.prediction, until, job.trace)
+            reply.reason = choice.reason
+            if choice.ask:
+                self._group.create_task(self._ask(choice.ask, key, reply), name=f"defer {reply.id.hex()}")
+                return
+        await self._finish(key, reply)
+
+    async def _ask(self, ask: Callable[[], Awaitable[Reply | None]], key: Key, own: Reply) -> None:
+        """Get the next tier's answer in the time that is left; where none comes, the own one stands and says why."""
+        try:
+            beyond = await ask()
+            own = passed_on(own, beyond) if beyond else own
+        except OffloadError as error:
+            own.reason = error.reason
+            log.debug("answered by this tier", frame=own.id.hex(), reason=error.reason, detail=error.detail[:256])
+        except Exception:
+            # a defect in asking on must not cost the sample its answer
+            log.exception("asking the next tier failed", frame=own.id.hex())
+            own.reason = Reason.ERROR
+        await self._finish(key, own)
+
+    async def _finish(self, key: Key, reply: Reply) -> None:
+        if reply.error:
             self._seldom.warning("sample not answered", error=reply.error, message=reply.message[:256])
         if reply.error != "failed" and weight(reply.prediction) <= REMEMBERED_BYTES:
             self._answered.put(key, reply)
         done = self._forget(key)
-        await self._reply(done.delivery, reply, done)
+        await self._replies.send(done.delivery, reply, done)
 
     def _blame(self, id_: bytes, outcome: Outcome) -> str:
         """Count a failure and return the word for it; a frame that broke its batch often is not tried again."""
@@ -250,42 +295,5 @@ class CloudServer:
         self._progress.set()
         return job
 
-    # --- replies --------------------------------------------------------------------------------------------------
-
     async def _refuse(self, to: Delivery[Frame], error: str, message: str, job: Job | None = None) -> None:
-        await self._reply(to, Reply(id=to.body.id, worker=self._worker, error=error, message=message), job)
-
-    async def _reply(self, to: Delivery[Frame], reply: Reply, job: Job | None = None) -> None:
-        """Send a reply without waiting for its acknowledgement; waits only for a place among those under way."""
-        await self._replies.acquire()
-        task = self._group.create_task(self._send(to, reply, job), name="reply")
-        self._senders.add(task)
-        task.add_done_callback(self._sent)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._senders.discard(task)
-        self._replies.release()
-        self._progress.set()
-
-    async def _send(self, to: Delivery[Frame], reply: Reply, job: Job | None) -> None:
-        began = time.monotonic()
-        heard = await self._deliver(to, reply, write(job.trace.here) if job and job.trace.travels else None)
-        if job:
-            job.replied(began, reply, self.times, heard=heard)
-            self._book.done(job.trace)
-
-    async def _deliver(self, to: Delivery[Frame], reply: Reply, properties: dict[str, str] | None) -> bool:
-        """Publish a reply, or that it cannot be written; return whether anybody heard it."""
-        try:
-            return await self._bus.reply(to, self._channel.reply, reply, properties=properties)
-        except BusError as error:
-            # its asker owns the retry: sent again, it gets this answer from memory
-            log.info("reply not delivered", error=str(error))
-        except (TooLargeError, TypeError, ValueError, OverflowError) as error:
-            self._seldom.warning("prediction cannot be sent", error=str(error))
-            failure = Reply(id=reply.id, worker=self._worker, error="failed", message="the prediction cannot be sent")
-            try:
-                return await self._bus.reply(to, self._channel.reply, failure, properties=properties)
-            except BusError as lost:
-                log.info("reply not delivered", error=str(lost))
-        return False
+        await self._replies.send(to, Reply(id=to.body.id, worker=self._worker, error=error, message=message), job)

@@ -82,6 +82,11 @@ def load_estimator(text: str) -> object:
 
 def open_estimator(estimator: object, path: Path | str, spec: ModelSpec) -> EstimatorModel:
     """Make an instance if a class is given, and let it load the model. Raises ModelError when either fails."""
+    return EstimatorModel(loaded(estimator, path), spec)
+
+
+def loaded(estimator: object, path: Path | str) -> Any:
+    """Return the user's own object, made and loaded; see ``open_estimator``."""
     if not callable(getattr(estimator, "predict", None)):
         raise ModelError(f"the estimator {_name(estimator)} has no method predict(data): add one")
     try:
@@ -96,7 +101,7 @@ def open_estimator(estimator: object, path: Path | str, spec: ModelSpec) -> Esti
             _call_load(load, str(path))
         except (Exception, SystemExit) as error:
             raise ModelError(f"the estimator {_name(estimator)} cannot load {path}: {_said(error)}") from error
-    return EstimatorModel(instance, spec)
+    return instance
 
 
 def _call_load(load: Callable[..., object], path: str) -> None:

@@ -36,6 +36,7 @@ from halimede.messages.control import (
     WorkerReport,
 )
 from halimede.messages.facts import BrokenEntry, ClassCount, DatasetFacts, ModelFacts, ModelInUse, TensorInfo
+from halimede.messages.kept import KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample
 from halimede.messages.multiedge import (
     CameraStatus,
     Fused,
@@ -110,6 +111,11 @@ __all__ = [
     "Identity",
     "IdentityAnswer",
     "IdentityQuery",
+    "KeptEntry",
+    "KeptImage",
+    "KeptReply",
+    "KeptRequest",
+    "KeptSample",
     "Label",
     "Load",
     "LogsReply",

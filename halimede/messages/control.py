@@ -118,6 +118,8 @@ class WorkerInfo(Message, kw_only=True):
     #: what it does, and for which uid of its owner: what tells workers apart whose names the LC did not choose
     role: Literal["edge", "cloud", "serve", ""] = ""
     owner_uid: Annotated[str, Meta(max_length=64)] = ""
+    #: of a service with tiers, the one that it is of
+    tier: Short = ""
     #: seconds within which it reports again, even if nothing changes; 0: it does not say
     period_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     #: the model that it answers with; one that says so takes another one without being started anew

@@ -46,7 +46,7 @@ class WorkerSummary(Message, kw_only=True):
     """One worker of a service in which several have one role, in the status document."""
 
     name: Annotated[Name, Meta(description="What it is called within the service.")]
-    role: Annotated[WorkerRole, Meta(description="Whether it is an edge worker, or where findings come together.")]
+    role: Annotated[WorkerRole, Meta(description="Whether it is an edge worker, or one that others ask.")]
     node: Annotated[Short, Meta(description="Where it runs; empty: nowhere yet.")] = ""
     phase: Annotated[Short, Meta(description="How it fares.")]
     reason: Annotated[Short, Meta(description="Why, in one word.")] = ""

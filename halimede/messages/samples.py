@@ -76,6 +76,8 @@ class Reply(Message, kw_only=True, omit_defaults=False):
     model: Short = ""
     #: of a service with tiers, the one whose model answered; empty: the one that was asked
     tier: Short = ""
+    #: the worker whose model answered, where a further tier's did; empty: ``worker``, which is who was asked
+    by: Annotated[str, Meta(max_length=253)] = ""
     #: why a tier answered itself what it found hard, if it did
     reason: Short = ""
 

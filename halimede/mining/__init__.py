@@ -1,10 +1,28 @@
 """Hard example mining: which samples the small model should not answer alone. One file an algorithm.
 
-Algorithms see predictions only. They know neither bus nor model, and what goes wrong in one makes its sample hard: it
-never stops an answer.
+Algorithms see predictions, or the sample itself where a service asks for mining before inference. They know neither
+bus nor model, and what goes wrong in one makes its sample hard: it never stops an answer.
 """
 
-from halimede.mining.miner import Graded, Miner, MiningError, Verdict, judge
-from halimede.mining.registry import create, names, register
+from halimede.mining.batch import hardness_of
+from halimede.mining.foresight import Foresighted, check_mode, judge_sample
+from halimede.mining.miner import ByHardness, Graded, Miner, MiningError, Verdict, is_graded, judge
+from halimede.mining.registry import create, names, parameters_at, register
 
-__all__ = ["Graded", "Miner", "MiningError", "Verdict", "create", "judge", "names", "register"]
+__all__ = [
+    "ByHardness",
+    "Foresighted",
+    "Graded",
+    "Miner",
+    "MiningError",
+    "Verdict",
+    "check_mode",
+    "create",
+    "hardness_of",
+    "is_graded",
+    "judge",
+    "judge_sample",
+    "names",
+    "parameters_at",
+    "register",
+]

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from halimede.messages import Prediction
 from halimede.mining.registry import register
+
+if TYPE_CHECKING:
+    from halimede.mining.foresight import Image
 
 
 @register("CloudOnly")
 @dataclass(frozen=True, slots=True)
 class CloudOnly:
-    """Every sample is hard."""
+    """Every sample is hard. No budget changes that: there is no number that it could move."""
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it looks at nothing)
+        """Whether the sample is hard."""
+        return True
+
+    def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it looks at nothing)
         """Whether the sample is hard."""
         return True

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Ratio, distribution
+from halimede.mining.scores import Ratio, distribution, entropy, ratio
 
 
 @register("CrossEntropy")
 @dataclass(frozen=True, slots=True)
-class CrossEntropy:
+class CrossEntropy(ByHardness):
     """Hard when 1 + sum(p ln p) / ln K < ``threshold_cross_entropy``, for K class probabilities p.
 
     The left side is 1 for a certain answer and 0 for equal probabilities: one minus the entropy (Shannon 1948) over
@@ -21,8 +21,15 @@ class CrossEntropy:
 
     threshold_cross_entropy: Ratio = 0.5
 
-    def __call__(self, prediction: Prediction, /) -> bool:
-        """Whether the sample is hard."""
-        probabilities = distribution(prediction)
-        negative_entropy = math.fsum(p * math.log(p) for p in probabilities if p > 0)
-        return 1 + negative_entropy / math.log(len(probabilities)) < self.threshold_cross_entropy
+    @property
+    def cut(self) -> float:
+        """Just over minus ``threshold_cross_entropy``."""
+        return just_over(-self.threshold_cross_entropy)
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Minus (1 + sum(p ln p) / ln K): -1 to 0."""
+        return entropy(distribution(prediction)) - 1
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_cross_entropy": ratio(just_over(-cut))}

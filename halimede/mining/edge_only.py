@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from halimede.messages import Prediction
 from halimede.mining.registry import register
+
+if TYPE_CHECKING:
+    from halimede.mining.foresight import Image
 
 
 @register("EdgeOnly")
 @dataclass(frozen=True, slots=True)
 class EdgeOnly:
-    """Every sample is easy."""
+    """Every sample is easy. No budget changes that: there is no number that it could move."""
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it looks at nothing)
+        """Whether the sample is hard."""
+        return False
+
+    def foresee(self, image: Image, /) -> bool:  # noqa: ARG002 (it looks at nothing)
         """Whether the sample is hard."""
         return False

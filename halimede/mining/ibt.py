@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness
 from halimede.mining.registry import register
-from halimede.mining.scores import Empty, Ratio, box_scores, empty_is_hard
+from halimede.mining.scores import Empty, Ratio, box_scores, empty_hardness, ratio
 
 
 @register("IBT")
 @dataclass(frozen=True, slots=True)
-class IBT:
+class IBT(ByHardness):
     """Hard when (boxes with score <= ``threshold_box``) / boxes >= 1 - ``threshold_img``.
 
     A classification counts as one box with its top score. ``empty`` decides on a frame without boxes.
@@ -21,10 +22,18 @@ class IBT:
     threshold_box: Ratio = 0.5
     empty: Empty = "hard"
 
-    def __call__(self, prediction: Prediction, /) -> bool:
-        """Whether the sample is hard."""
+    @property
+    def cut(self) -> float:
+        """1 - ``threshold_img``."""
+        return 1 - self.threshold_img
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Share of unsure boxes."""
         scores = box_scores(prediction)
         if not scores:
-            return empty_is_hard(self.empty)
-        unsure = sum(score <= self.threshold_box for score in scores)
-        return unsure / len(scores) >= 1 - self.threshold_img
+            return empty_hardness(self.empty)
+        return sum([score <= self.threshold_box for score in scores]) / len(scores)
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_img": ratio(1 - cut)}

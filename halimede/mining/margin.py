@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Ratio, distribution
+from halimede.mining.scores import Ratio, distribution, ratio
 
 
 @register("Margin")
 @dataclass(frozen=True, slots=True)
-class Margin:
+class Margin(ByHardness):
     """Hard when the highest class probability leads the second by less than ``threshold_margin``.
 
     A single p counts as p and 1 - p. Boxes raise MiningError.
@@ -20,7 +20,17 @@ class Margin:
 
     threshold_margin: Ratio = 0.5
 
-    def __call__(self, prediction: Prediction, /) -> bool:
-        """Whether the sample is hard."""
-        first, second = heapq.nlargest(2, distribution(prediction))
-        return first - second < self.threshold_margin
+    @property
+    def cut(self) -> float:
+        """Just over minus ``threshold_margin``."""
+        return just_over(-self.threshold_margin)
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Minus the lead."""
+        values = distribution(prediction)
+        values.sort()
+        return values[-2] - values[-1]
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_margin": ratio(just_over(-cut))}

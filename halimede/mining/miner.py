@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import sys
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from halimede.errors import HalimedeError
 from halimede.messages import Prediction
+
+#: what a message can hold
+MOST = sys.float_info.max
 
 
 class MiningError(HalimedeError):
@@ -22,7 +28,10 @@ class Miner(Protocol):
 
 @runtime_checkable
 class Graded(Miner, Protocol):
-    """A miner that compares a number with a cut, so that a budget can move the cut and a curve can be drawn."""
+    """A miner that compares a number with a cut, so that a budget can move the cut and a curve can be drawn.
+
+    The number's scale is the algorithm's own: compare orders and quantiles, never means.
+    """
 
     @property
     def cut(self) -> float:
@@ -32,11 +41,24 @@ class Graded(Miner, Protocol):
         """How hard the sample is: the higher, the more it should go up. Raises MiningError when it cannot tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class ByHardness:
+    """Base of graded miners: hard when ``hardness`` is at or over ``cut``.
+
+    A formula that says "below a threshold" has the negative number as its hardness, and ``just_over`` the negative
+    threshold as its cut, so that both mean the same to the last bit.
+    """
+
+    __slots__ = ()
+
+    def __call__(self: Graded, prediction: Prediction, /) -> bool:
+        """Whether the sample is hard. Raises MiningError when it cannot tell."""
+        return self.hardness(prediction) >= self.cut
+
+
+class Verdict(Struct, frozen=True):
     """What mining says of one sample. ``error`` is set when the algorithm failed; ``hard`` is then True.
 
-    ``hardness`` and the ``cut`` that it was compared with are those of a miner that compares numbers.
+    ``hardness`` and the ``cut`` that it was compared with are those of a miner that compares numbers: both finite.
     """
 
     hard: bool
@@ -45,14 +67,47 @@ class Verdict:
     cut: float | None = None
 
 
+#: whether a class of miners is Graded: looked up for each sample, and slow to find out
+_graded: dict[type, bool] = {}
+
+
+def is_graded(miner: object) -> bool:
+    """Whether a miner compares numbers. Decided once for each class, by its first object."""
+    kind = type(miner)
+    known = _graded.get(kind)
+    if known is None:
+        known = _graded[kind] = isinstance(miner, Graded)
+    return known
+
+
 def judge(miner: Miner, prediction: Prediction) -> Verdict:
     """Ask a miner. Whatever goes wrong in it makes the sample hard: an unsure answer is the cloud's to give."""
     try:
-        if isinstance(miner, Graded):
-            hardness, cut = miner.hardness(prediction), miner.cut
-            return Verdict(hard=hardness >= cut, hardness=hardness, cut=cut)
-        return Verdict(hard=bool(miner(prediction)))
-    except MiningError as error:
-        return Verdict(hard=True, error=str(error))
+        if is_graded(miner):
+            hardness = finite(miner.hardness(prediction))  # type: ignore[attr-defined]  # is_graded saw it
+            cut = finite(miner.cut)  # type: ignore[attr-defined]  # likewise
+            return Verdict(hardness >= cut, None, hardness, cut)
+        return Verdict(bool(miner(prediction)))
     except Exception as error:  # noqa: BLE001 (an algorithm may be a user's own; inference goes on without it)
-        return Verdict(hard=True, error=f"{type(error).__name__}: {error}")
+        return failed(error)
+
+
+def failed(error: Exception) -> Verdict:
+    """Return what is said of a sample that an algorithm failed at."""
+    text = str(error) if isinstance(error, MiningError) else f"{type(error).__name__}: {error}"
+    return Verdict(hard=True, error=text)
+
+
+def finite(number: float) -> float:
+    """Return a hardness as a float that a message can hold. Raises MiningError for NaN, which is in no order."""
+    number = float(number)
+    if -MOST <= number <= MOST:
+        return number
+    if math.isnan(number):
+        raise MiningError("the algorithm gives NaN, which is neither hard nor easy")
+    return math.copysign(MOST, number)
+
+
+def just_over(number: float) -> float:
+    """Return the next larger number: the cut of a rule that is strict."""
+    return math.nextafter(number, math.inf)

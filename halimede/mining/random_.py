@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
 from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Ratio
+from halimede.mining.scores import Ratio, ratio
+
+if TYPE_CHECKING:
+    from halimede.mining.foresight import Image
 
 Seed = Annotated[int, Meta(ge=0, description="a whole number from 0")]
 
 
 @register("Random")
 @dataclass(slots=True)
-class Random:
-    """Hard with probability ``random_ratio``; with a ``seed`` the same samples in every run."""
+class Random(ByHardness):
+    """Hard when a number drawn evenly from 0..1 is below ``random_ratio``; with a ``seed`` the same in every run.
+
+    It can judge samples before any model has seen them (mining-then-inference).
+    """
 
     random_ratio: Ratio = 0.3
     seed: Seed | None = None
@@ -27,6 +34,23 @@ class Random:
     def __post_init__(self) -> None:
         self._source = random.Random(self.seed)  # noqa: S311 (a sample, no secret)
 
-    def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it looks at nothing)
+    @property
+    def cut(self) -> float:
+        """Just over minus ``random_ratio``."""
+        return just_over(-self.random_ratio)
+
+    def hardness(self, prediction: Prediction, /) -> float:  # noqa: ARG002 (it looks at nothing)
+        """Minus the drawn number: another one at each call."""
+        return -self._source.random()
+
+    def foresee(self, image: Image, /) -> bool:
         """Whether the sample is hard."""
-        return self._source.random() < self.random_ratio
+        return self.foreseen(image) >= self.cut
+
+    def foreseen(self, image: Image, /) -> float:  # noqa: ARG002 (it looks at nothing)
+        """Minus the drawn number: another one at each call."""
+        return -self._source.random()
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"random_ratio": ratio(just_over(-cut))}

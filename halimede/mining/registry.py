@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 import msgspec
 
-from halimede.errors import InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.mining.foresight import check_mode
 from halimede.mining.miner import Miner
 
 GROUP = "halimede.mining"
@@ -53,14 +54,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(name for name, _ in _algorithms.values()))
 
 
-def create(name: str, parameters: Mapping[str, str], calibration: Path | None = None) -> Miner:
+def create(name: str, parameters: Mapping[str, str], calibration: Path | None = None, mode: str | None = None) -> Miner:
     """Build the algorithm that a service's spec names.
 
     ``calibration`` is the file of what `halimede calibrate` found out: an algorithm with a parameter of that name gets
-    it, unless the spec gives another one.
+    it, unless the spec gives another one. ``mode`` is checked where it is given.
 
     Raises InvalidFieldError with the field below ``spec.edgeWorker.hardExampleMining``, its value and what is
-    possible: for an unknown name, an unknown or missing parameter, and a value of the wrong type or out of range.
+    possible: for an unknown name, an unknown or missing parameter, a value of the wrong type or out of range, one that
+    the algorithm itself refuses, and a mode that does not fit it.
     """
     algorithm = _find(name)
     hints = get_type_hints(algorithm, include_extras=True)
@@ -73,7 +75,30 @@ def create(name: str, parameters: Mapping[str, str], calibration: Path | None = 
     for key, field in known.items():
         if key not in parameters and field.default is MISSING and field.default_factory is MISSING:
             raise InvalidFieldError(f"{FIELD}.parameters.{key}", None, f"it is required: give {_expected(hints[key])}")
-    return algorithm(**{key: _read(key, text, hints[key]) for key, text in parameters.items()})
+    values = {key: _read(key, text, hints[key]) for key, text in parameters.items()}
+    try:
+        miner = algorithm(**values)
+    except HalimedeError:
+        raise
+    except Exception as error:  # a plug-in's own check
+        fix = f"{name} refuses its parameters: {type(error).__name__}: {error}"
+        raise InvalidFieldError(f"{FIELD}.parameters", dict(parameters), fix) from error
+    if mode is not None:
+        check_mode(miner, mode)
+    return miner
+
+
+def parameters_at(miner: Miner, cut: float) -> dict[str, str]:
+    """Return the parameters that put a miner's cut there, or as near as they allow, as a spec has them.
+
+    Raises InvalidFieldError for an algorithm that compares no number, or does not say which parameter its cut is.
+    """
+    given = getattr(miner, "parameters_at", None)
+    if given is None:
+        fix = "use an algorithm whose threshold can be moved, such as Margin, Entropy or Threshold"
+        raise InvalidFieldError(f"{FIELD}.name", type(miner).__name__, fix)
+    found: dict[str, str] = given(cut)
+    return found
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import reprlib
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -15,6 +16,11 @@ from halimede.mining.miner import MiningError
 #: how far rounding may carry a score over 1, and the sum of half-precision probabilities away from 1
 SCORE_SLACK = 1e-5
 SUM_SLACK = 0.05
+
+#: the hardness of a frame without boxes: over and under that of every frame with some, yet a number for quantiles
+HARDEST, EASIEST = 1e6, -1e6
+
+DETECTORS = "IBT, Threshold or UncertainBoxes"
 
 Ratio = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
 
@@ -31,11 +37,25 @@ Empty = Annotated[
 def box_scores(prediction: Prediction) -> list[float]:
     """Scores of the boxes; of a classification, the top score as that of the only box. Each is in 0..1."""
     if prediction.boxes is not None:
-        return _checked("box score", (box.score for box in prediction.boxes))
+        return checked("box score", [box.score for box in prediction.boxes])
+    return [top_score(prediction)]
+
+
+def own_scores(prediction: Prediction) -> list[float]:
+    """Scores of the boxes of a detection, each in 0..1. Raises MiningError for what has no boxes."""
+    if prediction.boxes is None:
+        raise MiningError("the prediction has no boxes: use Margin, or another algorithm for classes")
+    return checked("box score", [box.score for box in prediction.boxes])
+
+
+def top_score(prediction: Prediction) -> float:
+    """Score of a classification's best class, in 0..1."""
+    if prediction.boxes is not None:
+        raise MiningError(f"boxes have no class probabilities: use {DETECTORS} for detection")
     if prediction.score is not None:
-        return _checked("score", [prediction.score])
+        return checked("score", [prediction.score])[0]
     if prediction.probabilities is not None and len(prediction.probabilities) > 0:
-        return [max(_checked("probability", prediction.probabilities))]
+        return max(checked("probability", prediction.probabilities))
     raise MiningError("the prediction has neither boxes nor a score: use Random, CloudOnly or EdgeOnly")
 
 
@@ -44,11 +64,7 @@ def distribution(prediction: Prediction) -> list[float]:
 
     A single probability p is that of a two-class model with one output, hence p and 1 - p.
     """
-    if prediction.boxes is not None:
-        raise MiningError("boxes have no class probabilities: use IBT or Threshold for detection")
-    if prediction.probabilities is None or len(prediction.probabilities) == 0:
-        raise MiningError("the prediction has no class probabilities: use Threshold, or a model that gives them")
-    values = _checked("probability", prediction.probabilities)
+    values = checked("probability", _classes(prediction))
     if len(values) == 1:
         return [values[0], 1 - values[0]]
     total = math.fsum(values)
@@ -57,22 +73,58 @@ def distribution(prediction: Prediction) -> list[float]:
     return values
 
 
-def empty_is_hard(empty: str) -> bool:
-    """Whether a frame without boxes is hard, by the rule ``hard``, ``easy`` or ``sample(p)``."""
-    if empty.startswith("sample("):
-        return random.random() < float(empty[len("sample(") : -1])  # noqa: S311 (a sample, no secret)
-    return empty == "hard"
+def raw_scores(prediction: Prediction) -> list[float]:
+    """Scores of classes as the model gives them (activation none), two or more, each any finite number."""
+    values = _numbers("score", _classes(prediction))
+    if len(values) < 2:
+        raise MiningError("the prediction has a single score: leave logits at false")
+    if not all(map(math.isfinite, values)):
+        raise MiningError("a class score is NaN or infinite")
+    return values
 
 
-def _checked(what: str, values: Iterable[Any]) -> list[float]:
-    """Turn numbers of any kind (also NumPy's) into floats in 0..1."""
-    checked = []
-    for value in values:
-        try:
-            number = float(value)
-        except (TypeError, ValueError) as error:
-            raise MiningError(f"the {what} {value!r:.60} is no number") from error
+def entropy(probabilities: list[float]) -> float:
+    """-sum(p ln p) / ln K: from 0 for a certain answer to 1 for equal probabilities. 0 ln 0 is 0, its limit."""
+    return -math.fsum([p * math.log(p) for p in probabilities if p > 0]) / math.log(len(probabilities))
+
+
+def ratio(number: float) -> str:
+    """Write a parameter that is a Ratio: the nearest one."""
+    return repr(min(max(number, 0.0), 1.0))
+
+
+def empty_hardness(empty: str) -> float:
+    """Return the hardness of a frame without boxes, by the rule ``hard``, ``easy`` or ``sample(p)``."""
+    if empty in {"hard", "easy"}:
+        return HARDEST if empty == "hard" else EASIEST
+    share = float(empty[len("sample(") : -1])
+    return HARDEST if random.random() < share else EASIEST  # noqa: S311 (a sample, no secret)
+
+
+def checked(what: str, values: Iterable[Any]) -> list[float]:
+    """Turn numbers of any kind (also NumPy's) into floats in 0..1. Raises MiningError."""
+    numbers = _numbers(what, values)
+    # a sum tells NaN, which hides from min and max; all of this at C's speed, for it is done for each sample
+    if numbers and min(numbers) >= 0 and max(numbers) <= 1 and not math.isnan(sum(numbers)):
+        return numbers
+    for number in numbers:
         if not -SCORE_SLACK <= number <= 1 + SCORE_SLACK:  # NaN is in no range
             raise MiningError(f"the {what} {number} is not in 0..1")
-        checked.append(min(max(number, 0.0), 1.0))
-    return checked
+    return [min(max(number, 0.0), 1.0) for number in numbers]
+
+
+def _classes(prediction: Prediction) -> Any:
+    if prediction.boxes is not None:
+        raise MiningError(f"boxes have no class probabilities: use {DETECTORS} for detection")
+    if prediction.probabilities is None or len(prediction.probabilities) == 0:
+        raise MiningError("the prediction has no class probabilities: use Threshold, or a model that gives them")
+    return prediction.probabilities
+
+
+def _numbers(what: str, values: Any) -> list[float]:
+    if hasattr(values, "tolist"):  # NumPy's, which is slow to walk through
+        values = values.tolist()
+    try:
+        return list(map(float, values))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MiningError(f"not every {what} is a number: {reprlib.repr(values)}") from error

@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 
 from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness, just_over
 from halimede.mining.registry import register
-from halimede.mining.scores import Empty, Ratio, box_scores, empty_is_hard
+from halimede.mining.scores import Empty, Ratio, box_scores, empty_hardness, ratio
 
 
 @register("Threshold")
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(ByHardness):
     """Hard when the mean score of the boxes is below ``threshold``.
 
     A classification counts as one box with its top score. ``empty`` decides on a frame without boxes.
@@ -21,9 +22,16 @@ class Threshold:
     threshold: Ratio = 0.5
     empty: Empty = "hard"
 
-    def __call__(self, prediction: Prediction, /) -> bool:
-        """Whether the sample is hard."""
+    @property
+    def cut(self) -> float:
+        """Just over minus ``threshold``."""
+        return just_over(-self.threshold)
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Minus the mean score."""
         scores = box_scores(prediction)
-        if not scores:
-            return empty_is_hard(self.empty)
-        return math.fsum(scores) / len(scores) < self.threshold
+        return -math.fsum(scores) / len(scores) if scores else empty_hardness(self.empty)
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold": ratio(just_over(-cut))}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine
 
 import structlog
@@ -21,22 +21,25 @@ from halimede.frames.pace import Pace
 from halimede.frames.payloads import open_payload
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
-from halimede.frames.slot import Loaded, Slot
-from halimede.inference import Array
+from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load
 from halimede.mining import Miner
+from halimede.mining.foresight import BEFORE
 from halimede.tracing import Book, EdgeTimes, Record
 from halimede.tracing import Context as TraceContext
 from halimede.tracing.steps import DECODE, RECEIVE
-from halimede.worker.answering import Answering, Asking, Asks, Share
+from halimede.worker.answering import Answering, Asking, Asks, Keeps, Share
+from halimede.worker.deferral.triage import Triage
+from halimede.worker.foresight import Foresight, spoken
 from halimede.worker.glimpses import Glimpses
 from halimede.worker.learning import Learning
 from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.limits import EdgeLimits, Owed
 from halimede.worker.outbox import Outbox
 from halimede.worker.preparing import Preparer
-from halimede.worker.sample import Judged, Sample, answer_and_judge, judge_again, judged
+from halimede.worker.sample import Judged, Sample, judged
 from halimede.worker.settings import Settings
+from halimede.worker.turns import Turns
 
 log = structlog.get_logger()
 
@@ -59,10 +62,10 @@ class EdgeLoop:
         glimpses: Glimpses | None = None,
         asking: Asking | None = None,
         share: Share | None = None,
+        triage: Triage | None = None,
+        keeper: Keeps | None = None,
     ) -> None:
         self.times = EdgeTimes()
-        self._slot = slot
-        self._miner = miner
         self._offload = offload
         self._outbox = outbox
         self._ledger = ledger
@@ -75,27 +78,27 @@ class EdgeLoop:
             outbox=outbox,
             ledger=ledger,
             book=self._book,
+            slot=slot,
             times=self.times,
             glimpses=glimpses,
+            keeper=keeper,
+            triage=triage,
             asking=asking or Asking(),
             leave=self._leave,
             taken=lambda sample: self._owed.settle(sample.frame.id),
         )
-        self._preparer = Preparer(decoder, self._limits.pixels)
-        self._pace = Pace(queue=self._limits.inside, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
+        self._foresight = Foresight(miner, decoder, ledger) if settings.hem_mode == BEFORE and triage else None
+        self._miner = miner if self._foresight is None else spoken
+        pace = Pace(queue=self._limits.inside, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
+        learning, preparer = Learning(ledger, self.times, self._book, pace), Preparer(decoder, self._limits.pixels)
+        self._turns = Turns(slot, self._miner, preparer, pace, learning)
         self._places = asyncio.Semaphore(self._limits.inside)
         self._patient = asyncio.Semaphore(self._limits.patient)
         self._seen: Recent[bytes, None] = Recent(self._limits.remembered)
         self._entering: dict[bytes, asyncio.Event] = {}
-        self._learning = Learning(ledger, self.times, self._book, self._pace)
-        #: what waits for its model, each with what that model gets
-        self._queue: deque[tuple[Sample, Array, Loaded]] = deque()
-        self._arrived = asyncio.Event()
         self._owed = Owed()
         self._group: asyncio.TaskGroup | None = None
         self._inside = 0
-        #: of these, the ones that are being prepared for the model here, wait for it or are in it
-        self._own = 0
         self._left = asyncio.Event()
         self._closed = False
 
@@ -111,8 +114,7 @@ class EdgeLoop:
 
     def load(self) -> Load:
         """Return how much its own model has to do."""
-        places = max(0, self._pace.places - self._own)
-        return Load(credits=places, service_ms=round(self._pace.service_ms, 3), queued=self._own)
+        return self._turns.load()
 
     # --- frames in ------------------------------------------------------------------------------------------------
 
@@ -164,11 +166,15 @@ class EdgeLoop:
             received = time.monotonic()
             trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
             try:
-                given = None
+                given = decision = None
                 measure(frame)
-                if not (self._group and self._share and self._share.elsewhere()):
-                    given = await self._prepare(frame)
+                if self._foresight and self._group:
+                    decision = self._answering.foreseen(frame, await self._foresight.look(frame, trace))
+                up = decision is not None and decision.up
+                if not up and not (self._group and self._share and self._share.elsewhere()):
+                    given = await self._turns.prepare(frame)
             except BaseException as error:
+                self._answering.forget(decision)
                 self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
                 self._places.release()
                 raise
@@ -182,31 +188,23 @@ class EdgeLoop:
         self._ledger.add(Count.ACCEPTED, int(frame.id not in self._owed))
         self._inside += 1
         ready = time.monotonic()
-        now = asyncio.get_running_loop().time()
-        if given is None:
-            sample = Sample(frame, now, patient, trace, ready)
+        sample = Sample(frame, asyncio.get_running_loop().time(), patient, trace, ready, decision=decision)
+        if decision and up:
+            self._beside(self._answering.ask(sample, Outcome(), decision), f"offload {frame.id.hex()}")
+        elif given is None:
             self._beside(self._elsewhere(sample), f"share {frame.id.hex()}")
-            return
-        trace.step(DECODE, received, ready)
-        self.times.decode.record((ready - received) * 1000)
-        model, array = given
-        self._queue.append((Sample(frame, now, patient, trace, ready, model.version), array, model))
-        self._arrived.set()
-
-    async def _prepare(self, frame: Frame) -> tuple[Loaded, Array]:
-        self._own += 1
-        try:
-            return await self._preparer.begin(frame, self._slot)
-        except BaseException:
-            self._own -= 1
-            raise
+        else:
+            trace.step(DECODE, received, ready)
+            self.times.decode.record((ready - received) * 1000)
+            model, array = given
+            sample.version = model.version
+            self._turns.put(sample, model, array)
 
     async def _elsewhere(self, sample: Sample) -> None:
         """Have a peer look at a frame; where none does, the own model."""
         assert self._share is not None  # noqa: S101  # it said so
-        now = asyncio.get_running_loop().time()
         try:
-            reply = await self._share.ask(sample.frame, self._answering.time_left(sample, now), sample.trace)
+            reply = await self._share.ask(sample.frame, self._answering.time_left(sample), sample.trace)
         except OffloadError as error:
             if error.fatal:  # it ended workers: not this one, too
                 await self._answering.alone(sample, Outcome(error=error.detail))
@@ -226,24 +224,20 @@ class EdgeLoop:
 
     def pass_on(self) -> None:
         """Give to peers what waits here and would be done there sooner: they have said something new."""
-        while len(self._queue) > 1 and self._group and self._share:
-            if self._queue[-1][0].failed or not self._share.elsewhere():
+        while len(self._turns) > 1 and self._group and self._share:
+            if self._turns.newest().failed or not self._share.elsewhere():
                 break
-            sample, array, model = self._queue.pop()  # the newest: the others are nearer to their turn
-            self._preparer.done(array)
-            model.release()
-            self._own -= 1
+            sample = self._turns.withdraw()
             self._beside(self._elsewhere(sample), f"share {sample.frame.id.hex()}")
 
     async def _at_home(self, sample: Sample) -> None:
         try:
-            model, array = await self._prepare(sample.frame)
+            model, array = await self._turns.prepare(sample.frame)
         except DecodeError as error:
             await self._answering.alone(sample, Outcome(error=str(error), unfit=True))
             return
         sample.version, sample.ready = model.version, time.monotonic()
-        self._queue.append((sample, array, model))
-        self._arrived.set()
+        self._turns.put(sample, model, array)
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -252,11 +246,9 @@ class EdgeLoop:
         async with asyncio.TaskGroup() as group:
             self._group = group
             while True:
-                await self._arrived.wait()
-                for sample, judged in await self._next():
+                await self._turns.wait()
+                for sample, judged in await self._turns.next():
                     await self._conclude(sample, judged)
-                if not self._queue:
-                    self._arrived.clear()
 
     def _beside(self, work: Coroutine[None, None, None], name: str) -> None:
         assert self._group is not None  # noqa: S101  # ``run`` is at work
@@ -266,11 +258,13 @@ class EdgeLoop:
         """Answer a sample whose model has spoken, or ask on beside the loop."""
         elapsed = asyncio.get_running_loop().time() - sample.accepted
         self._ledger.record(Latency.EDGE, elapsed * 1000)
-        if judged.verdict.hard and self._answering.asks(judged.outcome):
-            asking = self._answering.ask(sample, judged.outcome)
-            self._beside(asking, f"offload {sample.frame.id.hex()}")
-        else:
-            await self._answering.alone(sample, judged.outcome)
+        decision = self._answering.decide(sample, judged)
+        if decision.up:
+            self._beside(self._answering.ask(sample, judged.outcome, decision), f"offload {sample.frame.id.hex()}")
+            return
+        if decision.audit:
+            self._beside(self._answering.audit(sample, judged.outcome, decision), f"audit {sample.frame.id.hex()}")
+        await self._answering.alone(sample, judged.outcome, decision)
 
     def _leave(self, sample: Sample) -> None:
         """Take note that a sample's result is on its way out."""
@@ -279,27 +273,6 @@ class EdgeLoop:
         self._places.release()
         if sample.patient:
             self._patient.release()
-
-    async def _next(self) -> list[tuple[Sample, Judged]]:
-        """Run each model on what waits for it. Pixels are let go here: a sample may wait for the cloud without them."""
-        batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._pace.batch))]
-        parts: dict[Loaded, list[tuple[Sample, Array]]] = {}
-        for sample, array, model in batch:
-            parts.setdefault(model, []).append((sample, array))
-        verdicts: dict[Sample, Judged] = {}
-        for model, waiting in parts.items():
-            arrays = [array for _, array in waiting]
-            answers = await model.thread.call(answer_and_judge, model.model, self._miner, arrays)
-            for array in arrays:
-                self._preparer.done(array)
-            model.release(len(arrays))
-            model.learn([each.outcome for each in answers])
-            verdicts.update(zip((sample for sample, _ in waiting), answers, strict=True))
-            await judge_again(self._slot, model, self._miner, verdicts, [sample for sample, _ in waiting])
-        self._own -= len(batch)
-        answered = [(sample, verdicts[sample]) for sample, _, _ in batch]
-        self._learning.learn(answered)
-        return answered
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer what is inside; return whether all results were taken within ``timeout_s`` seconds.
@@ -323,6 +296,5 @@ class EdgeLoop:
         return drained and not self._inside
 
     def _abandon(self) -> None:
-        for asked in (self._offload, self._share):
-            if asked:
-                asked.abandon()
+        for asked in filter(None, (self._offload, self._share)):
+            asked.abandon()

@@ -19,6 +19,8 @@ from halimede.messages import TaskInfo
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, sizes, times
 from halimede.tracing import CloudTimes, EdgeTimes
+from halimede.worker.deferral.figures import figures as deferral
+from halimede.worker.deferral.triage import Triage
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.ledger import Count, Ledger
 from halimede.worker.outbox import Outbox
@@ -59,6 +61,8 @@ class Figures:
     slot: Slot | None = None
     edge: tuple[EdgeLoop, OffloadClient | None, Outbox] | None = None
     cloud: CloudServer | None = None
+    #: of a worker that asks a next tier
+    triage: Triage | None = None
     #: figures of what only some workers do
     more: list[Callable[[], Iterable[Metric]]] = field(default_factory=list)
 
@@ -83,6 +87,8 @@ class Figures:
             yield from self._of_edge(*self.edge)
         if self.cloud:
             yield from self._of_cloud(self.cloud)
+        if self.triage and self.ledger:
+            yield from deferral(self.triage, self.ledger)
         for figures in self.more:
             yield from figures()
 
@@ -125,6 +131,8 @@ class Figures:
         told = ledger.info()
         if self.edge:
             told.queued = self.edge[0].inside
+        if self.triage and self.triage.drift:
+            told.drifting = int(self.triage.drift.drifting)
         if self.cloud:
             taken = self.cloud.times
             told.queued, told.queue_latency = self.cloud.waiting, taken.queue.histogram

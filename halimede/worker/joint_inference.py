@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 from halimede import topics
@@ -11,9 +12,11 @@ from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.server import CloudServer
 from halimede.mining import create as create_miner
+from halimede.worker.deferral.triage import create as create_triage
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.glimpses import Glimpses
 from halimede.worker.job import Job, Parts, drain, source_of
+from halimede.worker.keeping import keeping
 from halimede.worker.ledger import Count
 from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
@@ -33,15 +36,18 @@ def joint_inference(settings: Settings) -> Job:
 async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
     """Run the edge loop until ``stop``, then drain it; ``ready`` is called when it takes frames."""
     settings, ledger = parts.settings, parts.ledger
-    miner = create_miner(settings.hem_name, settings.hem_parameters)
+    uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
+    miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
+    triage = create_triage(settings, miner, random.random, uploaded=uploaded, samples=samples)
     intake = settings.client_id("intake")
     source = source_of(parts, lambda: parts.connect(intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM))
     names = {"ns": settings.namespace, "service": settings.service}
-    offload = OffloadClient(parts.bus, inference(settings.namespace, settings.service, settings.worker))
+    channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
+    offload = OffloadClient(parts.bus, channel)
     outbox = Outbox(parts.bus, topics.RESULT.at(**names))
     ledger.follow(Count.LATE, lambda: offload.late)
     ledger.follow(Count.UNASKED, lambda: offload.unknown)
-    async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
+    async with ModelThread("decode") as decoder, keeping(parts) as keeper, asyncio.TaskGroup() as group:
         glimpses = Glimpses(parts.bus, decoder, settings) if settings.hard_samples else None
         loop = EdgeLoop(
             settings,
@@ -53,6 +59,8 @@ async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
             ledger=ledger,
             book=parts.book,
             glimpses=glimpses,
+            triage=triage,
+            keeper=keeper,
         )
         await offload.start()
         running = [group.create_task(outbox.run(), name="outbox"), group.create_task(loop.run(), name="edge loop")]
@@ -61,6 +69,7 @@ async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
         taking = group.create_task(source.run(loop, parts.stop), name="source")
         watching = group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch")
         parts.figures.edge = (loop, offload, outbox)
+        parts.figures.triage = triage
         ready()
         await parts.stop.wait()
         await drain(settings.grace_s, taking, loop.drain)
@@ -74,7 +83,7 @@ async def _cloud(parts: Parts, ready: Callable[[], None]) -> None:
     server = CloudServer(
         bus,
         parts.slot,
-        inference(settings.namespace, settings.service, settings.worker),
+        inference(settings.namespace, settings.service, settings.worker, tier=settings.tier),
         book=parts.book,
     )
     parts.ledger.follow(Count.SERVED, lambda: server.stats.served)

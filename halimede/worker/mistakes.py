@@ -9,8 +9,11 @@ from halimede.frames.compute import ModelStuckError
 REASONS = {
     "spec.edgeWorker.hardExampleMining.name": "HardExampleMiningUnknown",
     "spec.edgeWorker.hardExampleMining": "HardExampleMiningInvalid",
+    "spec.edgeWorker.hardExampleMining.parameters.calibration": "CalibrationInvalid",
     "spec.edgeWorker.source": "SourceInvalid",
     "spec.application": "ApplicationInvalid",
+    "CALIBRATION_URL": "CalibrationInvalid",
+    "AUDIT_SHARE": "AuditShareTooLarge",
     "ESTIMATOR": "EstimatorInvalid",
     "HALIMEDE_STATE": "StateUnusable",
 }

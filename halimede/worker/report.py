@@ -71,6 +71,7 @@ class Reporter:
             owner_uid=settings.uid,
             owner_kind=owner_kind,
             role=settings.role,
+            tier=settings.tier,
             status="starting",
             period_s=HEARTBEAT * settings.period_s,
         )

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 #: exit code of a user's mistake; whoever supervises need not try again before something changes
 MISTAKE = 2
 #: our threads' names, and how many seconds an idle one has to end
-THREADS = ("model_", "decode_", "joint_")
+THREADS = ("model_", "decode_", "joint_", "kept_")
 STUCK_S = 1.0
 
 

@@ -18,6 +18,7 @@ from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Miner, Verdict, judge
 from halimede.tracing import EdgeTimes, Record
 from halimede.tracing.steps import MINE, MODEL, OFFLOAD, RESULT, WAIT
+from halimede.worker.deferral.triage import Decision
 from halimede.worker.settings import Settings
 
 #: characters of a label that a trace shows
@@ -90,6 +91,8 @@ class Sample:
     peer: str = ""
     #: a peer could not answer it: it stays here
     failed: bool = False
+    #: what was decided before its model has spoken, where mining looks at samples
+    decision: Decision | None = None
 
     def judged(self, said: Judged, times: EdgeTimes) -> None:
         """Note that it waited, and what the model and mining made of it."""
@@ -115,8 +118,8 @@ class Sample:
         settings: Settings,
         outcome: Outcome,
         now: float,
+        decision: Decision,
         *,
-        hard: bool,
         reply: Reply | None = None,
         offloaded: float | None = None,
         by: Literal["cloud", "joint"] = "cloud",
@@ -135,14 +138,20 @@ class Sample:
             sequence=frame.sequence,
             captured_ns=frame.captured_ns,
             by=by if reply else "peer" if self.peer else "edge",
-            hard=hard,
+            hard=decision.hard,
+            hardness=decision.hardness,
+            cut=decision.cut,
+            audit=decision.audit,
             label=final.label,
             score=final.score,
             prediction=final,
             edge=edge if reply else None,
-            worker=reply.worker if reply else self.peer or settings.worker,
+            worker=(reply.by or reply.worker) if reply else self.peer or settings.worker,
             node=settings.node,
             model=reply.model if reply else self.version,
+            tier=(reply.tier or settings.next_tier) if reply else settings.tier,
+            #: a tier in between could not ask on, and answered what it found hard itself
+            reason=reply.reason if reply else "",
             total_ms=(now - self.accepted) * 1000,
             edge_ms=outcome.ms,
             offload_ms=(now - offloaded) * 1000 if offloaded is not None else 0.0,

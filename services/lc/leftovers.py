@@ -27,6 +27,8 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
     jointinference.PLURAL: ("edge", "cloud"),
     inferencemodel.PLURAL: (inferencemodel.ROLE,),
 }
+#: what has workers with names that users give
+NAMING = frozenset({jointinference.PLURAL, multiedge.PLURAL})
 
 
 def put_aside(folders: Folders, service: Key) -> None:
@@ -47,12 +49,14 @@ def put_aside(folders: Folders, service: Key) -> None:
 
 def _names(folders: Folders, service: Key) -> list[str]:
     """Return the names that a service's workers may have here; what it called those of its own is read off folders."""
-    if service.plural != multiedge.PLURAL:
-        return [worker_name(service.name, role, folders.node) for role in ROLES.get(service.plural, ())]
-    before, after = worker_name(service.name, "\n", folders.node).split("\n")
+    fixed = [worker_name(service.name, role, folders.node) for role in ROLES.get(service.plural, ())]
+    if service.plural not in NAMING:
+        return fixed
+    tier = service.plural == jointinference.PLURAL
+    before, after = worker_name(service.name, "\n", folders.node, tier=tier).split("\n")
     here = folders.root / WORKERS / service.namespace
     found = [path.name for path in here.iterdir()] if here.is_dir() else []
-    return [
+    return fixed + [
         name
         for name in found
         if name.startswith(before) and name.endswith(after) and "." not in name[len(before) : -len(after)]

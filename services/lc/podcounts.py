@@ -67,8 +67,8 @@ class Pod:
         failed = info.status == "failed"
         reason, message = (info.reason or otherwise, info.message) if failed else (otherwise, "")
         told = WorkerReport(name=info.name, role=self.role, phase=phase, reason=reason, message=message, http=info.http)
-        if info.owner_kind == multiedge.KIND:  # of several workers with one role each has its own counts shown
-            told.task_info = info.task_info
+        if info.owner_kind == multiedge.KIND or info.tier:  # of several workers with one role each has its counts shown
+            told.part, told.task_info = info.tier, info.task_info
         return told
 
 

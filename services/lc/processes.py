@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.api import Resource, matches, placements
-from halimede.api.placement import Placement, worker_name
+from halimede.api.placement import Placement
 from halimede.api.workers import Brought
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
@@ -51,13 +51,15 @@ class Node:
         workers: dict[Worker, Role] = {}
         parts: dict[Worker, str] = {}
         used: list[ModelOutput] = []
-        for placement in placements(resource.spec):
+        places = placements(resource.spec)
+        several = any(place.part for place in places)
+        for placement in places:
             if not matches(placement.pod, self.name, self.labels):
                 continue
-            worker = Worker(held.key.namespace, worker_name(held.key.name, placement.name, self.name))
+            worker = Worker(held.key.namespace, placement.on(held.key.name, self.name))
             workers[worker] = placement.role
-            if placement.part:
-                parts[worker] = placement.part
+            if several:
+                parts[worker] = placement.name
             used += models.output(placement, held.key)
             outcome = self._place(resource, placement, worker, models)
             if isinstance(outcome, Lack):

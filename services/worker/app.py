@@ -22,8 +22,14 @@ environment (the local controller sets it; the whole table is in docs/architectu
   LC_PERIOD, GRACE_S           seconds between reports; seconds to drain after SIGTERM
   MODEL_TIMEOUT_S              seconds after which one call of the model counts as stuck
   OTEL_TRACES_EXPORTER, ...    OpenTelemetry's own: otlp or console exports traces (docs/observability.md)
-edge only:
+edge and tier:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
+  MINING_MODE                  inference-then-mining (default), or mining-then-inference
+  TARGET_UPLOAD_RATIO          share of samples that go up in the long run
+  AUDIT_SHARE                  share of easy samples that go up as well
+  CALIBRATION_URL              file of what halimede calibrate found out; FUSION: cloud (default) or mixture
+  TIER, NEXT_TIER              of services with tiers: which one it is of, and which one it asks (cloud: TIER alone)
+edge only:
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
   SOURCE_LOOP                  1: begin a folder again at its end
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
@@ -37,6 +43,12 @@ camera (reads cameras that speak no MQTT): python -m services.worker camera --he
 
 exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one line says which)
 """
+
+
+def _tier() -> None:
+    from halimede.worker.tier import run_tier  # noqa: PLC0415  # others need not load it
+
+    run_tier()
 
 
 def _member() -> None:
@@ -53,12 +65,14 @@ def _joint() -> None:
 
 PROGRAMS: dict[str, Callable[[], None]] = {
     "edge": run_edge,
+    "tier": _tier,
     "cloud": run_cloud,
     "member": _member,
     "joint": _joint,
 }
 DOES = {
     "edge": "take frames, answer",
+    "tier": "answer hard samples, and ask the next tier about the hardest",
     "cloud": "answer hard samples",
     "member": "an edge worker of a multi-edge service",
     "joint": "where findings of its edge workers come together",

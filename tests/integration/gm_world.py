@@ -214,7 +214,7 @@ class FakeNode:
         resource = parse(body)
         for place in placements(resource.spec):
             if matches(place.pod, self.name, self.labels):
-                name = worker_name(resource.metadata.name, place.name, self.name)
+                name = place.on(resource.metadata.name, self.name)
                 said = WorkerReport(name=name, role=place.role, part=place.part, phase="Running")
                 said.task_info = self.done.get(place.name)
                 yield self.overrides.get(place.name) or said

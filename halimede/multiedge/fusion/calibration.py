@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from halimede.multiedge.fusion.fitting import accuracy, calibration_error, fit, fused
+from halimede.calibration.temperature import calibrate, calibration_error
+from halimede.multiedge.fusion.fitting import accuracy, fit, fused
 from halimede.multiedge.fusion.labelled import Labelled, LabelledError, load
-from halimede.multiedge.fusion.rules import RULES, calibrate
+from halimede.multiedge.fusion.rules import RULES
 
 #: fewer instants say nothing
 LEAST = 20

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from halimede.calibration.temperature import calibrate
 from halimede.messages import Box, Fused, FusedFrom, Prediction
 from halimede.multiedge.fusion.opinion import Opinion, Vector, together
-from halimede.multiedge.fusion.rules import RULES, calibrate
+from halimede.multiedge.fusion.rules import RULES
 from halimede.multiedge.fusion.settings import Settings
 from halimede.multiedge.fusion.window import Instant
 

@@ -11,20 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from halimede.calibration.temperature import Truth, calibrate, temperature
 from halimede.multiedge.fusion.labelled import Labelled
 from halimede.multiedge.fusion.opinion import Vector
-from halimede.multiedge.fusion.rules import RULES, calibrate
+from halimede.multiedge.fusion.rules import RULES
 
-Truth = NDArray[np.int64]
-COLDEST, HOTTEST = 0.05, 20.0
-#: steps of golden section over log T: the last is narrower than 0.001
-SECTIONS = 24
-GOLDEN = (5**0.5 - 1) / 2
 #: pull of the product's weights towards 1, so that few findings say little
 PULL = 1e-3
-BINS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +37,6 @@ def fit(data: Labelled, rule: str) -> Fitted:
     return Fitted(temperatures.round(3), weights.round(3))
 
 
-def temperature(rows: Vector, truth: Truth) -> float:
-    """Return the temperature of least negative log likelihood; 1 where there is nothing to learn from."""
-    if not len(rows):
-        return 1.0
-
-    def cost(log_t: float) -> float:
-        hot = calibrate(rows, np.full(len(rows), np.exp(log_t)))
-        return float(-np.log(hot[np.arange(len(rows)), truth].clip(min=1e-300)).mean())
-
-    low, high = float(np.log(COLDEST)), float(np.log(HOTTEST))
-    for _ in range(SECTIONS):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        low, high = (low, right) if cost(left) <= cost(right) else (left, high)
-    return float(np.exp((low + high) / 2))
-
-
 def fused(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
     """Return the class that the sources say together, of each instant; 1 for everything where nothing is fitted."""
     ones = np.ones(len(data.cameras))
@@ -74,16 +52,6 @@ def fused(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
 def accuracy(said: Truth, truth: Truth) -> float:
     """Return the share that is right; 0 of nothing."""
     return float((said == truth).mean()) if len(truth) else 0.0
-
-
-def calibration_error(rows: Vector, truth: Truth) -> float:
-    """Return by how much a source's sureness and its accuracy differ (expected calibration error, 15 bins)."""
-    if not len(rows):
-        return 0.0
-    sure, right = rows.max(axis=1), rows.argmax(axis=1) == truth
-    bins = np.minimum((sure * BINS).astype(int), BINS - 1)
-    gaps = [abs(right[bins == b].mean() - sure[bins == b].mean()) * (bins == b).mean() for b in np.unique(bins)]
-    return float(sum(gaps))
 
 
 def _vote_weights(data: Labelled, temperatures: Vector) -> Vector:  # noqa: ARG001

@@ -18,18 +18,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from halimede.calibration.temperature import softmax
 from halimede.multiedge.fusion.opinion import Vector
 
-#: a share of each distribution that is spread over all classes: no source alone can say that a class is impossible
-DOUBT = 1e-4
-
 Rule = Callable[[Vector, Vector], tuple[int, Vector]]
-
-
-def calibrate(rows: Vector, temperatures: Vector) -> Vector:
-    """Make distributions ``[sources, classes]`` less sure (temperature over 1) or surer (below 1)."""
-    doubted = (1.0 - DOUBT) * rows + DOUBT / rows.shape[1]
-    return _softmax(np.log(doubted) / temperatures[:, None])
 
 
 def vote(rows: Vector, weights: Vector) -> tuple[int, Vector]:
@@ -44,7 +36,7 @@ def vote(rows: Vector, weights: Vector) -> tuple[int, Vector]:
 
 def product(rows: Vector, weights: Vector) -> tuple[int, Vector]:
     """Multiply, each distribution to the power of its weight."""
-    fused = _softmax(weights @ np.log(rows))
+    fused = softmax(weights @ np.log(rows))
     return int(fused.argmax()), fused
 
 
@@ -55,8 +47,3 @@ def surest(rows: Vector, weights: Vector) -> tuple[int, Vector]:
 
 
 RULES: Mapping[str, Rule] = {"vote": vote, "product": product, "max": surest}
-
-
-def _softmax(logits: Vector) -> Vector:
-    powers: Vector = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -15,6 +15,7 @@ import msgspec
 
 from halimede.api import Resource
 from halimede.api.base import NEPTUNE
+from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.neptune import ORIGIN
 
 Role = Literal["edge", "cloud", "serve"]
@@ -50,7 +51,7 @@ name_pattern = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 
 
 def deployment_name(service: str, worker: str) -> str:
-    """Return the name of a worker's Deployment; of joint inference workers are called as their roles."""
+    """Return the name of a worker's Deployment; of joint inference it is called as its role or its tier."""
     return f"{service}-deployment-{worker}"
 
 
@@ -69,8 +70,11 @@ def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, st
     name, uid = service.metadata.name, service.metadata.uid
     if role == "serve":
         return {MANAGED_BY: MANAGER, MODEL_NAME: name, MODEL_UID: uid, WORKER_TYPE: role, APP: name}
-    if worker:
+    if worker and service.kind.plural == MULTI_EDGE:
         return {MANAGED_BY: MANAGER, MULTI_NAME: name, MULTI_UID: uid, WORKER_TYPE: role, WORKER: worker, APP: name}
+    if worker:  # a tier: what selects the cloud workers must not select its pods
+        tier = {WORKER: worker, APP: deployment_name(name, worker)}
+        return {MANAGED_BY: MANAGER, NAME: name, UID: uid, WORKER_TYPE: role, **tier}
     return {MANAGED_BY: MANAGER, NAME: name, UID: uid, WORKER_TYPE: role, APP: deployment_name(name, role)}
 
 

@@ -149,7 +149,7 @@ def _told(service: Resource[Any], place: Placement, brought: Brought, settings: 
         meta = service.metadata
         defaults["BIG_MODEL_IP"] = f"{identity.network_name(meta.name)}.{meta.namespace}"
         defaults["BIG_MODEL_PORT"] = str(BIG_MODEL_PORT)
-    else:
+    elif place.program == "cloud":
         facts["BIG_MODEL_BIND_PORT"] = str(BIG_MODEL_PORT)
     return Told(facts, told.defaults | defaults)
 
@@ -210,7 +210,7 @@ def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
 
 def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[Body]]:
     """Return the worker's volumes and mounts beside those of its model."""
-    size = JOINT_STATE_SIZE if place.part else STATE_SIZE
+    size = JOINT_STATE_SIZE if place.program in {"member", "joint"} else STATE_SIZE
     volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": size}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
     if settings.credentials:

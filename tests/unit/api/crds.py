@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,15 @@ def schema_of(api_version: str, kind: str) -> dict[str, Any]:
 
 def problems(body: dict[str, Any]) -> dict[str, str]:
     """Return what a body breaks in its schema: path of the field, and the reason."""
-    found = jsonschema.Draft202012Validator(schema_of(body["apiVersion"], body["kind"])).iter_errors(body)
+    found = _validator(body["apiVersion"], body["kind"]).iter_errors(body)
     return {
         "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in e.path)[1:]: e.message for e in found
     }
+
+
+@cache
+def _validator(api_version: str, kind: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema_of(api_version, kind))
 
 
 def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

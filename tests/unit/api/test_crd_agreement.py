@@ -48,6 +48,7 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
         worker["name"] = data.draw(st.sampled_from([f"w{i}", worker["name"]]))
     for worker in (
         *(value for name, value in spec.items() if name.endswith("Worker")), *spec.get("edgeWorkers", ()),
+        *spec.get("tiers", ()),
     ):  # fmt: skip
         if "selector" in worker.get("model", {}) and data.draw(st.booleans()):
             worker["model"] = {"selector": {"task": "detection"}}

@@ -96,7 +96,7 @@ async def test_a_peer_with_too_much_to_do_sends_frames_back() -> None:
         await eventually(lambda: len(made.ids) == 50)
         shared = w0.sharing.shared
         assert shared
-        w1.loop._own = 100  # it is busy with its own frames, and nobody knows yet
+        w1.loop._turns._own = 100  # it is busy with its own frames, and nobody knows yet
         await some(made, 30, 1000)
         await eventually(lambda: len(made.ids) == 80)
         assert w1.server.stats.refused > 0
@@ -108,7 +108,7 @@ async def test_a_peer_with_too_much_to_do_sends_frames_back() -> None:
 async def test_frames_that_come_in_one_burst_do_not_all_see_the_same_idle_peer() -> None:
     async with site([SERVICE_S] * 3) as made:
         node = made.nodes["w0"]
-        node.loop._own = 100
+        node.loop._turns._own = 100
         before = node.sharing.client.credits_left()
         assert all(node.sharing.elsewhere() for _ in range(6))
         assert node.sharing.client.credits_left() == {name: left - 3 for name, left in before.items()}
@@ -120,7 +120,7 @@ async def test_frames_that_come_in_one_burst_do_not_all_see_the_same_idle_peer()
 async def test_a_worker_that_stops_sends_nothing_away_any_more() -> None:
     async with site([SERVICE_S] * 2) as made:
         node = made.nodes["w0"]
-        node.loop._own = 100
+        node.loop._turns._own = 100
         assert node.sharing.elsewhere()
         node.sharing.abandon()
         assert not node.sharing.elsewhere()

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from halimede.calibration.temperature import calibration_error, temperature
 from halimede.multiedge.fusion.calibration import main
-from halimede.multiedge.fusion.fitting import accuracy, calibration_error, fit, fused, temperature
+from halimede.multiedge.fusion.fitting import accuracy, fit, fused
 from halimede.multiedge.fusion.labelled import Labelled, load
 
 

@@ -1,0 +1,1 @@
+"""Algorithms that a script chooses from, or adds its own to."""

@@ -1,0 +1,155 @@
+"""Sedna's rules with Sedna's constructors and calls, judged by ``halimede.mining``.
+
+What it does with broken numbers and with empty answers is ours: what cannot be judged is hard, and a frame without
+boxes is hard as well, unless ``empty="easy"`` says otherwise. Sedna calls both easy, so that what a small model misses
+never goes up.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType
+from halimede.compat.sedna.common.log import LOGGER
+from halimede.compat.sedna.missing import absent
+from halimede.inference.answers import as_prediction
+from halimede.inference.model import SampleError
+from halimede.mining import Miner, Verdict, create, judge
+
+ROUTER = (
+    "routing of questions by a language model is not there: register a class of your own under ClassType.HEM, and "
+    "name it in hardExampleMining"
+)
+
+
+class BaseFilter(abc.ABC):
+    """What a script's own rule may be derived from; any class that is called with the answer will do."""
+
+    @abc.abstractmethod
+    def __call__(self, infer_result: Any = None) -> bool:
+        """Whether the sample is hard."""
+
+    @classmethod
+    def data_check(cls, data: Any) -> bool:
+        """Whether a number is in 0..1."""
+        return 0 <= float(data) <= 1
+
+
+class Mined(BaseFilter):
+    """A rule of halimede's that is called with whatever an estimator returns (see ``halimede.inference.answers``)."""
+
+    def __init__(self, miner: Miner) -> None:
+        self._miner = miner
+
+    def judge(self, infer_result: Any) -> Verdict:
+        """Say whether the sample is hard; what cannot be read or judged is, with the error."""
+        try:
+            prediction = as_prediction(infer_result)
+        except SampleError as error:
+            return Verdict(hard=True, error=str(error))
+        return judge(self._miner, prediction)
+
+    def __call__(self, infer_result: Any = None) -> bool:
+        """Whether the sample is hard."""
+        verdict = self.judge(infer_result)
+        if verdict.error:
+            LOGGER.warning("mining failed, the sample counts as hard: %s", verdict.error)
+        return verdict.hard
+
+
+class _Named(Mined):
+    """A rule that Sedna knows. Its constructor ignores what it has no use for, as Sedna's do, but says so."""
+
+    NAME: ClassVar[str]
+
+    def __init__(self, **parameters: Any) -> None:
+        for name, value in parameters.items():
+            setattr(self, name, value)
+        super().__init__(create(self.NAME, parameters))
+
+    @classmethod
+    def _known(cls, others: dict[str, Any]) -> dict[str, Any]:
+        """Return those of further parameters that the rule has."""
+        known = {field.name for field in fields(create(cls.NAME, {})) if field.init}  # type: ignore[arg-type]  # they are
+        if unknown := others.keys() - known:
+            LOGGER.warning("%s has no parameter %s: ignored", cls.NAME, ", ".join(sorted(unknown)))
+        return {name: value for name, value in others.items() if name in known}
+
+
+@ClassFactory.register(ClassType.HEM, alias="Threshold")
+class ThresholdFilter(_Named):
+    """Hard when the mean score of the boxes is below ``threshold``."""
+
+    NAME = "Threshold"
+
+    def __init__(self, threshold: Any = 0.5, **others: Any) -> None:
+        super().__init__(threshold=threshold, **self._known(others))
+
+
+@ClassFactory.register(ClassType.HEM, alias="CrossEntropy")
+class CrossEntropyFilter(_Named):
+    """Hard when the class probabilities are spread out."""
+
+    NAME = "CrossEntropy"
+
+    def __init__(self, threshold_cross_entropy: Any = 0.5, **others: Any) -> None:
+        super().__init__(threshold_cross_entropy=threshold_cross_entropy, **self._known(others))
+
+
+@ClassFactory.register(ClassType.HEM, alias="IBT")
+class IBTFilter(_Named):
+    """Hard when the share of unsure boxes is at least 1 - ``threshold_img``."""
+
+    NAME = "IBT"
+
+    def __init__(self, threshold_img: Any = 0.5, threshold_box: Any = 0.5, **others: Any) -> None:
+        super().__init__(threshold_img=threshold_img, threshold_box=threshold_box, **self._known(others))
+
+
+@ClassFactory.register(ClassType.HEM, alias="Random")
+class RandomFilter(_Named):
+    """Hard with probability ``random_ratio``, whatever the answer."""
+
+    NAME = "Random"
+
+    def __init__(self, random_ratio: Any = 0.3, **others: Any) -> None:
+        super().__init__(random_ratio=random_ratio, **self._known(others))
+
+    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
+        """Draw lots."""
+        return judge(self._miner, NOTHING)
+
+
+@ClassFactory.register(ClassType.HEM, alias="CloudOnly")
+class CloudOnlyFilter(_Named):
+    """Every sample is hard."""
+
+    NAME = "CloudOnly"
+
+    def __init__(self, **others: Any) -> None:
+        super().__init__(**self._known(others))
+
+    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
+        """Say hard."""
+        return Verdict(hard=True)
+
+
+@ClassFactory.register(ClassType.HEM, alias="EdgeOnly")
+class EdgeOnlyFilter(_Named):
+    """No sample is hard."""
+
+    NAME = "EdgeOnly"
+
+    def __init__(self, **others: Any) -> None:
+        super().__init__(**self._known(others))
+
+    def judge(self, infer_result: Any) -> Verdict:  # noqa: ARG002  # it looks at nothing
+        """Say easy."""
+        return Verdict(hard=False)
+
+
+BertRouterFilter = ClassFactory.register(ClassType.HEM, alias="BertRouter")(absent("BertRouter", ROUTER))
+
+NOTHING = as_prediction({"value": None})

@@ -1,0 +1,166 @@
+"""The cloud workers of a service, asked from ordinary code that knows no event loop.
+
+A thread of its own keeps the connection to the bus, asks (``OffloadClient``), counts (``Ledger``) and tells the local
+controller (``Reporter``), as an edge worker's loop does. Whoever calls waits for an answer, never longer than he says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+import structlog
+
+from halimede.bus import Bus
+from halimede.errors import BusError
+from halimede.frames import OffloadClient
+from halimede.frames.channel import inference
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.messages import Frame, Reply
+from halimede.observe import HttpServer
+from halimede.observe.metrics import registry
+from halimede.worker.figures import Figures
+from halimede.worker.job import Connect
+from halimede.worker.ledger import Count, Latency, Ledger
+from halimede.worker.mistakes import as_mistake
+from halimede.worker.report import Reporter, Status
+from halimede.worker.settings import Settings
+
+log = structlog.get_logger()
+
+#: seconds: for the first connection, over a deadline until the thread counts as dead, for the last report
+FIRST_S, OVER_S, LAST_S = 3.0, 5.0, 5.0
+#: seconds between two log lines that say why the cloud gave no answer
+SELDOM_S = 10.0
+
+
+class Cloud:
+    """The cloud workers of a service. ``open`` before ``ask``; ``close`` is called at exit as well."""
+
+    def __init__(self, settings: Settings, connect: Connect) -> None:
+        self._settings = settings
+        self._connect = connect
+        self._thread = threading.Thread(target=self._run, name="sedna_bus", daemon=True)
+        self._ready: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._bus: Bus
+        self._offload: OffloadClient
+        self._ledger: Ledger
+        self._reporter: Reporter
+        self._said_at = -SELDOM_S
+        self._last: tuple[Status, str, str] = ("completed", "", "")
+        self._open = False
+
+    def open(self) -> None:
+        """Connect. A broker that is not there is waited for a little; a mistake of the user's raises its error."""
+        self._thread.start()
+        self._ready.result()
+        self._open = True
+        atexit.register(self.close)
+
+    def running(self) -> None:
+        """Tell the local controller that samples are answered."""
+        self._loop.call_soon_threadsafe(self._reporter.set, "running")
+
+    def ask(self, frame: Frame) -> Reply:
+        """Return the answer of a cloud worker within the service's deadline. Raises OffloadError."""
+        if not self._thread.is_alive():
+            raise OffloadError(Reason.ERROR, "the connection to the bus has ended")
+        deadline = self._settings.deadline_s
+        asked = asyncio.run_coroutine_threadsafe(self._ask(frame, deadline), self._loop)
+        try:
+            return asked.result(deadline + OVER_S)
+        except OffloadError as error:
+            self._explain(error)
+            raise
+        except TimeoutError as error:
+            asked.cancel()
+            raise OffloadError(Reason.DEADLINE, "the thread of the bus does not answer") from error
+
+    def count(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
+        """Count one sample."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._counted, counts, latencies)
+
+    def close(self, error: Exception | None = None) -> None:
+        """Report once more and disconnect; ``error`` is what ended the script's service, if something did."""
+        atexit.unregister(self.close)
+        if not self._open:
+            return
+        self._open = False
+        if error is not None:
+            mistake = as_mistake(error)
+            self._last = ("failed", mistake.reason if mistake else type(error).__name__, str(error))
+        with contextlib.suppress(RuntimeError):  # the loop may be closed
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(LAST_S)
+
+    async def _ask(self, frame: Frame, deadline_s: float) -> Reply:
+        if not self._bus.connected:  # a loop could wait for it; a script stands still meanwhile
+            raise OffloadError(Reason.NO_CLOUD, "the broker is away")
+        return await self._offload.ask(frame, deadline_s)
+
+    def _counted(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
+        for count, n in counts.items():
+            self._ledger.add(count, n)
+        for latency, ms in latencies.items():
+            self._ledger.record(latency, ms)
+
+    def _explain(self, error: OffloadError) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= SELDOM_S:
+            self._said_at = now
+            log.warning("the cloud gave no answer", reason=str(error.reason), detail=error.detail[:256])
+
+    # --- in the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        # not asyncio.run: that starts a thread to end others, which a Python that is ending may refuse
+        loop = self._loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._serve())
+        except BaseException as error:  # whoever opened it is told, or the log
+            if self._ready.done():
+                log.exception("the connection to the bus has ended")
+            else:
+                self._ready.set_exception(error)
+        finally:
+            loop.close()
+
+    async def _serve(self) -> None:
+        settings = self._settings
+        self._stop = asyncio.Event()
+        async with self._connect(settings.client_id()) as bus, contextlib.AsyncExitStack() as stack:
+            self._bus = bus
+            figures = Figures(settings, [bus], status="")
+            shown = HttpServer(settings.http, health=figures.health(), registry=registry("edge", figures.collect))
+            await stack.enter_async_context(shown)
+            self._ledger = figures.ledger = stack.enter_context(Ledger(settings.state, settings.uid))
+            self._reporter = Reporter(bus, settings)
+            self._reporter.http = shown.url
+            self._reporter.counts = self._ledger.info
+            channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
+            self._offload = OffloadClient(bus, channel)
+            self._ledger.follow(Count.LATE, lambda: self._offload.late)
+            self._ledger.follow(Count.UNASKED, lambda: self._offload.unknown)
+            await self._offload.start()
+            await self._first()
+            reports = asyncio.create_task(self._reporter.run(), name="reports")
+            self._ready.set_result(None)
+            await self._stop.wait()
+            self._offload.abandon()
+            reports.cancel()
+            await self._reporter.last_words(*self._last)
+
+    async def _first(self) -> None:
+        """Give the broker a little time, so that the first samples have somebody to go to."""
+        try:
+            await self._bus.wait_connected(min(FIRST_S, self._settings.deadline_s))
+        except BusError as error:
+            log.warning("the broker is not there yet: the edge answers alone", reason=str(error))

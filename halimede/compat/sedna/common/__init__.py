@@ -1,0 +1,1 @@
+"""What all of a script's parts use."""

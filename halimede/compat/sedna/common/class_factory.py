@@ -1,0 +1,98 @@
+"""Sedna's registry of classes by kind and alias. A name is taken once; saying the same thing twice changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import isclass, isfunction
+from types import ModuleType
+from typing import Any, ClassVar, TypeVar, cast
+
+from halimede.errors import InvalidFieldError
+
+__all__ = ("ClassFactory", "ClassType")
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+class ClassType:
+    """The kinds of classes that are registered."""
+
+    GENERAL = "general"
+    #: hard example mining: called with what the small model answered
+    HEM = "hard_example_mining"
+    FL_AGG = "aggregation"
+    MTL = "multi_task_learning"
+    UTD = "unseen_task_detect"
+    ALGORITHM = "algorithm"
+    DATASET = "data_process"
+    CALLBACK = "post_process_callback"
+
+
+class ClassFactory:
+    """Classes and functions by kind and alias."""
+
+    __registry__: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    @classmethod
+    def register(cls, type_name: str = ClassType.GENERAL, alias: str | None = None) -> Callable[[C], C]:
+        """Decorate a class or function to make it known as ``alias``, or by its own name."""
+
+        def known(t_cls: C) -> C:
+            return cls.register_cls(t_cls, type_name, alias)
+
+        return known
+
+    @classmethod
+    def register_cls(cls, t_cls: C, type_name: str = ClassType.GENERAL, alias: str | None = None) -> C:
+        """Make a class or function known. Raises ValueError when something else holds the name."""
+        name = alias if alias is not None else t_cls.__name__
+        kind = cls.__registry__.setdefault(type_name, {})
+        held = kind.get(name)
+        if held is not None and _origin(held) != _origin(t_cls):
+            raise ValueError(f"{type_name} {name} is registered twice: {_origin(held)} holds the name, choose another")
+        kind[name] = t_cls
+        return t_cls
+
+    @classmethod
+    def register_from_package(cls, package: ModuleType, type_name: str = ClassType.GENERAL) -> None:
+        """Make every public class and function of a package known by its own name."""
+        for name, found in vars(package).items():
+            if not name.startswith("_") and (isclass(found) or isfunction(found)):
+                cls.register_cls(found, type_name)
+
+    @classmethod
+    def is_exists(cls, type_name: str, cls_name: str | None = None) -> bool:
+        """Whether anything is known of a kind, or by one name of it."""
+        kind = cls.__registry__.get(type_name)
+        return kind is not None and (cls_name is None or cls_name in kind)
+
+    @classmethod
+    def get_cls(cls, type_name: str, t_cls_name: str | None = None) -> Any:
+        """Return what is known by a name. Raises InvalidFieldError (a ValueError, as Sedna's is) where nothing is."""
+        if t_cls_name is None or not cls.is_exists(type_name, t_cls_name):
+            raise UnknownNameError(type_name, t_cls_name, sorted(cls.__registry__.get(type_name, ())))
+        return cls.__registry__[type_name][t_cls_name]
+
+
+class UnknownNameError(InvalidFieldError, ValueError):
+    """Nothing is registered by that name."""
+
+    def __init__(self, kind: str, name: str | None, known: list[str]) -> None:
+        listed = f"use one of {', '.join(known)}, or " if known else ""
+        super().__init__(kind, name, f"{listed}register it with ClassFactory before it is used")
+
+
+def post_processing(given: Any) -> Callable[[Any], Any] | None:
+    """Return what ``post_process`` of a call stands for: a callable, or the alias of a registered one."""
+    if given is None or callable(given):
+        return given  # type: ignore[no-any-return]  # callable, or none
+    found = ClassFactory.get_cls(ClassType.CALLBACK, given)
+    made: Any = found() if isinstance(found, type) else found
+    return cast("Callable[[Any], Any]", made)
+
+
+def _origin(thing: Any) -> str:
+    """Where something is from. A script that is imported besides being run says everything twice."""
+    code = getattr(thing, "__init__", None) if isclass(thing) else thing
+    file = getattr(getattr(code, "__code__", None), "co_filename", "") or getattr(thing, "__module__", "")
+    return f"{getattr(thing, '__qualname__', thing)} of {file}"

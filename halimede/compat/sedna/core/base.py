@@ -1,0 +1,56 @@
+"""What Sedna's services have in common: their configuration, their parameters, and where their model is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from halimede.compat.sedna.common.config import BaseConfig, Context
+from halimede.compat.sedna.common.log import LOGGER
+
+__all__ = ("JobBase",)
+
+
+class JobBase:
+    """A service of the script's: an estimator, and what the environment says."""
+
+    parameters = Context
+
+    def __init__(self, estimator: Any = None, config: Any = None) -> None:
+        self.config = config or BaseConfig()
+        self.estimator = estimator
+        self.log = LOGGER
+
+    @property
+    def job_name(self) -> str:
+        """The name of the service."""
+        return str(self.config.service_name or self.config.job_name)
+
+    @property
+    def worker_name(self) -> str:
+        """The name of the worker."""
+        return str(self.config.worker_name)
+
+    @property
+    def model_path(self) -> str:
+        """Where the model is."""
+        return model_path(self.estimator)
+
+    @classmethod
+    def get_parameters(cls, param: str, default: Any = None) -> Any:
+        """Return a parameter of the script (see ``Context``)."""
+        return cls.parameters.get_parameters(param, default)
+
+
+def model_path(estimator: object, told: str = "") -> str:
+    """Return where the model is: ``MODEL_URL``, or in that folder the file that is named; else ``MODEL_PATH``.
+
+    ``told`` comes before ``MODEL_URL``. A file in a folder is named by ``MODEL_NAME`` or the estimator's own
+    ``model_name``. Empty where nothing is said: an estimator need not have a file.
+    """
+    path = told or os.environ.get("MODEL_URL") or os.environ.get("MODEL_PATH") or ""
+    name = os.environ.get("MODEL_NAME") or getattr(estimator, "model_name", None)
+    if path and isinstance(name, str) and name and Path(path).is_dir():
+        return str(Path(path) / name)
+    return path

@@ -1,0 +1,265 @@
+"""Sedna's JointInference and BigModelService. Between them is the bus instead of HTTP.
+
+``JointInference.inference`` asks the small model here, and for hard samples the cloud workers of its service, whether
+these are scripts or halimede's own. Whatever becomes of the cloud, the edge's answer is there in time: Sedna's 12
+seconds a frame without a cloud are a deadline (``deadlineMs``) at most, and after the first samples nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, NoReturn
+
+import structlog
+
+from halimede import log as logging
+from halimede.bus.mqtt import MqttSettings
+from halimede.compat.sedna import surroundings
+from halimede.compat.sedna.asking import Cloud
+from halimede.compat.sedna.common.class_factory import post_processing
+from halimede.compat.sedna.core.base import JobBase, model_path
+from halimede.compat.sedna.exchange import read_answer, write_call
+from halimede.compat.sedna.rules import Rule, rule_of
+from halimede.compat.sedna.serving import served
+from halimede.errors import InvalidFieldError
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.inference.estimator import loaded
+from halimede.mining import Verdict
+from halimede.models.desired import read as read_desired
+from halimede.worker.ledger import Count, Latency
+from halimede.worker.runtime import connect_to, leave, main
+from halimede.worker.settings import MiningMode, Settings
+
+__all__ = ("BigModelService", "JointInference", "TSBigModelService")
+
+log = structlog.get_logger()
+
+THEN_MINING: MiningMode = "inference-then-mining"
+THEN_INFERENCE: MiningMode = "mining-then-inference"
+EASY = Verdict(hard=False)
+
+
+class BigModelService(JobBase):
+    """The cloud worker of a service, with the script's estimator (a class or an instance) as its model."""
+
+    def start(self) -> None:
+        """Load the model and answer until SIGTERM or SIGINT. Exits with code 2 after a mistake of the user's."""
+        surroundings.check_main_thread("BigModelService.start")
+        leave(main("cloud", *served(self)))
+
+    def load(self, path: str) -> None:
+        """Make the estimator and let it load the model. Raises ModelError."""
+        self.estimator = loaded(self.estimator, model_path(self.estimator, path))
+
+    def train(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: there is no training in joint inference, and Sedna has none here either."""
+        raise NotImplementedError("joint inference trains nothing: train elsewhere, and bring the model as a Model")
+
+    def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
+        """Return what the big model says of one sample, post-processed by a callable or a registered alias."""
+        process = post_processing(post_process)
+        answer = self.estimator.predict(data, **kwargs)
+        return process(answer) if process else answer
+
+
+#: its name in older scripts
+TSBigModelService = BigModelService
+
+
+class JointInference(JobBase):
+    """The edge worker of a service, driven by the script that calls ``inference``.
+
+    ``hard_example_mining`` is ``{"method": name, "param": {...}}``: a rule of halimede's, or a class that was
+    registered under ClassType.HEM; without one the environment's HEM_NAME counts. ``cloud``: an object with
+    ``inference`` that is asked instead of the cloud workers.
+
+    Raises InvalidFieldError and ModelError for mistakes, after the local controller was told.
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        hard_example_mining: Mapping[str, Any] | None = None,
+        cloud: Any = None,
+        config: Any = None,
+    ) -> None:
+        super().__init__(estimator, config)
+        if estimator is None:
+            raise InvalidFieldError("estimator", None, "give a class or an instance with load and predict")
+        self.cloud = cloud
+        self._settings = None if surroundings.is_alone(os.environ) else surroundings.settings("edge")
+        self._bus = self._open(self._settings) if self._settings else None
+        try:
+            self.estimator = loaded(estimator, model_path(estimator, _told(self._settings)))
+            self.hard_example_mining_algorithm = self._rule(hard_example_mining)
+        except Exception as error:
+            self.close(error)
+            raise
+        if self._bus:
+            self._bus.running()
+
+    @classmethod
+    def get_hem_algorithm_from_config(cls, **param: Any) -> dict[str, Any]:
+        """Return what ``hard_example_mining`` takes, of HEM_NAME and HEM_PARAMETERS; ``param`` comes before these.
+
+        Empty where no rule is named. Raises InvalidFieldError for parameters that are none.
+        """
+        name = cls.get_parameters("HEM_NAME")
+        if not name:
+            return {}
+        text = cls.get_parameters("HEM_PARAMETERS") or "[]"
+        try:
+            told = {each["key"]: each.get("value", "") for each in json.loads(text)}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidFieldError(
+                "HEM_PARAMETERS", text, 'write a JSON list of {"key": ..., "value": ...}'
+            ) from error
+        return {"method": name, "param": {**told, **param}}
+
+    def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> list[Any]:
+        """Answer one sample: ``[is_hard, final, edge_result, cloud_result]``.
+
+        ``final`` is the cloud's answer where there is one, else the edge's, post-processed; ``edge_result`` is the
+        edge's as the estimator gave it. ``mining_mode`` may say for this call what MINING_MODE says for all.
+
+        Raises what the edge's estimator and ``post_process`` raise, and InvalidFieldError for a hard sample that
+        cannot travel.
+        """
+        mode = self._mode(kwargs.pop("mining_mode", None))
+        process = post_processing(post_process)
+        counts: dict[Count, int] = dict.fromkeys((Count.ACCEPTED, Count.ANSWERED), 1)
+        latencies: dict[Latency, float] = {}
+
+        def at_the_edge() -> tuple[Any, Any]:
+            began = time.monotonic()
+            answer = self.estimator.predict(data, **kwargs)
+            raw = deepcopy(answer)
+            final = process(answer) if process else answer
+            latencies[Latency.EDGE] = (time.monotonic() - began) * 1000
+            return final, raw
+
+        final = edge = cloud = None
+        if mode == THEN_MINING:
+            final, edge = at_the_edge()
+        verdict = self._judge(final if mode == THEN_MINING else data)
+        if verdict.hard:
+            counts[Count.HARD] = 1
+            asked = self._ask(data, post_process, kwargs, counts, latencies)
+            if asked is not None:
+                (cloud,) = asked
+                final = cloud
+        if edge is None and cloud is None and mode == THEN_INFERENCE:
+            final, edge = at_the_edge()
+        counts[Count.MINING_ERRORS] = int(verdict.error is not None)
+        counts[Count.DEGRADED] = int(verdict.hard and Count.CLOUD not in counts)
+        if self._bus:
+            self._bus.count(counts, latencies)
+        return [verdict.hard, final, edge, cloud]
+
+    def train(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: see ``BigModelService.train``."""
+        raise NotImplementedError("joint inference trains nothing: train elsewhere, and bring the model as a Model")
+
+    def close(self, error: Exception | None = None) -> None:
+        """Tell the local controller that the script answers no more. It happens at exit by itself."""
+        if self._bus:
+            self._bus.close(error)
+
+    def _open(self, settings: Settings) -> Cloud:
+        broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
+        names = {"node": settings.node, "service": f"{settings.namespace}/{settings.service}"}
+        logging.configure(**names, worker=settings.worker)
+        if ignored := [name for name, value in _beyond(settings).items() if value]:
+            log.warning("a script decides by its rule alone", not_held=ignored)
+        bus = Cloud(settings, connect_to(broker))
+        bus.open()
+        _stop_in_order()
+        return bus
+
+    def _rule(self, given: Mapping[str, Any] | None) -> Rule | None:
+        chosen = given or self.get_hem_algorithm_from_config()
+        if not chosen:
+            log.warning("no hard example mining: no sample goes to the cloud")
+            return None
+        return rule_of(chosen, self._settings.calibration if self._settings else None)
+
+    def _judge(self, what: Any) -> Verdict:
+        verdict = self.hard_example_mining_algorithm.judge(what) if self.hard_example_mining_algorithm else EASY
+        if verdict.error is not None:
+            log.warning("mining failed, the sample counts as hard", error=verdict.error[:256])
+        return verdict
+
+    def _mode(self, given: str | None) -> str:
+        mode = given or self.get_parameters("MINING_MODE") or THEN_MINING
+        if mode not in {THEN_MINING, THEN_INFERENCE}:
+            raise InvalidFieldError("mining_mode", mode, f"write {THEN_MINING} or {THEN_INFERENCE}")
+        return str(mode)
+
+    def _ask(
+        self,
+        data: Any,
+        post_process: Any,
+        kwargs: dict[str, Any],
+        counts: dict[Count, int],
+        lasted: dict[Latency, float],
+    ) -> tuple[Any] | None:
+        """Return the cloud's answer (which may be None), or nothing where it gives none; note what it took."""
+        if self.cloud is not None:
+            answer = self.cloud.inference(data, post_process=post_process, **kwargs)
+            counts[Count.CLOUD] = 1
+            return (answer["result"] if isinstance(answer, dict) and "result" in answer else answer,)
+        if self._bus is None:
+            return None
+        by_name = None if callable(post_process) else post_process
+        frame = write_call(data, kwargs, by_name)
+        began = time.monotonic()
+        try:
+            reply = self._bus.ask(frame)
+        except OffloadError as error:
+            sent = error.sent
+            if error.reason == Reason.ERROR:
+                log.warning("the cloud failed on a sample", error=error.detail[:256])
+            reply = None
+        else:
+            sent = True
+            lasted[Latency.OFFLOAD] = (time.monotonic() - began) * 1000
+            counts[Count.CLOUD] = 1
+        counts[Count.UPLOADED] = int(sent)
+        counts[Count.UPLOADED_BYTES] = frame.data.nbytes if sent else 0
+        if reply is None or reply.prediction is None:
+            return None
+        answer = read_answer(reply.prediction)
+        return (post_process(answer) if callable(post_process) else answer,)
+
+
+def _told(settings: Settings | None) -> str:
+    """Return the model's path: of the file that names it, where there is one, else the environment's."""
+    if settings is None:
+        return ""
+    desired = read_desired(settings.model_file) if settings.model_file else None
+    return desired.models[0].path if desired and len(desired.models) == 1 else settings.model_path
+
+
+def _beyond(settings: Settings) -> dict[str, Any]:
+    """Return what a service may ask of its edge workers that is not done for a script."""
+    return {
+        "targetUploadRatio": settings.target_upload_ratio,
+        "auditShare": settings.audit_share,
+        "fusion": settings.fusion == "mixture",
+        "keepHardSamples": settings.keep,
+        "source": settings.source.path or settings.source.url,
+    }
+
+
+def _stop_in_order() -> None:
+    """Make SIGTERM an ordinary end of the script, unless it has its own mind about it."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    if main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

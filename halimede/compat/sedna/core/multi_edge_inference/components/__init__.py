@@ -1,0 +1,1 @@
+"""The services of multi-edge inference, which no script runs here."""

@@ -1,0 +1,7 @@
+"""ObjectDetector, which is a part of a MultiEdgeInferenceService here."""
+
+from halimede.compat.sedna.missing import MULTI_EDGE, absent
+
+__all__ = ("ObjectDetector",)
+
+ObjectDetector = absent("ObjectDetector", MULTI_EDGE)

@@ -1,0 +1,7 @@
+"""FEService, which is a part of a MultiEdgeInferenceService here."""
+
+from halimede.compat.sedna.missing import MULTI_EDGE, absent
+
+__all__ = ("FEService",)
+
+FEService = absent("FEService", MULTI_EDGE)

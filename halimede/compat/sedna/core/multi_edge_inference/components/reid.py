@@ -1,0 +1,7 @@
+"""ReID, which is a part of a MultiEdgeInferenceService here."""
+
+from halimede.compat.sedna.missing import MULTI_EDGE, absent
+
+__all__ = ("ReID",)
+
+ReID = absent("ReID", MULTI_EDGE)

@@ -1,0 +1,71 @@
+"""A model as Sedna's multi-edge components hold it, for scripts that use one by themselves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from halimede.compat.sedna.common.class_factory import post_processing
+from halimede.compat.sedna.common.config import BaseConfig
+from halimede.compat.sedna.core.base import model_path
+from halimede.compat.sedna.missing import MULTI_EDGE, absent
+from halimede.errors import InvalidFieldError
+
+__all__ = ("PLUGIN", "PluggableModel", "PluggableNetworkService")
+
+
+class PLUGIN(Enum):
+    """Sedna's services by their classes' names."""
+
+    REID_MANAGER = "ReIDManager"
+    REID_MANAGER_I = "ReIDManager_I"
+    REID = "ReID_Server"
+    REID_I = "ReID_I"
+    FEATURE_EXTRACTION = "Feature_Extraction"
+    FEATURE_EXTRACTION_I = "Feature_Extraction_I"
+    VIDEO_ANALYTICS = "VideoAnalytics"
+    VIDEO_ANALYTICS_I = "VideoAnalytics_I"
+
+
+PluggableNetworkService = absent("PluggableNetworkService", MULTI_EDGE)
+
+
+class PluggableModel(ABC):
+    """A model that is loaded and evaluated when it is made. Subclasses bring ``load`` and ``predict``."""
+
+    def __init__(self) -> None:
+        """Load the model of ``MODEL_URL``. Raises InvalidFieldError where there is none."""
+        self.config = BaseConfig()
+        self.model_backend: Any = self
+        if not Path(self.model_path).exists():
+            raise InvalidFieldError("MODEL_URL", self.model_path, "name the file of the model")
+        self.load()
+        self.evaluate()
+
+    @property
+    def model_path(self) -> str:
+        """Where the model is."""
+        return model_path(self)
+
+    @abstractmethod
+    def load(self, **kwargs: Any) -> None:
+        """Load it from ``self.model_path``."""
+
+    @abstractmethod
+    def update_plugin(self, update_object: Any, **kwargs: Any) -> None:
+        """Take what another service says."""
+
+    def evaluate(self, data: Any = None, **kwargs: Any) -> Any:  # noqa: B027  # a model need not have one
+        """Say how good it is."""
+
+    def train(self, **kwargs: Any) -> Any:
+        """Train it, where the subclass can."""
+        raise NotImplementedError
+
+    def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
+        """Call ``predict`` and post-process what it returns."""
+        answer = self.model_backend.predict(data, **kwargs)
+        process = post_processing(post_process)
+        return process(answer) if process else answer

@@ -1,0 +1,136 @@
+"""Lists and tables of samples, as Sedna's scripts read them: ``x`` and, but for test data, ``y`` as NumPy arrays."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halimede.compat.sedna.common.class_factory import post_processing
+from halimede.compat.sedna.missing import NotThereError
+from halimede.errors import InvalidFieldError
+
+__all__ = ("BaseDataSource", "CSVDataParse", "TxtDataParse")
+
+TEST = "test"
+
+
+class BaseDataSource:
+    """Samples. ``data_type`` is train, eval or test; ``func`` a callable, or the alias of a registered one."""
+
+    def __init__(self, data_type: str = "train", func: Callable[[Any], Any] | str | None = None) -> None:
+        self.data_type = data_type
+        self.process_func = post_processing(func or None)
+        self.x: Any = None
+        self.y: Any = None
+        self.meta_attr: Any = None
+
+    def num_examples(self) -> int:
+        """Return how many samples there are."""
+        return 0 if self.x is None else len(self.x)
+
+    def __len__(self) -> int:
+        return self.num_examples()
+
+    def parse(self, *args: Any, **kwargs: Any) -> None:
+        """Read samples: subclasses do."""
+        raise NotImplementedError
+
+    @property
+    def is_test_data(self) -> bool:
+        """Whether the samples have no labels to learn from."""
+        return self.data_type == TEST
+
+    def save(self, output: str = "") -> None:
+        """Write ``x`` and ``y`` as an ``.npz`` file (Sedna's is a pickle)."""
+        if self.x is None:
+            raise InvalidFieldError("x", None, "parse something first")
+        np.savez(output, x=_array(self.x), y=_array([] if self.y is None else self.y))
+
+
+class TxtDataParse(BaseDataSource):
+    """Lines of words: a sample, and its label if it has one (else 0). Empty lines are none."""
+
+    def parse(self, *args: str, use_raw: bool = False, **_: Any) -> None:
+        """Read files. What is not there is left out; ``use_raw``: all words of a line are the sample."""
+        samples: list[Any] = []
+        labels: list[Any] = []
+        for name in args:
+            for line in _lines(name):
+                row = self.process_func(line) if self.process_func else line.split()
+                if not len(row):
+                    continue
+                samples.append(row if use_raw else row[0])
+                if not use_raw and not self.is_test_data:
+                    labels.append(row[1] if len(row) > 1 else 0)
+        self.x, self.y = _array(samples), _array(labels)
+
+
+class CSVDataParse(BaseDataSource):
+    """Tables with a header. ``x`` has a row a sample, of floats where all values are numbers, else of text.
+
+    Sedna gives pandas' DataFrames: a script that asks them for columns by name finds their names in ``columns``.
+    """
+
+    def __init__(self, data_type: str = "train", func: Callable[[Any], Any] | str | None = None) -> None:
+        super().__init__(data_type, func)
+        self.columns: list[str] = []
+
+    def parse(
+        self, *args: str | Mapping[str, Any], label: str = "", usecols: str | Sequence[str] = (), **others: Any
+    ) -> None:
+        """Read files, or dicts that are one row each. A table without the column ``label`` is left out.
+
+        ``usecols``: the columns to read, all of them where none is named. What pandas would take beyond that raises
+        NotThereError.
+        """
+        if others:
+            raise NotThereError(f"CSVDataParse.parse: {', '.join(others)} is pandas' own: read the file yourself")
+        wanted = usecols.split(",") if isinstance(usecols, str) and usecols else list(usecols)
+        rows: list[dict[str, Any]] = []
+        for table in args:
+            found = [dict(table)] if isinstance(table, Mapping) else list(_rows(table))
+            if self.process_func:
+                found = [self.process_func(row) for row in found]
+            if found and (not label or label in found[0]):
+                rows += found
+        if not rows:
+            return
+        self.columns = [name for name in (wanted or rows[0]) if name != label]
+        for row in rows:
+            if lacking := [name for name in self.columns if row.get(name) is None]:
+                raise InvalidFieldError("usecols", lacking[0], f"a row lacks it: it has {', '.join(map(str, row))}")
+        self.x = _numbers([[row[name] for name in self.columns] for row in rows])
+        self.y = _numbers([row[label] for row in rows]) if label else None
+
+
+def _lines(name: str) -> Iterator[str]:
+    if name and Path(name).is_file():
+        with Path(name).open(encoding="utf-8") as file:
+            yield from (line.strip() for line in file)
+
+
+def _rows(name: str) -> Iterator[dict[str, Any]]:
+    if name and Path(name).is_file():
+        with Path(name).open(encoding="utf-8", newline="") as file:
+            yield from csv.DictReader(file)
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Make an array of rows. Raises InvalidFieldError where they are not of one length."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InvalidFieldError("samples", values, "give rows of equal length") from error
+
+
+def _numbers(values: Any) -> NDArray[Any]:
+    """Make an array of floats where all text of a table is numbers, else of what it is."""
+    try:
+        return np.asarray(values, dtype=float)
+    except ValueError:
+        return _array(values)

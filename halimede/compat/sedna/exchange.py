@@ -1,0 +1,138 @@
+"""What a call of a Sedna script looks like on the bus: a frame for what is asked, a prediction for what is answered.
+
+An array of numbers travels as a raw frame, so that any cloud worker of halimede's can answer it, and any edge worker's
+frames can be answered by a script. Other data (text, bytes, numbers, None, lists and dicts of these and of arrays)
+travel as msgpack in the frame's bytes; those, and calls with further arguments, only a script's cloud worker reads.
+What is said beside the data stands in ``frame.edge.value`` under MARK. Nothing is pickled, so nothing is run by
+reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from halimede.api.base import convert
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.frames.encodings import DTYPES, decode
+from halimede.frames.payloads import new_frame
+from halimede.inference.answers import as_prediction
+from halimede.messages import Frame, Prediction
+
+MARK = "sedna"
+#: msgpack's number for an array inside of other data
+ARRAY = 1
+#: what the shape of a raw frame can say
+MOST_AXES, LONGEST = 4, 65_535
+#: bytes a row of the picture that other data are packed into
+ROW = 4096
+#: kinds of elements that are plain numbers, little endian or of one byte
+KINDS = "biufc"
+TAKEN = "give an array of numbers, or text, bytes, numbers, lists and dicts (of these, and of arrays)"
+
+
+class Call(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is said beside the data. ``size``: bytes of msgpack; None: the frame is an array."""
+
+    v: Literal[1] = 1
+    size: int | None = None
+    post_process: str | None = None
+    arguments: dict[str, Any] = {}
+
+
+def write_call(data: Any, arguments: Mapping[str, Any], post_process: str | None = None) -> Frame:
+    """Return the frame that asks about ``data``. Raises InvalidFieldError for what cannot travel."""
+    plain = _packed("arguments", dict(arguments))
+    call = Call(post_process=post_process, arguments=msgspec.msgpack.decode(plain, ext_hook=_refuse))
+    if isinstance(data, np.ndarray) and _is_raw(data):
+        frame = new_frame(data)
+    else:
+        packed = _packed("data", data)
+        call.size = len(packed)
+        rows = max(1, -(-len(packed) // ROW))
+        frame = new_frame(np.frombuffer(packed.ljust(rows * ROW, b"\0"), np.uint8).reshape(rows, ROW))
+    frame.edge = Prediction(value={MARK: msgspec.to_builtins(call)})
+    return frame
+
+
+def read_call(frame: Frame) -> tuple[Any, Call] | None:
+    """Return the data of a call and what is said beside them; None for a frame that no script sent.
+
+    Arrays are copies that may be written to. Raises DecodeError for one that makes no sense.
+    """
+    value = frame.edge.value if frame.edge else None
+    if not (isinstance(value, dict) and set(value) == {MARK}):
+        return None
+    try:
+        call = convert(value[MARK], Call, MARK)
+    except InvalidFieldError as error:
+        raise DecodeError(str(error)) from error
+    array = decode(frame)
+    if call.size is None:
+        return array.copy(), call
+    if not 0 <= call.size <= array.nbytes:
+        raise DecodeError(f"{call.size} bytes of data are said to be in {array.nbytes}")
+    try:
+        return msgspec.msgpack.decode(memoryview(array.tobytes())[: call.size], ext_hook=_array), call
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise DecodeError(f"the data cannot be read: {error}") from error
+
+
+def write_answer(answer: Any) -> Prediction:
+    """Return what a script's cloud worker answers. Raises SampleError for what JSON cannot say."""
+    return as_prediction({MARK: answer})
+
+
+def read_answer(prediction: Prediction) -> Any:
+    """Return an answer as a Python value: what a script's cloud worker said, or what one of halimede's means.
+
+    Of the latter boxes are rows of x1, y1, x2, y2, score, label; probabilities are a list; a label is text.
+    """
+    value = prediction.value
+    if isinstance(value, dict) and set(value) == {MARK}:
+        return value[MARK]
+    if prediction.boxes is not None:
+        return [[box.x1, box.y1, box.x2, box.y2, box.score, box.label] for box in prediction.boxes]
+    if prediction.probabilities is not None:
+        return prediction.probabilities
+    return prediction.label if value is None else value
+
+
+def _is_raw(array: NDArray[Any]) -> bool:
+    """Whether a raw frame can say what it is."""
+    sizes = all(1 <= size <= LONGEST for size in array.shape)
+    return array.dtype.name in DTYPES and 1 <= array.ndim <= MOST_AXES and sizes
+
+
+def _packed(field: str, value: Any) -> bytes:
+    try:
+        return msgspec.msgpack.encode(value, enc_hook=_pack)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        raise InvalidFieldError(field, f"{type(value).__name__} ({error})", TAKEN) from error
+
+
+def _pack(item: Any) -> Any:
+    if isinstance(item, np.generic):
+        return item.item()
+    if isinstance(item, np.ndarray) and item.dtype.kind in KINDS:
+        data = np.ascontiguousarray(item, item.dtype.newbyteorder("<"))
+        return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((data.dtype.str, data.shape, data.tobytes())))
+    raise NotImplementedError(f"a value of type {type(item).__name__}")
+
+
+def _array(code: int, data: memoryview) -> NDArray[Any]:
+    if code != ARRAY:
+        raise ValueError(f"an extension {code} is not known")
+    name, shape, content = msgspec.msgpack.decode(data, type=tuple[str, tuple[int, ...], bytes])
+    dtype = np.dtype(name)
+    if dtype.kind not in KINDS or any(size < 0 for size in shape):
+        raise ValueError(f"{name} {shape} is no array of numbers")
+    return np.frombuffer(bytearray(content), dtype).reshape(shape)
+
+
+def _refuse(_: int, __: memoryview) -> Any:
+    raise InvalidFieldError("arguments", "an array", "give it inside of the data: arguments are plain values")

@@ -1,0 +1,56 @@
+"""Makes ``import sedna...`` find this package, so that a script runs untouched. Installed for the process that asks."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+THEIRS, OURS = "sedna", __name__.rpartition(".")[0]
+
+
+class Finder(MetaPathFinder):
+    """Finds Sedna's modules here. One that is not here is not looked for elsewhere: two of them would not agree."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return where a module of Sedna's is. Raises ModuleNotFoundError for one that is not there."""
+        if fullname.partition(".")[0] != THEIRS:
+            return None
+        ours = OURS + fullname.removeprefix(THEIRS)
+        if importlib.util.find_spec(ours) is None:
+            text = f"halimede has no {fullname}: what there is of Sedna's is listed in docs/sedna.md"
+            raise ModuleNotFoundError(text, name=fullname)
+        return ModuleSpec(fullname, _Same(ours), is_package=True)
+
+
+class _Same(Loader):
+    """Gives a module of ours under its other name: one module, so that what is registered in it is there in both."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002
+        """Return the module, loaded."""
+        module = importlib.import_module(self._name)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing but undo what importing has said of it: its own name remains the one that it has."""
+        module.__spec__ = self._spec
+
+
+def install() -> None:
+    """Let ``sedna`` be found here from now on, before any other package of that name."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())

@@ -1,0 +1,26 @@
+"""Names of Sedna's that a script may import and that have nothing behind them here: they say so when they are used."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from halimede.errors import HalimedeError
+
+FEDERATED = "halimede has no federated learning yet: train elsewhere, and bring the model as a Model"
+MULTI_EDGE = (
+    "multi-edge inference is a MultiEdgeInferenceService here, whose cameras, re-identification and peers need no "
+    "script (docs/multi-edge.md): make one"
+)
+
+
+class NotThereError(HalimedeError):
+    """A part of Sedna that halimede does not have. The text says what there is instead."""
+
+
+def absent(name: str, instead: str) -> type[Any]:
+    """Return a class of that name which can be imported and subclassed, and raises NotThereError when one is made."""
+
+    def refuse(_: object, *__: object, **___: object) -> NoReturn:
+        raise NotThereError(f"{name}: {instead}")
+
+    return type(name, (), {"__init__": refuse, "__doc__": f"Not there: {instead}.", "__module__": __name__})

@@ -1,0 +1,7 @@
+"""The server of federated learning, which is not there."""
+
+from halimede.compat.sedna.missing import FEDERATED, absent
+
+__all__ = ("AggregationServer",)
+
+AggregationServer = absent("AggregationServer", FEDERATED)

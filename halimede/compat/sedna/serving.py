@@ -1,0 +1,119 @@
+"""A script's big model as what a cloud worker answers with: calls of scripts as they were made, frames as frames."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from halimede.compat.sedna import surroundings
+from halimede.compat.sedna.exchange import Call, read_call, write_answer
+from halimede.errors import DecodeError
+from halimede.inference import Array, Model, SampleError
+from halimede.messages import Frame, Prediction
+from halimede.worker.job import Job
+from halimede.worker.joint_inference import joint_inference
+from halimede.worker.runtime import Prepare
+from halimede.worker.settings import Settings
+
+
+class Service(Protocol):
+    """What a script's cloud worker brings."""
+
+    def load(self, path: str) -> None:
+        """Load the model."""
+
+    def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
+        """Answer one sample."""
+
+
+class Estimator:
+    """The service as an estimator of a worker: one that is loaded from a path and answers arrays."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def load(self, model_url: str) -> None:
+        """Load the model."""
+        self._service.load(model_url)
+
+    def predict(self, data: Array) -> Any:
+        """Answer one frame that no script sent."""
+        return self._service.inference(data)
+
+
+class Asked:
+    """One call, answered once: a batch in which another call fails is asked for again in parts."""
+
+    def __init__(self, data: Any, call: Call) -> None:
+        self._data, self._call = data, call
+        self._answer: Prediction | None = None
+        self._error: SampleError | None = None
+
+    def answer(self, service: Service) -> Prediction:
+        """Return the answer. Raises SampleError with what the script's code raised."""
+        if self._answer is None and self._error is None:
+            try:
+                said = service.inference(self._data, post_process=self._call.post_process, **self._call.arguments)
+                self._answer = write_answer(said)
+            except SampleError as error:
+                self._error = error
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's code
+                self._error = SampleError(f"the estimator failed: {type(error).__name__}: {error}".rstrip(": "))
+        if self._answer is None:
+            assert self._error is not None  # noqa: S101  # one of them is set
+            raise self._error
+        return self._answer
+
+
+class BigModel(Model):
+    """Answers calls of scripts by ``service``, and other frames by ``model``, which is the same estimator."""
+
+    def __init__(self, model: Model, service: Service) -> None:
+        self._model = model
+        self._service = service
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes in order."""
+        return self._model.labels
+
+    def prepare(self, image: Array) -> Array:
+        """Prepare a frame as the Model declares it."""
+        return self._model.prepare(image)
+
+    def prepare_frame(self, frame: Frame, image: Array) -> Array:
+        """Wrap a call, which is for the script's code alone to read, or prepare a frame."""
+        try:
+            call = read_call(frame)
+        except DecodeError as error:
+            raise SampleError(str(error)) from error
+        if call is None:
+            return self._model.prepare_frame(frame, image)
+        wrapped = np.empty((), object)
+        wrapped[()] = Asked(*call)
+        return wrapped
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Answer calls one by one, for Sedna's estimators take one sample, and frames together."""
+        if batch and batch[0].dtype == object:
+            asked: list[Asked] = [sample.item() for sample in batch]
+            return [each.answer(self._service) for each in asked]
+        return self._model.predict(batch)
+
+    def close(self) -> None:
+        """Close the model."""
+        self._model.close()
+
+
+def served(service: Service) -> tuple[Estimator, Mapping[str, str], Prepare]:
+    """Return what ``runtime.main`` takes to run a script's cloud worker."""
+
+    def prepare(environ: Mapping[str, str], _: bool) -> tuple[Settings, Job]:  # noqa: FBT001
+        settings = surroundings.settings("cloud", environ)
+        return settings, replace(joint_inference(settings), compose=lambda model: BigModel(model, service))
+
+    return Estimator(service), os.environ, prepare

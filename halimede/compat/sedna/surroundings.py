@@ -1,0 +1,58 @@
+"""What a script is told: a worker's environment as it is, and what somebody who starts it by hand leaves out."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Mapping
+
+from halimede.errors import InvalidFieldError
+from halimede.worker.settings import Role, Settings, read
+
+#: variables of which one says that there is a bus to speak to
+ON_A_BUS = ("SERVICE_NAME", "HALIMEDE_BROKER")
+
+
+def is_alone(environ: Mapping[str, str]) -> bool:
+    """Whether nothing says that the script belongs to a service."""
+    return not any(environ.get(name) for name in ON_A_BUS)
+
+
+def settings(role: Role, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the environment of a script. Raises InvalidFieldError.
+
+    By hand SERVICE_NAME is enough: the node is then this machine, and the worker one of a new name, whose files are
+    gone when it ends.
+    """
+    told = dict(environ)
+    if not told.get("SERVICE_NAME"):
+        fix = "name the service whose edge and cloud workers belong together; the local controller sets it by itself"
+        raise InvalidFieldError("SERVICE_NAME", "", fix)
+    told.setdefault("NODE_NAME", _node())
+    if not told.get("WORKER_NAME"):
+        told["WORKER_NAME"] = f"{told['SERVICE_NAME']}-{role}-{secrets.token_hex(3)}"
+        told.setdefault("HALIMEDE_STATE", _folder())
+    return read(role, told, own_estimator=True, mines=role == "edge" and bool(told.get("HEM_NAME")))
+
+
+def _node() -> str:
+    """Make a node's name of this machine's."""
+    return re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-") or "localhost"
+
+
+def _folder() -> str:
+    folder = tempfile.mkdtemp(prefix="halimede-sedna-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def check_main_thread(what: str) -> None:
+    """Raise InvalidFieldError where no signal could be handled."""
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidFieldError(what, threading.current_thread().name, "call it from the script's main thread")

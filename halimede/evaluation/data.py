@@ -1,0 +1,168 @@
+"""Labelled samples on disk: the pictures and rows on which a service is calibrated and evaluated, and what is in them.
+
+| ``--data`` | samples, and their truth |
+|---|---|
+| a folder of folders | JPEG and PNG pictures; the class of each is the folder that it is in |
+| a folder with ``annotations.json`` | pictures with boxes, as COCO writes them; crowds are left out |
+| a folder of pictures alone | pictures without a truth |
+| ``.csv`` | rows of numbers; the class is the column ``label``, without a header the last one |
+| ``.npz`` | the array ``x``, a sample in each row, and ``y`` with their classes, if it is there |
+
+Whatever is read was bounded before: the size of files, the size that a picture or an array claims, and their number.
+Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from halimede.datasets.images import SPLITS
+from halimede.errors import DecodeError, InvalidFieldError
+from halimede.evaluation.annotations import ANNOTATIONS, read_annotations
+from halimede.evaluation.tables import read_csv, read_npz
+from halimede.frames import encodings
+from halimede.frames.payloads import open_payload
+from halimede.inference import Array
+from halimede.messages import Box
+
+FIELD = "--data"
+#: samples at most, and bytes of their pixels together
+MAX_SAMPLES = 100_000
+MAX_PIXELS = 2 * 1024**3
+MAX_PICTURE = 64 * 1024**2
+HEAD = 8
+FORMS = "give a folder of class folders, a folder with pictures and annotations.json, a .csv or an .npz"
+#: told how many samples are done, and how many there are
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """Samples and what is in them.
+
+    ``images``: each as a model's ``prepare`` takes it, height x width (x 3) uint8, or a row (or any array) of numbers.
+    ``truths``: the class of each as text; None: not known. ``boxes``: the objects of each, with score 1 and the
+    category's name as label; None: it is no detection data. ``sizes``: bytes of each as it would be sent to the cloud,
+    in the encoding that it has on disk, raw where it is a row of a table. ``names`` say which sample is meant.
+    """
+
+    images: list[Array]
+    names: list[str]
+    sizes: list[int]
+    truths: list[str] | None = None
+    boxes: list[list[Box]] | None = None
+
+    def __len__(self) -> int:
+        """So many samples."""
+        return len(self.images)
+
+
+def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | None = None) -> Labelled:
+    """Read samples. With the model's ``labels``, classes given by their index get their names.
+
+    Raises InvalidFieldError (field ``--data``) for what cannot be read, has no samples in it, is larger than the
+    limits, or has no class that the model knows.
+    """
+    if path.is_dir():
+        found = _folder(path, labels, progress)
+    elif not path.exists():
+        raise InvalidFieldError(FIELD, str(path), f"there is no such file or folder: {FORMS}")
+    elif path.suffix.lower() in {".csv", ".npz"}:
+        read = read_csv if path.suffix.lower() == ".csv" else read_npz
+        images, classes = read(path, MAX_SAMPLES, MAX_PIXELS)
+        found = Labelled(
+            images=images,
+            names=[f"{path.name}[{i}]" for i in range(len(images))],
+            sizes=[image.nbytes for image in images],
+            truths=None if classes is None else [_named(text, labels) for text in classes],
+        )
+    else:
+        raise InvalidFieldError(FIELD, str(path), FORMS)
+    if not len(found):
+        raise InvalidFieldError(FIELD, str(path), f"there is no sample in it: {FORMS}")
+    _check_known(path, found, labels)
+    return found
+
+
+def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> Labelled:
+    if (path / ANNOTATIONS).is_file():
+        boxes = read_annotations(path / ANNOTATIONS, MAX_SAMPLES)
+        images, sizes = _decoded(path, [path / name for name in boxes], progress)
+        return Labelled(images=images, names=list(boxes), sizes=sizes, boxes=list(boxes.values()))
+    files = _pictures(path)
+    classes = [_class_of(file.relative_to(path)) for file in files]
+    if any(classes) and not all(classes):
+        stray = files[classes.index("")]
+        raise InvalidFieldError(FIELD, str(stray), "it is in no class folder, and others are: move it, or remove it")
+    images, sizes = _decoded(path, files, progress)
+    truths = [_named(text, labels) for text in classes] if any(classes) else None
+    return Labelled(images=images, names=[str(file.relative_to(path)) for file in files], sizes=sizes, truths=truths)
+
+
+def _pictures(path: Path) -> list[Path]:
+    """Return all files below a folder that begin as a JPEG or PNG does, by name; links to folders are not followed."""
+    found = []
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and _is_picture(file):
+            found.append(file)
+            if len(found) > MAX_SAMPLES:
+                raise InvalidFieldError(FIELD, str(path), f"it holds over {MAX_SAMPLES} pictures: give a part of them")
+    return found
+
+
+def _is_picture(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(HEAD)
+    except OSError as error:
+        raise InvalidFieldError(FIELD, str(file), f"it cannot be read: {error.strerror}") from error
+    return any(head.startswith(magic) for magic in encodings.MAGIC.values())
+
+
+def _class_of(inside: Path) -> str:
+    """Return the class folder of a picture, which may be in one that only says of which split it is."""
+    return next((part for part in inside.parts[:-1] if part.lower() not in SPLITS), "")
+
+
+def _decoded(folder: Path, files: Sequence[Path], progress: Progress | None) -> tuple[list[Array], list[int]]:
+    images, sizes, room = [], [], MAX_PIXELS
+    for i, file in enumerate(files):
+        try:
+            if (size := file.stat().st_size) > MAX_PICTURE:
+                raise InvalidFieldError(
+                    FIELD, str(file), f"it has {size} bytes, more than {MAX_PICTURE}: make it smaller"
+                )
+            frame = open_payload(file.read_bytes(), "")
+            room -= encodings.measure(frame)
+            if room < 0:
+                fix = f"its pictures take over {MAX_PIXELS >> 30} GiB when decoded: give a part of them"
+                raise InvalidFieldError(FIELD, str(folder), fix)
+            images.append(encodings.decode(frame))
+        except DecodeError as error:
+            raise InvalidFieldError(FIELD, str(file), f"{error}: repair or remove it") from error
+        except OSError as error:
+            raise InvalidFieldError(FIELD, str(file), f"it cannot be read: {error.strerror}") from error
+        sizes.append(size)
+        if progress:
+            progress(i + 1, len(files))
+    return images, sizes
+
+
+def _named(text: str, labels: Sequence[str]) -> str:
+    """Return a class by the name that the model has for it: data may give its index."""
+    if text not in labels and text.isascii() and text.isdigit() and len(text) < 10 and int(text) < len(labels):
+        return labels[int(text)]
+    return text
+
+
+def _check_known(path: Path, data: Labelled, labels: Sequence[str]) -> None:
+    """Refuse data of another task: where the model knows none of the classes, every answer would count as wrong."""
+    there: Iterable[Any] = data.truths or (box.label for boxes in data.boxes or () for box in boxes)
+    kinds = sorted({str(kind) for kind in there})
+    if labels and kinds and not set(kinds) & set(labels):
+        listed, known = ", ".join(kinds[:5]), ", ".join(labels[:5])
+        fix = f"the model knows none of its classes ({listed}...): use the names of spec.labels ({known}...)"
+        raise InvalidFieldError(FIELD, str(path), fix)

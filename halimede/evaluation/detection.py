@@ -1,0 +1,171 @@
+"""How good boxes are: average precision and object recall of answers that come from two models, in any mixture.
+
+Matching is COCO's (Lin et al., ECCV 2014, arXiv 1405.0312; its cocoeval): in each picture and class, boxes in the
+order of their scores, 100 at most, each take the object that they overlap most among those that are still free, if the
+intersection over union is at least the threshold. One that finds none is false.
+
+With boxes of one class of all pictures in the order of their scores, precision p and recall r after each, average
+precision is the area under the curve of the best precision at any higher recall, at all points of it:
+AP = sum over n of (r[n] - r[n-1]) * max(p[m] for m >= n) (Everingham et al., "The PASCAL Visual Object Classes
+Challenge: A Retrospective", IJCV 2015, all-point interpolation; COCO's own tool reads 101 points of the same curve).
+mAP@0.5 is its mean over the classes that have objects, at threshold 0.5; mAP@0.5:0.95 the mean over ten thresholds.
+Object recall is the share of objects that a box of their class overlaps by 0.5 or more, whatever its score.
+
+What matching finds in one picture depends on no other one, so that each model's boxes are matched once, and a mixture
+of both models only counts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from halimede.evaluation.curves import Point, steps
+from halimede.inference import Array
+from halimede.inference.boxes import overlaps
+from halimede.messages import Box, Prediction
+
+#: intersection over union from which a box has found an object, 0.5 to 0.95
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+#: boxes of a class in one picture that are looked at, the best first
+MAX_BOXES = 100
+#: so many points of a curve: each counts all boxes again
+POINTS = 40
+
+
+class Measured(Point):
+    """A point of a detector's curve: ``accuracy`` is mAP@0.5."""
+
+    map_50_95: float
+    recall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The boxes of one model in all pictures, a row each: score, class (-1: one without objects), picture, and at
+    which thresholds it found an object ``[boxes, 10]``. ``found``: objects found at 0.5 in each picture; ``false``:
+    boxes that found none there.
+    """
+
+    scores: Array
+    classes: Array
+    pictures: Array
+    hits: Array
+    found: Array
+    false: Array
+
+
+class Detection:
+    """Pictures whose objects are known, and what two models say of them: ``low`` if it stays, ``up`` if it goes up."""
+
+    def __init__(self, truths: Sequence[Sequence[Box]], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
+        kinds = {kind: i for i, kind in enumerate(sorted({str(box.label) for boxes in truths for box in boxes}))}
+        counted = [kinds[str(box.label)] for boxes in truths for box in boxes]
+        self._objects = np.bincount(counted, minlength=len(kinds)) if kinds else np.zeros(0, np.int64)
+        self._low, self._up = _match(kinds, truths, low), _match(kinds, truths, up)
+        scores = np.concatenate([self._low.scores, self._up.scores])
+        order = np.argsort(-scores, kind="stable")
+        self._classes = np.concatenate([self._low.classes, self._up.classes])[order]
+        self._pictures = np.concatenate([self._low.pictures, self._up.pictures])[order]
+        self._hits = np.concatenate([self._low.hits, self._up.hits])[order]
+        self._is_up = (np.arange(len(scores)) >= len(self._low.scores))[order]
+
+    def __len__(self) -> int:
+        """So many pictures."""
+        return len(self._low.found)
+
+    def measure(self, uploaded: Array) -> tuple[float, float, float]:
+        """Return mAP@0.5, mAP@0.5:0.95 and object recall when these pictures (a boolean each) go up.
+
+        Without any object all three are 0.
+        """
+        chosen = uploaded[self._pictures] == self._is_up
+        classes, hits = self._classes[chosen], self._hits[chosen]
+        parts = [average_precision(hits[classes == kind], count) for kind, count in enumerate(self._objects)]
+        precisions = np.mean(parts, axis=0) if parts else np.zeros(len(THRESHOLDS))
+        found = float(np.where(uploaded, self._up.found, self._low.found).sum())
+        return float(precisions[0]), float(precisions.mean()), found / max(1, int(self._objects.sum()))
+
+    def curve(self, hardness: Array) -> list[Measured]:
+        """Return a rule's curve from upload ratio 0 to 1; pictures of equal hardness go up in a fixed random order."""
+        number = len(self)
+        shuffled = np.random.default_rng(0).permutation(number)
+        order = shuffled[np.argsort(-np.asarray(hardness, np.float64)[shuffled], kind="stable")]
+        points = []
+        for count in steps(number, POINTS):
+            uploaded = np.zeros(number, bool)
+            uploaded[order[:count]] = True
+            points.append(self.point(uploaded))
+        return points
+
+    def point(self, uploaded: Array) -> Measured:
+        """Return the point of a curve where these pictures go up."""
+        accuracy, strict, recall = (round(value, 6) for value in self.measure(uploaded))
+        ratio = round(float(uploaded.mean()), 6)
+        return Measured(upload_ratio=ratio, accuracy=accuracy, map_50_95=strict, recall=recall)
+
+    def gain(self) -> Array:
+        """Return what going up gains in each picture: objects found more, and among equals false boxes less.
+
+        The order of it stands for the oracle's: average precision is no sum over pictures, and the best order of all
+        would have to be searched for among all of them.
+        """
+        fewer = self._low.false - self._up.false
+        gained: Array = self._up.found - self._low.found + fewer / (1 + 2 * np.abs(fewer).max(initial=0))
+        return gained
+
+
+def average_precision(hits: Array, objects: int) -> Array:
+    """Return the average precision at each threshold of boxes in the order of their scores.
+
+    ``hits``: ``[boxes, thresholds]``, whether a box found an object. ``objects``: how many there are, 1 or more.
+    """
+    if not len(hits):
+        return np.zeros(len(THRESHOLDS))
+    precision = np.cumsum(hits, axis=0) / np.arange(1, len(hits) + 1)[:, np.newaxis]
+    best = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
+    area: Array = (best * hits).sum(axis=0) / objects
+    return area
+
+
+def _match(kinds: dict[str, int], truths: Sequence[Sequence[Box]], answers: Sequence[Prediction]) -> Matched:
+    scores: list[float] = []
+    classes: list[int] = []
+    pictures: list[int] = []
+    hits: list[Array] = []
+    found, false = np.zeros(len(truths)), np.zeros(len(truths))
+    for number, (objects, answer) in enumerate(zip(truths, answers, strict=True)):
+        boxes = answer.boxes or []
+        for name in {str(box.label) for box in boxes}:
+            mine = sorted((box for box in boxes if str(box.label) == name), key=lambda box: -box.score)[:MAX_BOXES]
+            hit = match(mine, [box for box in objects if str(box.label) == name])
+            scores += [box.score for box in mine]
+            classes += [kinds.get(name, -1)] * len(mine)
+            pictures += [number] * len(mine)
+            hits.append(hit)
+            found[number] += hit[:, 0].sum()
+            false[number] += (~hit[:, 0]).sum()
+    rows = np.concatenate([np.zeros((0, len(THRESHOLDS)), bool), *hits])
+    return Matched(np.array(scores), np.array(classes, int), np.array(pictures, int), rows, found, false)
+
+
+def match(boxes: Sequence[Box], objects: Sequence[Box]) -> Array:
+    """Return at which thresholds each of the boxes (the best first) finds an object: ``[boxes, 10]`` booleans."""
+    hits = np.zeros((len(boxes), len(THRESHOLDS)), bool)
+    if not objects:
+        return hits
+    corners = np.array([_corners(box) for box in objects], np.float64)
+    free = np.ones((len(THRESHOLDS), len(objects)), bool)
+    for i, box in enumerate(boxes):
+        iou = overlaps(np.array(_corners(box), np.float64), corners)
+        fits = np.where(free & (iou >= THRESHOLDS[:, np.newaxis]), iou, -1)
+        best = fits.argmax(axis=1)
+        hits[i] = fits.max(axis=1) >= 0
+        free[hits[i], best[hits[i]]] = False
+    return hits
+
+
+def _corners(box: Box) -> tuple[float, float, float, float]:
+    return box.x1, box.y1, box.x2, box.y2

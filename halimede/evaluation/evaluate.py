@@ -1,0 +1,266 @@
+"""A service on labelled data, offline: what each tier is worth alone, and what they are together at any upload ratio.
+
+Every model answers every sample once. From then on it is arithmetic: a rule's curve, its bounds, and the point at
+which the service is configured, with the bytes that go up and the time that answers take over a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from halimede.evaluation.curves import Point
+from halimede.evaluation.data import Labelled
+from halimede.evaluation.quality import Quality, quality, referenced
+from halimede.evaluation.rules import calibration_of, decide, needs_answers, orders, parameters_of
+from halimede.evaluation.service import Answered, Chain, Tier, answered
+from halimede.frames.payloads import ID_BYTES, pack
+from halimede.inference import Array
+from halimede.messages import Frame, Prediction
+from halimede.mining.artefact import read_artefact
+from halimede.mining.mixture import mix
+
+#: gets what is done, how many samples are done, and how many there are
+Told = Callable[[str, int, int], None]
+
+
+class Link(Struct, kw_only=True):
+    """What lies between two tiers: the time of a round trip without data, and its speed. ``assumed``: nobody said."""
+
+    ms: float = 20.0
+    kbps: float = 10_000.0
+    assumed: bool = True
+
+
+class TierReport(Struct, kw_only=True):
+    """A tier alone: how good its model is on all samples, and the time that it takes for one (milliseconds)."""
+
+    name: str
+    model: str
+    model_ms: float
+    measures: dict[str, float]
+    #: of the service as it is configured: the share of all samples that come here
+    reached: float = 0.0
+
+
+class Operating(Struct, kw_only=True):
+    """The service as it is configured. Ratios are shares of all samples; bytes are the mean for each of them."""
+
+    rule: str
+    mode: str
+    parameters: dict[str, str]
+    target_upload_ratio: float | None
+    upload_ratio: float
+    cloud_ratio: float
+    accuracy: float
+    measures: dict[str, float]
+    bytes_up: float
+    bytes_to_cloud: float
+    latency_ms: float
+
+
+class Cost(Struct, kw_only=True):
+    """What a sample costs in the mean at an upload ratio: bytes that leave the edge, and milliseconds to its answer."""
+
+    upload_ratio: float
+    bytes_up: float
+    latency_ms: float
+
+
+class Report(Struct, kw_only=True):
+    """What is written as JSON. ``accuracy`` of detections is mAP@0.5; their points have ``map_50_95`` and ``recall``.
+
+    ``reference``: what counted as true, ``labels``, or ``cloud`` where the data have none. ``curves`` are those of the
+    edge's rule; what goes up is answered by the tiers behind it as they are configured.
+    """
+
+    edge_only: float
+    cloud_only: float
+    curves: dict[str, Sequence[Point]]
+    oracle: Sequence[Point]
+    random: Sequence[Point]
+    service: str
+    task: str
+    metric: str
+    samples: int
+    reference: str
+    fusion: str
+    tiers: list[TierReport]
+    operating_point: Operating
+    costs: dict[str, list[Cost]]
+    left_out: dict[str, str]
+    link: Link
+    bytes_cloud_only: float
+    latency_cloud_only_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Onward:
+    """What becomes of each sample from a tier on: the answer, the time to it, the bytes that reach the cloud."""
+
+    answers: list[Prediction]
+    ms: Array
+    cloud: Array
+    bytes_to_cloud: Array
+
+
+def evaluate(
+    chain: Chain,
+    data: Labelled,
+    *,
+    rules: Sequence[str] = (),
+    link: Link | None = None,
+    told: Told | None = None,
+) -> Report:
+    """Answer all samples by all tiers and put together what follows. Raises InvalidFieldError, ModelError."""
+    link = link or Link()
+    said = [answered(tier, data, _part(told, tier)) for tier in chain.tiers]
+    known = referenced(data, said[-1].predictions)
+    hard, reached = _decisions(chain, data, said)
+    sent = [_sent(chain, tier, data, each.predictions) for tier, each in zip(chain.tiers, said, strict=True)]
+    onward = _onward(chain, said, hard, sent, link)
+    low, up = said[0].predictions, _fused(chain.edge, said[0].predictions, onward.answers)
+    measure = quality(known, low, up)
+    found, left_out = orders(chain.edge, data, low, rules)
+    curves = {name: measure.curve(hardness) for name, hardness in found.items()}
+    # of each sample that goes up: until its answer is there
+    asked = link.ms + sent[0] * 8 / link.kbps + onward.ms
+    tiers = [
+        TierReport(
+            name=tier.name,
+            model=tier.model,
+            model_ms=round(each.ms, 4),
+            measures=_measures(quality(known, each.predictions, each.predictions), np.zeros(len(data), bool)),
+            reached=round(float(came.mean()), 6),
+        )
+        for tier, each, came in zip(chain.tiers, said, reached, strict=True)
+    ]
+    boxes = known.boxes is not None
+    return Report(
+        edge_only=tiers[0].measures["accuracy"],
+        cloud_only=tiers[-1].measures["accuracy"],
+        curves=curves,
+        oracle=measure.curve(measure.gain()),
+        random=measure.curve(np.zeros(len(data))),
+        service=chain.service.metadata.name,
+        task="detection" if boxes else "classification",
+        metric="mAP@0.5" if boxes else "accuracy",
+        samples=len(data),
+        reference="labels" if known is data else "cloud",
+        fusion="mixture" if calibration_of(chain.edge) else "cloud",
+        tiers=tiers,
+        operating_point=_operating(chain.edge, measure, hard[0], onward, sent[0], edge_ms=said[0].ms, asked=asked),
+        costs={name: _costs(curves[name], order, sent[0], said[0].ms, asked) for name, order in found.items()},
+        left_out=left_out,
+        link=link,
+        bytes_cloud_only=round(float(sent[0].mean()), 1),
+        latency_cloud_only_ms=round(float((link.ms + sent[0] * 8 / link.kbps).mean() + said[-1].ms), 3),
+    )
+
+
+def _part(told: Told | None, tier: Tier) -> Callable[[int, int], None] | None:
+    return (lambda done, total: told(f"{tier.name}: {tier.model}", done, total)) if told else None
+
+
+def _decisions(chain: Chain, data: Labelled, said: Sequence[Answered]) -> tuple[list[Array], list[Array]]:
+    """Return what each tier sends on, as configured, and what comes to each."""
+    hard: list[Array] = []
+    reached = [np.ones(len(data), bool)]
+    for tier, each in zip(chain.tiers[:-1], said, strict=False):
+        hard.append(decide(tier, data, each.predictions, reached[-1]))
+        reached.append(reached[-1] & hard[-1])
+    return hard, reached
+
+
+def _sent(chain: Chain, tier: Tier, data: Labelled, predictions: Sequence[Prediction]) -> Array:
+    """Return the bytes of each sample as this tier sends it on: its data as they came, and what its model said."""
+    with_answers = needs_answers(tier)
+    worker = f"{chain.service.metadata.name}-{tier.name}"
+    return np.array(
+        [
+            size + _around(chain.service.metadata.name, worker, prediction if with_answers else None)
+            for size, prediction in zip(data.sizes, predictions, strict=True)
+        ]
+    )
+
+
+def _around(service: str, worker: str, edge: Prediction | None) -> int:
+    empty = memoryview(b"")
+    frame = Frame(id=bytes(ID_BYTES), service=service, worker=worker, encoding="png", edge=edge, data=empty)
+    return len(pack(frame))
+
+
+def _onward(
+    chain: Chain, said: Sequence[Answered], hard: Sequence[Array], sent: Sequence[Array], link: Link
+) -> _Onward:
+    """Follow samples from the second tier on, beginning at the end."""
+    number = len(said[0].predictions)
+    state = _Onward(said[-1].predictions, np.full(number, said[-1].ms), np.ones(number, bool), np.zeros(number))
+    for i in reversed(range(1, len(chain.tiers) - 1)):
+        tier, each, goes = chain.tiers[i], said[i], hard[i]
+        last = i == len(chain.tiers) - 2
+        mixed = _fused(tier, each.predictions, state.answers)
+        state = _Onward(
+            [up if gone else stays for stays, up, gone in zip(each.predictions, mixed, goes, strict=True)],
+            each.ms + goes * (link.ms + sent[i] * 8 / link.kbps + state.ms),
+            goes & state.cloud,
+            goes * (sent[i] if last else state.bytes_to_cloud),
+        )
+    if len(chain.tiers) == 2:  # the edge's own bytes go to the cloud
+        state = _Onward(state.answers, state.ms, state.cloud, sent[0].astype(float))
+    return state
+
+
+def _fused(tier: Tier, low: Sequence[Prediction], up: list[Prediction]) -> list[Prediction]:
+    """Return what is answered where both spoke."""
+    path = calibration_of(tier)
+    if path is None:
+        return up
+    artefact = read_artefact(path)
+    return [mix(artefact, edge, cloud) for edge, cloud in zip(low, up, strict=True)]
+
+
+def _operating(
+    edge: Tier, measure: Quality, hard: Array, onward: _Onward, sent: Array, *, edge_ms: float, asked: Array
+) -> Operating:
+    deferral = edge.deferral
+    assert deferral is not None  # noqa: S101  # the edge's worker has one
+    mining = deferral.hard_example_mining
+    spared = 0.0 if needs_answers(edge) else edge_ms
+    return Operating(
+        rule=mining.name,
+        mode=mining.mode,
+        parameters=dict(parameters_of(deferral)),
+        target_upload_ratio=deferral.target_upload_ratio,
+        upload_ratio=round(float(hard.mean()), 6),
+        cloud_ratio=round(float((hard & onward.cloud).mean()), 6),
+        accuracy=measure.point(hard)["accuracy"],
+        measures=_measures(measure, hard),
+        bytes_up=round(float((hard * sent).mean()), 1),
+        bytes_to_cloud=round(float((hard * onward.bytes_to_cloud).mean()), 1),
+        latency_ms=round(edge_ms + float((hard * (asked - spared)).mean()), 3),
+    )
+
+
+def _costs(points: Sequence[Point], hardness: Array, sent: Array, edge_ms: float, asked: Array) -> list[Cost]:
+    """Return what samples cost in the mean at the points of a rule's curve."""
+    order = np.argsort(-hardness, kind="stable")
+    size, time = (np.concatenate([[0.0], np.cumsum(values[order])]) / len(order) for values in (sent, asked))
+    counts = [round(point["upload_ratio"] * len(order)) for point in points]
+    return [
+        Cost(
+            upload_ratio=point["upload_ratio"],
+            bytes_up=round(float(size[count]), 1),
+            latency_ms=round(edge_ms + float(time[count]), 3),
+        )
+        for point, count in zip(points, counts, strict=True)
+    ]
+
+
+def _measures(measure: Quality, uploaded: Array) -> dict[str, float]:
+    point: Any = measure.point(uploaded)
+    return {name: value for name, value in point.items() if name != "upload_ratio"}

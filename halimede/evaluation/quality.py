@@ -1,0 +1,91 @@
+"""What counts as good: right classes, or found objects. One face for both, so that curves need not know which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from halimede.errors import InvalidFieldError
+from halimede.evaluation import curves
+from halimede.evaluation.curves import Point
+from halimede.evaluation.data import FIELD, Labelled
+from halimede.evaluation.detection import Detection
+from halimede.inference import Array
+from halimede.messages import Box, Prediction
+
+#: boxes of the big model that count as objects, where nobody labelled any
+SURE = 0.5
+
+
+class Quality(Protocol):
+    """Samples with two answers each: the one if it stays, the other if it goes up."""
+
+    def curve(self, hardness: Array) -> Sequence[Point]:
+        """Return the curve of a rule that sends the hardest up first."""
+
+    def point(self, uploaded: Array) -> Point:
+        """Return the point of a curve at which these samples (a boolean each) go up."""
+
+    def gain(self) -> Array:
+        """Return by how much each sample gets better by going up: the oracle's hardness."""
+
+
+class Classification:
+    """Whether answers are right, 0 or 1, of samples that stay and of those that go up."""
+
+    def __init__(self, truths: Sequence[str], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
+        self.low = right(truths, low)
+        self.up = right(truths, up)
+
+    def curve(self, hardness: Array) -> Sequence[Point]:
+        """Return a rule's curve."""
+        return curves.curve(hardness, self.low, self.up)
+
+    def point(self, uploaded: Array) -> Point:
+        """Return the point of a curve at which these samples go up."""
+        accuracy = float(np.where(uploaded, self.up, self.low).mean())
+        return Point(upload_ratio=round(float(uploaded.mean()), 6), accuracy=round(accuracy, 6))
+
+    def gain(self) -> Array:
+        """Return 1 where only going up is right, -1 where only staying is, else 0."""
+        gained: Array = self.up - self.low
+        return gained
+
+
+def right(truths: Sequence[str], answers: Sequence[Prediction]) -> Array:
+    """Return 1.0 for each answer that names the truth, 0.0 for the others."""
+    return np.array([answer.label == truth for answer, truth in zip(answers, truths, strict=True)], np.float64)
+
+
+def referenced(data: Labelled, cloud: Sequence[Prediction]) -> Labelled:
+    """Return the data with what is in them: as labelled, else as the last tier's model says.
+
+    Raises InvalidFieldError where labels and answers are of different kinds.
+    """
+    boxes = all(answer.boxes is not None for answer in cloud)
+    if data.boxes is not None and not boxes:
+        raise InvalidFieldError(FIELD, "annotations.json", "the model answers no boxes: give samples with classes")
+    if data.truths is not None and boxes:
+        raise InvalidFieldError(FIELD, data.truths[0], "the model answers boxes: give pictures and annotations.json")
+    if data.truths is not None or data.boxes is not None:
+        return data
+    if boxes:
+        objects = [[_certain(box) for box in answer.boxes or () if box.score >= SURE] for answer in cloud]
+        return Labelled(images=data.images, names=data.names, sizes=data.sizes, boxes=objects)
+    if not all(answer.label is not None for answer in cloud):
+        raise InvalidFieldError(
+            FIELD, data.names[0], "the model answers neither classes nor boxes: there is no measure"
+        )
+    truths = [answer.label or "" for answer in cloud]
+    return Labelled(images=data.images, names=data.names, sizes=data.sizes, truths=truths)
+
+
+def quality(data: Labelled, low: Sequence[Prediction], up: Sequence[Prediction]) -> Quality:
+    """Return the measure for data whose truths or boxes are known."""
+    return Detection(data.boxes, low, up) if data.boxes is not None else Classification(data.truths or [], low, up)
+
+
+def _certain(box: Box) -> Box:
+    return Box(box.x1, box.y1, box.x2, box.y2, 1.0, box.label)

@@ -1,0 +1,111 @@
+"""Hard example mining asked offline: what a service's own rule decides, and in which order others send samples up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from halimede.api.deferral import Deferral
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import Labelled
+from halimede.evaluation.service import Tier
+from halimede.inference import Array
+from halimede.messages import Prediction
+from halimede.mining import Miner, Verdict, create, judge, names
+from halimede.mining.foresight import AFTER, BEFORE, judge_sample, modes_of
+from halimede.mining.random_ import Random
+
+FIELD = "--rules"
+NO_ORDER = "it says yes or no, so that there is no curve of it"
+
+
+def orders(
+    tier: Tier, data: Labelled, predictions: Sequence[Prediction], wanted: Sequence[str] = ()
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return the hardness of all samples by each rule, and why other rules are left out.
+
+    Rules are those ``wanted``, without any all that are registered; the tier's own parameters and calibration count.
+    A sample that a rule fails at is infinitely hard, as it is for a worker. Raises InvalidFieldError (``--rules``) for
+    a rule that is wanted and unknown, or cannot be made.
+    """
+    found: dict[str, Array] = {}
+    left_out: dict[str, str] = {}
+    own = tier.deferral.hard_example_mining.name.lower() if tier.deferral else ""
+    for name in dict.fromkeys(wanted) or names():
+        parameters = parameters_of(tier.deferral) if tier.deferral and name.lower() == own else {}
+        try:
+            miner = create(name, parameters, tier.calibration)
+        except InvalidFieldError as error:
+            if wanted:
+                raise InvalidFieldError(FIELD, name, f"{error.field}: {error.fix}") from error
+            left_out[name] = f"{error.field.rpartition('.')[2]}: {error.fix}"
+            continue
+        if isinstance(miner, Random):  # all alike: the mean of what chance may do
+            found[name] = np.zeros(len(data))
+            continue
+        verdicts = judged(miner, modes_of(miner)[0], data, predictions)
+        hardness = hardness_of(verdicts)
+        if hardness is not None:
+            found[name] = hardness
+        else:
+            left_out[name] = verdicts[0].error or NO_ORDER
+    return found, left_out
+
+
+def judged(miner: Miner, mode: str, data: Labelled, predictions: Sequence[Prediction]) -> list[Verdict]:
+    """Ask a rule about all samples, or about what a model said of them, whichever its mode is."""
+    if mode == BEFORE:
+        return [judge_sample(miner, image) for image in data.images]
+    return [judge(miner, prediction) for prediction in predictions]
+
+
+def hardness_of(verdicts: Sequence[Verdict]) -> Array | None:
+    """Return the hardness of samples, infinite where the rule failed; None for a rule that has no numbers."""
+    if all(verdict.hardness is None for verdict in verdicts):
+        return None
+    return np.array([np.inf if verdict.hardness is None else verdict.hardness for verdict in verdicts])
+
+
+def decide(tier: Tier, data: Labelled, predictions: Sequence[Prediction], reached: Array) -> Array:
+    """Return which samples a tier with a deferral sends on, as it is configured: a boolean each.
+
+    With a target the share of those that ``reached`` the tier is met: the hardest of them go, of a rule without
+    numbers a random part of those that it calls hard. Raises InvalidFieldError for a rule that cannot be made.
+    """
+    if tier.deferral is None:
+        return np.zeros(len(predictions), bool)
+    mining, target = tier.deferral.hard_example_mining, tier.deferral.target_upload_ratio
+    miner = create(mining.name, parameters_of(tier.deferral), tier.calibration)
+    verdicts = judged(miner, mining.mode, data, predictions)
+    hard = np.array([verdict.hard for verdict in verdicts])
+    if target is None:
+        return hard
+    hardness = hardness_of(verdicts)
+    chance = np.random.default_rng(0).random(len(hard))
+    keys = np.lexsort((chance, hard if hardness is None else hardness))[::-1]
+    order = keys[reached[keys]]
+    count = round(target * len(order))
+    if hardness is None:
+        count = min(count, int(hard[order].sum()))
+    goes = np.zeros(len(hard), bool)
+    goes[order[:count]] = True
+    if hardness is not None and count:  # what has not come here would be judged alike
+        goes |= ~reached & (hardness >= hardness[order[count - 1]])
+    return goes
+
+
+def parameters_of(deferral: Deferral) -> Mapping[str, str]:
+    """Return the parameters of its rule."""
+    return {each.key: each.value for each in deferral.hard_example_mining.parameters}
+
+
+def needs_answers(tier: Tier) -> bool:
+    """Whether a tier's model answers before its rule is asked."""
+    return tier.deferral is None or tier.deferral.hard_example_mining.mode == AFTER
+
+
+def calibration_of(tier: Tier) -> Path | None:
+    """Return the calibration that mixes its answers with the next tier's; None: they are not mixed."""
+    return tier.calibration if tier.deferral and tier.deferral.fusion == "mixture" and needs_answers(tier) else None

@@ -1,0 +1,191 @@
+"""What a JointModel does, however it was made: it takes samples from any thread and event loop, and gives answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from halimede.bus.mqtt import MqttSettings
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.joint_model.answer import Answer
+from halimede.joint_model.desk import closed
+from halimede.joint_model.engine import Engine, quiet
+from halimede.joint_model.inputs import Sample, payload
+from halimede.joint_model.plan import Plan
+
+#: seconds that one sample may take in all, and one call of a model
+TIMEOUT_S, MODEL_S = 60.0, 60.0
+#: samples of a batch that are handed over before the first is answered
+AHEAD = 96
+
+
+class Answers:
+    """Answers samples by a plan; over ``broker``, or all of it in this process."""
+
+    def __init__(self, plan: Plan, broker: MqttSettings | None, *, timeout_s: float, node: str = "here") -> None:
+        if not timeout_s > 0:
+            raise InvalidFieldError("timeout_s", timeout_s, "give seconds, more than 0")
+        self._timeout_s = timeout_s
+        self._make = partial(Engine, plan, broker, node, max(MODEL_S, timeout_s))
+        self._engine: Engine | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def predict(self, x: Sample, *, timeout_s: float | None = None) -> Answer:
+        """Answer one sample: an array, a Pillow image, the path of a JPEG or PNG, or its bytes.
+
+        Raises InvalidFieldError for a sample that does not fit, NoAnswerError when no model could answer it, and
+        TimeoutError after ``timeout_s`` seconds.
+        """
+        return _wait(self._submit(x, "x", timeout_s))
+
+    async def apredict(self, x: Sample, *, timeout_s: float | None = None) -> Answer:
+        """Answer one sample, as ``predict``, without holding up the event loop."""
+        await self._aopen()
+        return await asyncio.wrap_future(self._submit(x, "x", timeout_s))
+
+    @overload
+    def predict_batch(
+        self, xs: Iterable[Sample], *, timeout_s: float | None = ..., return_errors: Literal[False] = ...
+    ) -> list[Answer]: ...
+    @overload
+    def predict_batch(
+        self, xs: Iterable[Sample], *, timeout_s: float | None = ..., return_errors: Literal[True]
+    ) -> list[Answer | HalimedeError | TimeoutError]: ...
+    def predict_batch(
+        self, xs: Iterable[Sample], *, timeout_s: float | None = None, return_errors: bool = False
+    ) -> Any:
+        """Answer samples, in their order; models get several at a time.
+
+        The first error is raised; with ``return_errors`` it stands in its sample's place, and the others are answered.
+        ``timeout_s`` is for each sample.
+        """
+        futures: list[Future[Answer]] = []
+        under_way: set[Future[Answer]] = set()
+        try:
+            for i, x in enumerate(xs):
+                if len(under_way) >= AHEAD:
+                    _, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                futures.append(self._submit(x, f"xs[{i}]", timeout_s))
+                under_way.add(futures[-1])
+            return [_outcome(future, keep=return_errors) for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    @overload
+    async def apredict_batch(
+        self, xs: Iterable[Sample], *, timeout_s: float | None = ..., return_errors: Literal[False] = ...
+    ) -> list[Answer]: ...
+    @overload
+    async def apredict_batch(
+        self, xs: Iterable[Sample], *, timeout_s: float | None = ..., return_errors: Literal[True]
+    ) -> list[Answer | HalimedeError | TimeoutError]: ...
+    async def apredict_batch(
+        self, xs: Iterable[Sample], *, timeout_s: float | None = None, return_errors: bool = False
+    ) -> Any:
+        """Answer samples, as ``predict_batch``, without holding up the event loop."""
+        await self._aopen()
+        places = asyncio.Semaphore(AHEAD)
+
+        async def one(i: int, x: Sample) -> Answer:
+            try:
+                return await asyncio.wrap_future(self._submit(x, f"xs[{i}]", timeout_s))
+            finally:
+                places.release()
+
+        tasks: list[asyncio.Task[Answer]] = []
+        try:
+            for i, x in enumerate(xs):
+                await places.acquire()
+                tasks.append(asyncio.create_task(one(i, x)))
+            await asyncio.gather(*tasks, return_exceptions=return_errors)
+            return [_outcome(task, keep=return_errors) for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def open(self) -> Self:
+        """Open the models now, not at the first sample. Raises HalimedeError."""
+        self._opened()
+        return self
+
+    def close(self) -> None:
+        """Answer what is under way, and close the models. It does not open again."""
+        with self._lock:
+            self._closed = True
+            engine, self._engine = self._engine, None
+        if engine and engine.pid == os.getpid():
+            engine.stop()
+            engine.join()
+
+    async def aclose(self) -> None:
+        """Close, without holding up the event loop."""
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await self._aopen()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _aopen(self) -> None:
+        if self._engine is None:
+            await asyncio.to_thread(self._opened)
+
+    def _opened(self) -> Engine:
+        with self._lock:
+            if self._closed:
+                raise closed()
+            if self._engine is None:
+                quiet()
+                engine = self._make()
+                engine.start()
+                self._engine = engine
+                weakref.finalize(self, engine.stop).atexit = False
+            if self._engine.pid != os.getpid():
+                raise HalimedeError("this JointModel was opened before the process forked: open it in each process")
+            return self._engine
+
+    def _submit(self, x: Sample, field: str, timeout_s: float | None) -> Future[Answer]:
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        return self._opened().submit(partial(payload, x, field), field, limit)
+
+
+def _wait(future: Future[Answer]) -> Answer:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # Ctrl-C: nobody wants it any more
+        raise
+
+
+def _outcome(future: Future[Answer] | asyncio.Task[Answer], *, keep: bool) -> Answer | HalimedeError | TimeoutError:
+    try:
+        return future.result()
+    except (HalimedeError, TimeoutError) as error:
+        if keep:
+            return error
+        raise

@@ -1,0 +1,262 @@
+"""What runs behind a JointModel: a thread with an event loop of its own, and in it one worker for each model here.
+
+So it works wherever Python does: callers in scripts, threads and event loops of all kinds hand their samples over, and
+no call of a model ever holds up theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from halimede.bus import Announce, Bus
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
+from halimede.frames.compute import ModelThread
+from halimede.frames.slot import Loaded
+from halimede.inference import Model, ModelError, open_model
+from halimede.joint_model.answer import Answer
+from halimede.joint_model.desk import CREDENTIALS, Desk, Noted, closed
+from halimede.joint_model.plan import Plan, Rule, Stage
+from halimede.models.desired import DesiredModel
+from halimede.worker.job import Connect, Job, Parts
+from halimede.worker.joint_inference import joint_inference
+from halimede.worker.mistakes import WorkerError
+from halimede.worker.runtime import connect_to
+from halimede.worker.serve import serve
+from halimede.worker.settings import Settings
+from halimede.worker.swap import Opener, UnfitError
+from halimede.worker.tier import tier as tier_job
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+#: seconds that a broker may take to let us in before samples are answered here alone
+CONNECT_S = 5.0
+#: seconds for a worker to answer what it has when it is stopped, and for the thread to end
+GRACE_S, END_S = 5.0, 15.0
+
+
+class Engine:
+    """Runs a plan. ``broker`` None: all of it is here, over a bus in memory."""
+
+    def __init__(self, plan: Plan, broker: MqttSettings | None, node: str, model_timeout_s: float) -> None:
+        self.pid = os.getpid()
+        self._plan = plan
+        self._broker = broker
+        self._node = node
+        self._model_timeout_s = model_timeout_s
+        self._thread = threading.Thread(target=self._run, name="joint-model", daemon=True)
+        self._opened: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._desk: Desk | None = None
+
+    def start(self) -> None:
+        """Open the models; return when samples are taken. Raises HalimedeError, ImportError."""
+        self._thread.start()
+        self._opened.result()
+
+    def submit(self, payload: Callable[[], bytes], field: str, timeout_s: float) -> Future[Answer]:
+        """Have a sample answered, from any thread; ``payload`` is called in another one."""
+        return self._begin(self._answer(payload, field, timeout_s))
+
+    def stop(self) -> None:
+        """Answer what is under way, and close everything; returns at once. ``join`` waits for it."""
+        if self._loop and self._stop:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    def join(self) -> None:
+        """Wait until everything is closed."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(END_S)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._loop is None or not self._thread.is_alive():
+            work.close()
+            raise closed()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _answer(self, payload: Callable[[], bytes], field: str, timeout_s: float) -> Answer:
+        assert self._desk is not None  # noqa: S101  # it is open
+        data = await asyncio.to_thread(payload)
+        return await self._desk.answer(data, field, timeout_s)
+
+    # --- in the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 (its caller gets it, in his own thread)
+            if not self._opened.done():
+                self._opened.set_exception(_plain(error))
+            else:
+                log.warning("joint model ended", error=str(_plain(error)))
+
+    async def _main(self) -> None:
+        self._loop, self._stop, self._desk = asyncio.get_running_loop(), asyncio.Event(), Desk()
+        connect, broker = await self._connect()
+        with tempfile.TemporaryDirectory(prefix="halimede-", ignore_cleanup_errors=True) as folder:
+            async with AsyncExitStack() as stack:
+                for stage in reversed(self._plan.stages):
+                    await stack.enter_async_context(self._running(stage, connect, Path(folder), broker))
+                self._opened.set_result(None)
+                await self._stop.wait()
+        self._desk.fail(closed())
+
+    async def _connect(self) -> tuple[Connect, str]:
+        """Return what makes connections, after one that tells whether we are let in. Raises NotAllowedError."""
+        if self._broker is None:
+            return partial(_in_memory, MemoryBroker()), ""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await MqttBus(f"sdk.{secrets.token_hex(8)}", self._broker).knock()
+        except NotAllowedError as error:
+            raise NotAllowedError(f"{error}. What to do: {CREDENTIALS}") from error
+        except (OSError, TimeoutError, DisconnectedError) as error:
+            log.warning("no broker: samples are answered here alone", broker=self._broker.where, error=str(error))
+        return connect_to(self._broker), self._broker.url
+
+    @contextlib.asynccontextmanager
+    async def _running(self, stage: Stage, connect: Connect, folder: Path, broker: str) -> AsyncIterator[None]:
+        """Run a tier's worker for the length of the block."""
+        assert self._desk is not None  # noqa: S101  # ``_main`` has made it
+        settings = self._settings(stage, folder, broker)
+        stop, ready = asyncio.Event(), asyncio.Event()
+        job = self._job(stage, settings)
+
+        async def run(parts: Parts, said: Callable[[], None]) -> None:
+            def both() -> None:
+                said()
+                ready.set()
+
+            await job.run(parts, both)
+
+        opener = Here(stage=stage)
+        working = asyncio.create_task(
+            serve(settings, connect, stop, stage.estimator, replace(job, run=run, opener=opener)), name=stage.name
+        )
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if working.done():
+            await working
+        working.add_done_callback(partial(self._ended, stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.wait({working})
+
+    def _ended(self, stop: asyncio.Event, working: asyncio.Task[None]) -> None:
+        """A worker has ended; if nobody asked it to, nothing can be answered any more."""
+        error = None if working.cancelled() else working.exception()
+        if error and not stop.is_set() and self._desk:
+            self._desk.fail(_plain(error))
+
+    def _job(self, stage: Stage, settings: Settings) -> Job:
+        plan = self._plan
+        if stage is plan.stages[0]:
+            assert self._desk is not None  # noqa: S101  # ``_main`` has made it
+            return Job(partial(self._desk.run, alone=stage.rule is None))
+        return tier_job(settings) if stage.rule else joint_inference(settings)
+
+    def _settings(self, stage: Stage, folder: Path, broker: str) -> Settings:
+        plan, names = self._plan, [each.name for each in self._plan.stages]
+        place = names.index(stage.name)
+        asked = plan.next_tier if place + 1 == len(names) else names[place + 1]
+        rule = stage.rule or Rule()
+        named = plan.tiers
+        worker = f"{stage.name}-{secrets.token_hex(6)}"
+        return Settings(
+            role="edge" if place == 0 else "cloud",
+            namespace=plan.namespace,
+            service=plan.service,
+            worker=worker,
+            node=self._node,
+            uid="",
+            model_path=stage.path,
+            model=stage.spec,
+            estimator="",
+            broker=broker,
+            state=folder / worker,
+            period_s=3600,  # there is no local controller
+            grace_s=GRACE_S,
+            model_timeout_s=self._model_timeout_s,
+            hem_name=rule.mining,
+            hem_parameters=rule.texts(),
+            hem_mode=rule.mode,
+            calibration=rule.calibration,
+            target_upload_ratio=rule.target_upload_ratio,
+            audit_share=rule.audit_share,
+            fusion=rule.fusion,
+            tier=stage.name if named else "",
+            next_tier=asked if named and stage.rule else "",
+            deadline_s=plan.deadline_s,
+            hard_samples=False,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here(Opener):
+    """Opens a model in this process: it is the caller's own, and is not tried in another one first."""
+
+    stage: Stage
+
+    async def open(self, wish: DesiredModel) -> Loaded:  # noqa: ARG002  # there is one model to open
+        """Open the stage's model in a thread of its own. Raises UnfitError."""
+        async with AsyncExitStack() as stack:
+            thread = await stack.enter_async_context(ModelThread("model"))
+            try:
+                model = await thread.call(_open, self.stage)
+            except (ModelError, InvalidFieldError) as error:
+                raise UnfitError("ModelInvalid", f"{self.stage.name} model: {error}") from error
+            return Noted(model, thread, self.stage.version, "", stack.pop_all())
+
+
+def _open(stage: Stage) -> Model:
+    return stage.opened or open_model(stage.path, stage.spec, stage.estimator)
+
+
+def _in_memory(
+    broker: MemoryBroker,
+    client_id: str,
+    *,
+    announce: Announce | None = None,
+    receive_maximum: int | None = None,
+    session_s: int = 0,
+) -> Bus:
+    return MemoryBus(client_id, broker, announce, receive_maximum=receive_maximum or 1000, session_s=session_s)
+
+
+def _plain(error: BaseException) -> BaseException:
+    """Return what a user can act on in place of what wraps it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return HalimedeError(str(error)) if isinstance(error, WorkerError) else error
+
+
+def quiet() -> None:
+    """Keep the library's lines below warnings out of a program that has not set up structlog itself."""
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(30),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+            cache_logger_on_first_use=False,
+        )

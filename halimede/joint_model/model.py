@@ -1,0 +1,168 @@
+"""``halimede.JointModel``: how one is made. What it does is ``answers``; see docs/joint-model.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from halimede.bus.mqtt import MqttSettings
+from halimede.errors import InvalidFieldError
+from halimede.joint_model.answers import TIMEOUT_S, Answers
+from halimede.joint_model.plan import DEFAULT, Plan, Rule, Tier, chain, edge_of, from_manifests, stage
+from halimede.names import check_label, check_name
+from halimede.worker.settings import BROKER, Fusion, MiningMode
+
+#: milliseconds that a hard sample may wait for the next tier: in this process, and over a bus
+HERE_MS, BUS_MS = 30_000.0, 2_000.0
+
+_Given = str | os.PathLike[str] | object
+
+
+class JointModel(Answers):
+    """A small model that answers, and bigger ones that it asks about what it finds hard: one model to its user.
+
+    It opens at the first sample, or with ``with`` or ``async with``, and is closed at the block's end or by ``close``.
+    All methods may be called from any thread, and from any event loop.
+    """
+
+    def __init__(
+        self,
+        edge: _Given | Tier,
+        cloud: _Given | Tier | None = None,
+        *,
+        tiers: Sequence[_Given | Tier] = (),
+        mining: str = DEFAULT,
+        parameters: Mapping[str, object] | None = None,
+        mode: MiningMode = "inference-then-mining",
+        calibration: str | os.PathLike[str] | None = None,
+        target_upload_ratio: float | None = None,
+        audit_share: float = 0.0,
+        fusion: Fusion = "cloud",
+        labels: Sequence[str] = (),
+        preprocess: Sequence[Mapping[str, Any]] = (),
+        postprocess: Mapping[str, Any] | None = None,
+        deadline_ms: float = HERE_MS,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Put models together that all run in this process.
+
+        A model is the path of an ONNX file, an estimator (an object or class with ``predict``), a fitted scikit-learn
+        classifier, or a ``Tier`` with a rule and processing of its own. ``tiers`` stand between ``edge`` and
+        ``cloud``; without a cloud the edge answers alone. ``mining`` to ``fusion`` say when the next one is asked, as
+        a service's edgeWorker does; ``labels`` to ``postprocess`` go for all models, as in a Model. ``deadline_ms``
+        is how long a hard sample may wait for others, ``timeout_s`` how long any call waits.
+
+        Raises InvalidFieldError, naming the argument.
+        """
+        rule = _rule(
+            mining=mining, parameters=parameters or {}, mode=mode, calibration=calibration,
+            target_upload_ratio=target_upload_ratio, audit_share=audit_share, fusion=fusion,
+        )  # fmt: skip
+        given = [edge, *tiers, *([] if cloud is None else [cloud])]
+        if cloud is None and tiers:
+            raise InvalidFieldError("cloud", None, "name the last tier's model as cloud")
+        made = [
+            each
+            if isinstance(each, Tier)
+            else Tier(model=each, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+            for each in given
+        ]
+        super().__init__(chain(made, deadline_s=_deadline(deadline_ms)), None, timeout_s=timeout_s)
+
+    @classmethod
+    def from_file(
+        cls, manifest: str | os.PathLike[str], *more: str | os.PathLike[str], timeout_s: float = TIMEOUT_S
+    ) -> Self:
+        """Run a service in this process, as its manifest and its Models' (there, or beside it) describe it.
+
+        Raises InvalidFieldError, FetchError. Needs the extra ``cli`` for YAML.
+        """
+        made = cls.__new__(cls)
+        Answers.__init__(made, from_manifests([Path(manifest), *map(Path, more)]), None, timeout_s=timeout_s)
+        return made
+
+    @classmethod
+    def connect(
+        cls,
+        service: str,
+        *,
+        edge: _Given | Tier | None = None,
+        manifest: str | os.PathLike[str] | None = None,
+        broker: str = "",
+        credentials: str | os.PathLike[str] = "",
+        namespace: str = "default",
+        node: str = "sdk",
+        mining: str = DEFAULT,
+        parameters: Mapping[str, object] | None = None,
+        calibration: str | os.PathLike[str] | None = None,
+        target_upload_ratio: float | None = None,
+        audit_share: float = 0.0,
+        fusion: Fusion = "cloud",
+        labels: Sequence[str] = (),
+        preprocess: Sequence[Mapping[str, Any]] = (),
+        postprocess: Mapping[str, Any] | None = None,
+        next_tier: str = "",
+        deadline_ms: float | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Self:
+        """Run the small model here, and ask the workers of a service over the bus, as its edge workers do.
+
+        The small model and its rule are those of ``edge`` and the arguments after it, or those of a ``manifest``.
+        ``broker`` and ``credentials`` default to HALIMEDE_BROKER (else 127.0.0.1:1883) and HALIMEDE_CREDENTIALS; a
+        broker with access rules wants an edge worker's. ``next_tier`` is who is asked of a service with tiers.
+        While nobody answers, the small model does: answers are ``degraded`` then, and say why.
+
+        Raises InvalidFieldError, naming the argument.
+        """
+        check_name("service", service)
+        check_label("namespace", namespace)
+        check_name("node", node)
+        if (edge is None) == (manifest is None):
+            raise InvalidFieldError("edge", edge, "give the small model, or a manifest that names it")
+        if manifest is not None:
+            plan = edge_of(from_manifests([Path(manifest)]))
+            deadline = plan.deadline_s if deadline_ms is None else _deadline(deadline_ms)
+            plan = Plan(
+                stages=plan.stages, service=service, namespace=namespace, deadline_s=deadline, tiers=plan.tiers,
+                next_tier=plan.next_tier,
+            )  # fmt: skip
+        else:
+            rule = _rule(
+                mining=mining, parameters=parameters or {}, calibration=calibration,
+                target_upload_ratio=target_upload_ratio, audit_share=audit_share, fusion=fusion,
+            )  # fmt: skip
+            tier = (
+                edge
+                if isinstance(edge, Tier)
+                else Tier(model=edge, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+            )
+            if next_tier:
+                check_label("next_tier", next_tier)
+            first = stage(Tier(**{**_fields(tier), "name": "edge"}), "edge", last=False)
+            plan = Plan(
+                stages=(first,), service=service, namespace=namespace, tiers=bool(next_tier), next_tier=next_tier,
+                deadline_s=_deadline(BUS_MS if deadline_ms is None else deadline_ms),
+            )  # fmt: skip
+        shown = str(credentials) or os.environ.get("HALIMEDE_CREDENTIALS", "")
+        address = broker or os.environ.get("HALIMEDE_BROKER") or BROKER
+        made = cls.__new__(cls)
+        settings = MqttSettings.from_url(address, variable="broker", credentials=shown)
+        Answers.__init__(made, plan, settings, timeout_s=timeout_s, node=node)
+        return made
+
+
+def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **told: Any) -> Rule:
+    found = Path(calibration).expanduser().resolve() if calibration is not None else None
+    return Rule(parameters=dict(parameters), calibration=found, **told)
+
+
+def _fields(tier: Tier) -> dict[str, Any]:
+    return {name: getattr(tier, name) for name in tier.__dataclass_fields__}
+
+
+def _deadline(ms: float) -> float:
+    if not 1 <= ms <= 600_000:
+        raise InvalidFieldError("deadline_ms", ms, "give 1 to 600000 milliseconds")
+    return ms / 1000

@@ -1,0 +1,212 @@
+"""Which models answer, in which order, and when each asks the next: read from arguments or from manifests.
+
+Pure but for looking at files. The rule of a tier is a service's ``Deferral``, with the same names and bounds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halimede.api.base import convert
+from halimede.api.deferral import Deferral, check_deferral
+from halimede.api.model import ModelSpec
+from halimede.api.model import check as check_model
+from halimede.errors import InvalidFieldError
+from halimede.inference import Model
+from halimede.joint_model.classifier import Classifier, fitted
+from halimede.names import check_label
+from halimede.worker.settings import Fusion, MiningMode
+
+if TYPE_CHECKING:
+    from halimede.evaluation.service import Chain
+
+#: the rule where none is named
+DEFAULT = "Margin"
+MODELS = "give the path of an ONNX file, an object or class with predict, or a fitted scikit-learn model"
+#: what no file is looked for under
+NOWHERE = "/none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """When a tier asks the next one, as the fields of a service's ``edgeWorker`` say it."""
+
+    mining: str = DEFAULT
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    mode: MiningMode = "inference-then-mining"
+    calibration: Path | None = None
+    target_upload_ratio: float | None = None
+    audit_share: float = 0.0
+    fusion: Fusion = "cloud"
+
+    def check(self, at: str) -> None:
+        """Raise InvalidFieldError for what a service would be refused for, too."""
+        mining = {"name": self.mining, "parameters": self._parameters(), "mode": self.mode}
+        told = {
+            "hardExampleMining": mining,
+            "auditShare": self.audit_share,
+            "fusion": self.fusion,
+            **({"targetUploadRatio": self.target_upload_ratio} if self.target_upload_ratio is not None else {}),
+            **({"calibration": {"name": "calibration"}} if self.calibration else {}),
+        }
+        check_deferral(at, convert(told, Deferral, at))
+        if self.calibration and not self.calibration.is_file():
+            raise InvalidFieldError(f"{at}.calibration", str(self.calibration), "there is no such file")
+
+    def texts(self) -> dict[str, str]:
+        """Return the parameters as services have them: all text."""
+        return {each["key"]: each["value"] for each in self._parameters()}
+
+    def _parameters(self) -> list[dict[str, str]]:
+        return [{"key": key, "value": str(value)} for key, value in self.parameters.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One model, and when it asks the next one.
+
+    ``model`` is an ONNX file's path, an estimator (an object or class with ``predict``), a fitted scikit-learn model,
+    or a ``halimede.inference.Model``. ``labels``, ``preprocess`` and ``postprocess`` are as in a Model resource.
+    """
+
+    model: object
+    name: str = ""
+    rule: Rule = field(default_factory=Rule)
+    labels: Sequence[str] = ()
+    preprocess: Sequence[Mapping[str, Any]] = ()
+    postprocess: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A tier that can be run: its name, what opens its model, and its rule; None of the last one."""
+
+    name: str
+    spec: ModelSpec
+    path: str = ""
+    estimator: object | None = None
+    opened: Model | None = None
+    rule: Rule | None = None
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The stages that run here, the edge first; ``next_tier`` is whom the last of them asks, of a service elsewhere.
+
+    ``tiers``: the service has more than an edge and a cloud.
+    """
+
+    stages: tuple[Stage, ...]
+    service: str
+    namespace: str
+    deadline_s: float
+    tiers: bool = False
+    next_tier: str = ""
+
+
+def stage(tier: Tier, at: str, *, last: bool) -> Stage:
+    """Read one tier; ``at`` is the argument that it came by. Raises InvalidFieldError."""
+    model = tier.model
+    path, opened, labels = "", None, list(tier.labels)
+    estimator: object | None = None
+    if isinstance(model, Model):
+        opened = model
+    elif isinstance(model, str | os.PathLike):
+        path = str(Path(model).expanduser().resolve())
+        if not Path(path).is_file():
+            raise InvalidFieldError(at, str(model), f"there is no such file: {MODELS}")
+    elif fitted(model, at):
+        made = Classifier(model)
+        estimator, labels = made, labels or made.labels
+    elif callable(getattr(model, "predict", None)):
+        estimator = model
+    else:
+        raise InvalidFieldError(at, model, MODELS)
+    told: dict[str, Any] = {
+        "url": path or NOWHERE,
+        "format": "onnx" if path else "python",
+        "labels": [str(label) for label in labels],
+        "preprocess": [dict(step) for step in tier.preprocess],
+        **({"postprocess": dict(tier.postprocess)} if tier.postprocess is not None else {}),
+    }
+    spec = convert(told, ModelSpec, at)
+    check_model(spec)
+    if not last:
+        tier.rule.check(at)
+    return Stage(
+        name=tier.name,
+        spec=spec,
+        path=path,
+        estimator=estimator,
+        opened=opened,
+        rule=None if last else tier.rule,
+    )
+
+
+def chain(tiers: Sequence[Tier], *, deadline_s: float) -> Plan:
+    """Return the plan of tiers that all run here, the edge first and the cloud last. Raises InvalidFieldError."""
+    middle = len(tiers) - 2
+    names = ["edge", *(tier.name or f"tier{i}" for i, tier in enumerate(tiers[1:-1], 1)), "cloud"][: len(tiers)]
+    if len(tiers) == 1:
+        names = ["edge"]
+    for i, name in enumerate(names[1:-1]):
+        check_label(f"tiers[{i}].name", name)
+        if names.count(name) > 1:
+            raise InvalidFieldError(f"tiers[{i}].name", name, "give each tier a name of its own, not edge or cloud")
+    places = ["edge", *(f"tiers[{i}]" for i in range(middle)), "cloud"]
+    stages = [replace(stage(tier, places[i], last=i == len(tiers) - 1), name=names[i]) for i, tier in enumerate(tiers)]
+    return Plan(stages=tuple(stages), service="joint", namespace="default", deadline_s=deadline_s, tiers=len(tiers) > 2)
+
+
+def from_manifests(manifests: Sequence[Path]) -> Plan:
+    """Return the plan of a service's manifests, all of it run here. Raises InvalidFieldError, FetchError."""
+    from halimede.evaluation.service import read_chain  # noqa: PLC0415  # YAML is of the cli extra alone
+
+    found = read_chain(manifests)
+    stages = _stages(found)
+    meta = found.service.metadata
+    return Plan(
+        stages=tuple(stages),
+        service=meta.name,
+        namespace=meta.namespace or "default",
+        deadline_s=found.service.spec.edge_worker.deadline_ms / 1000,
+        tiers=len(stages) > 2,
+    )
+
+
+def edge_of(plan: Plan) -> Plan:
+    """Return the part of a service's plan that runs here when its other tiers are elsewhere."""
+    asked = plan.stages[1].name if plan.tiers else ""
+    return replace(plan, stages=plan.stages[:1], next_tier=asked)
+
+
+def _stages(found: Chain) -> list[Stage]:
+    stages = []
+    for i, tier in enumerate(found.tiers):
+        rule = None
+        if tier.deferral:
+            rule = _rule(tier.deferral, tier.calibration)
+            if tier.deferral.calibration and tier.calibration is None:
+                fix = "give the manifest of that Model, too, with its file at hand"
+                raise InvalidFieldError(f"tiers[{i}].calibration", tier.deferral.calibration.name, fix)
+        version = tier.spec.target_version or ""
+        stages.append(Stage(name=tier.name, spec=tier.spec, path=str(tier.path), rule=rule, version=version))
+    return stages
+
+
+def _rule(said: Deferral, calibration: Path | None) -> Rule:
+    mining = said.hard_example_mining
+    return Rule(
+        mining=mining.name,
+        parameters={each.key: each.value for each in mining.parameters},
+        mode=mining.mode,
+        calibration=calibration,
+        target_upload_ratio=said.target_upload_ratio,
+        audit_share=said.audit_share,
+        fusion=said.fusion,
+    )

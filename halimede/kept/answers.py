@@ -1,0 +1,86 @@
+"""What a worker that keeps hard samples says to those who ask over the bus: a page of them, or one with its picture.
+
+One picture a reply, one request at a time: whoever exports thousands of them does not hold up the worker's answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+from halimede import topics
+from halimede.bus.port import Bus, Delivery
+from halimede.errors import BusError, InvalidFieldError, RefusedError, TooLargeError
+from halimede.kept.store import Store
+from halimede.messages import KeptReply, KeptRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = structlog.get_logger()
+
+#: seconds that a reply may take to leave; requests that wait
+PATIENCE_S = 10.0
+QUEUE = 32
+
+
+class Thread(Protocol):
+    """Runs what waits for a disk beside the event loop (``ModelThread``)."""
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` in the thread."""
+
+
+class Answers:
+    """Answers requests for kept samples. ``names`` (namespace, service, worker, node) stand in each reply."""
+
+    def __init__(self, bus: Bus, store: Store, names: Mapping[str, str], thread: Thread) -> None:
+        self._bus = bus
+        self._store = store
+        self._names = names
+        self._thread = thread
+
+    async def start(self) -> None:
+        """Subscribe. A broker that does not allow it costs the asking, not the worker."""
+        try:
+            await self._bus.subscribe(topics.KEPT_REQUEST.filter(), self._asked, queue=QUEUE)
+        except RefusedError as error:
+            log.warning("hard samples cannot be asked for: the broker refused the subscription", error=str(error))
+
+    async def _asked(self, delivery: Delivery[KeptRequest]) -> None:
+        response = topics.KEPT_REPLY.parse(delivery.packet.response_topic)
+        if response is None or response["client"] != delivery.names["client"]:
+            raise InvalidFieldError("response topic", delivery.packet.response_topic, "use your own kept reply topic")
+        wanted = delivery.body
+        asked = {name: getattr(wanted, name) for name in self._names}
+        if any(value and value != self._names[name] for name, value in asked.items()):
+            return
+        address, correlation = topics.KEPT_REPLY.at(client=response["client"]), delivery.packet.correlation[:64]
+        try:
+            reply = await self._thread.call(self._reply, wanted)
+            if reply is None:
+                return
+            try:
+                await self._bus.publish(address, reply, correlation=correlation, timeout_s=PATIENCE_S)
+            except TooLargeError as error:
+                await self._bus.publish(address, self._said(error=str(error)), correlation=correlation)
+        except BusError as error:
+            log.debug("kept samples not delivered", error=str(error))
+
+    def _reply(self, wanted: KeptRequest) -> KeptReply | None:
+        """Look into the store; None of a sample that is not here, unless this worker was asked by its name."""
+        try:
+            if not wanted.id:
+                page = self._store.page(wanted)
+                return self._said(entries=page.entries, next=page.next)
+            found = self._store.get(wanted.id)
+        except OSError as error:
+            return self._said(error=f"its store cannot be read: {error.strerror or error}")
+        if found:
+            return self._said(sample=found[0], data=found[1])
+        return self._said(error="it is no longer kept: newer ones needed the room") if wanted.worker else None
+
+    def _said(self, **said: Any) -> KeptReply:
+        names: Mapping[str, Any] = self._names
+        return KeptReply(samples=len(self._store), room=self._store.bytes, **names, **said)

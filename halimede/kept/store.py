@@ -1,0 +1,257 @@
+"""A folder of hard samples, bounded by bytes and by count: the oldest go first.
+
+A sample is two files, its picture and then a JSON document; only with the second one it exists. Each appears at once
+and whole under its name, and room is made before anything is written. So the bounds hold and the folder can be read
+whenever the process ends; what an end leaves half done is removed the next time. Files are not forced to the disk (a
+small board's card would set the pace): what a power failure damages is found by its digest, when it is read, and goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from halimede.errors import TooLargeError
+from halimede.messages import KeptEntry, KeptRequest, KeptSample
+
+#: what a file takes on the disk is a multiple of it
+BLOCK = 4096
+#: documents that are read for one page at most: a page may be short, and say where to go on
+READ = 2000
+#: bytes of a document
+MOST_TEXT = 1024 * 1024
+NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
+NEW = ".new"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a sample is: its number and picture's kind make its names; the room that its files take, in bytes."""
+
+    number: int
+    form: str
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Samples, the newest first, and the number before which the next page begins; 0: there is none."""
+
+    entries: list[KeptEntry]
+    next: int
+
+
+class Store:
+    """The samples in ``folder``, which is made when first needed. All methods may be called from any thread.
+
+    They raise OSError where the disk does not do what is asked.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int, most_samples: int) -> None:
+        self.folder = folder
+        #: room that the files take on the disk
+        self.bytes = 0
+        #: samples written since it was made
+        self.added = 0
+        self._most_bytes = most_bytes
+        self._most_samples = most_samples
+        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._next = 1
+        self._read = False
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def open(self) -> None:
+        """Read what is there, remove what is half done, and make the bounds hold. Done again after a failure."""
+        with self._lock:
+            self._open()
+
+    def add(self, sample: KeptSample, data: bytes) -> None:
+        """Keep a sample and its picture; one of the same id goes. Raises TooLargeError when it never fits."""
+        text = msgspec.json.encode(sample)
+        room = _room(len(text)) + _room(len(data))
+        if room > self._most_bytes or len(text) > MOST_TEXT:
+            raise TooLargeError(f"a sample of {len(data)} bytes and {len(text)} about it is too large to be kept")
+        with self._lock:
+            self._open()
+            if sample.id in self._places:
+                self._remove(sample.id)
+            self._make_room(room, 1)
+            place = Place(self._next, sample.image.form, room)
+            self._read = False  # should it end here, look again
+            self._write(self._path(sample.id, place, place.form), data)
+            self._write(self._path(sample.id, place, "json"), text)
+            self._read = True
+            self._next += 1
+            self._places[sample.id] = place
+            self.bytes += room
+            self.added += 1
+
+    def get(self, id_: str) -> tuple[KeptSample, bytes] | None:
+        """Return a sample and its picture; None: it is not, or no longer, there."""
+        with self._lock:
+            self._open()
+            place = self._places.get(id_)
+        if place is None:
+            return None
+        sample = self._sample(id_, place)
+        if sample is None:
+            return None
+        try:
+            data = self._path(id_, place, place.form).read_bytes()
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(data).hexdigest() != sample.image.sha256:
+            self._forget(id_, place)
+            return None
+        return sample, data
+
+    def page(self, wanted: KeptRequest) -> Page:
+        """Return the newest samples that fit, as many as are asked for or can be read in a moment."""
+        with self._lock:
+            self._open()
+            older = ((i, p) for i, p in reversed(self._places.items()) if not wanted.before or p.number < wanted.before)
+            places = list(islice(older, READ + 1))
+        entries: list[KeptEntry] = []
+        for id_, place in places[:READ]:
+            sample = self._sample(id_, place)
+            if sample is not None and fits(sample, wanted):
+                entries.append(entry(sample, place.number))
+                if len(entries) == wanted.limit:
+                    return Page(entries, place.number if place.number != places[-1][1].number else 0)
+        return Page(entries, places[READ - 1][1].number if len(places) > READ else 0)
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._read:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        texts: dict[tuple[int, str], int] = {}
+        pictures: dict[tuple[int, str], tuple[str, int]] = {}
+        for file in list(os.scandir(self.folder)):
+            if file.name == NEW:
+                Path(file.path).unlink()
+            elif (match := NAME.fullmatch(file.name)) and file.is_file(follow_symlinks=False):
+                key, size = (int(match[1]), match[2]), file.stat(follow_symlinks=False).st_size
+                if match[3] == "json":
+                    texts[key] = size
+                else:
+                    pictures[key] = (match[3], size)
+        self._places = OrderedDict()
+        self.bytes = 0
+        self._next = max((number for number, _ in [*texts, *pictures]), default=0) + 1
+        for key in sorted({*texts, *pictures}):
+            (number, id_), text, (form, size) = key, texts.get(key), pictures.get(key, ("", 0))
+            place = Place(number, form, _room(text or 0) + _room(size))
+            if text is None or not form or id_ in self._places:
+                self._unlink(id_, place)
+            else:
+                self._places[id_] = place
+                self.bytes += place.room
+        self._make_room(0, 0)
+        self._read = True
+
+    def _make_room(self, room: int, samples: int) -> None:
+        while self._places and (
+            self.bytes + room > self._most_bytes or len(self._places) + samples > self._most_samples
+        ):
+            self._remove(next(iter(self._places)))
+
+    def _remove(self, id_: str) -> None:
+        place = self._places[id_]
+        self._unlink(id_, place)
+        del self._places[id_]
+        self.bytes -= place.room
+
+    def _forget(self, id_: str, place: Place) -> None:
+        """Remove a damaged sample, unless another one has come in its place."""
+        with self._lock:
+            if self._places.get(id_) == place:
+                self._remove(id_)
+
+    def _unlink(self, id_: str, place: Place) -> None:
+        self._path(id_, place, "json").unlink(missing_ok=True)
+        if place.form:
+            self._path(id_, place, place.form).unlink(missing_ok=True)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        new = self.folder / NEW
+        try:
+            new.write_bytes(data)
+            new.replace(path)
+        except OSError:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
+
+    def _sample(self, id_: str, place: Place) -> KeptSample | None:
+        try:
+            return msgspec.json.decode(self._path(id_, place, "json").read_bytes(), type=KeptSample)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError:
+            self._forget(id_, place)
+            return None
+
+    def _path(self, id_: str, place: Place, kind: str) -> Path:
+        return self.folder / f"{place.number:012d}-{id_}.{kind}"
+
+
+def _room(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def labels(sample: KeptSample) -> Iterator[str]:
+    """Yield what the small model, then the final answer calls a sample; boxes' labels where it is none."""
+    for said in (sample.edge, sample.result.prediction):
+        if said and said.label is not None:
+            yield said.label
+        for box in (said.boxes if said else None) or ():
+            yield str(box.label)
+
+
+def fits(sample: KeptSample, wanted: KeptRequest) -> bool:
+    """Whether a sample is one of those that are asked for, but for whose it is."""
+    result, edge = sample.result, sample.edge
+    return (
+        (not wanted.camera or result.camera == wanted.camera)
+        and (not wanted.by or result.by == wanted.by)
+        and (not wanted.reason or result.reason == wanted.reason)
+        and (not wanted.label or wanted.label in labels(sample))
+        and (not wanted.disagree or (edge is not None and edge.label != result.label))
+        and sample.kept_ns >= wanted.since_ns
+    )
+
+
+def entry(sample: KeptSample, number: int) -> KeptEntry:
+    """Return a sample in short."""
+    result, edge = sample.result, sample.edge
+    return KeptEntry(
+        id=sample.id,
+        number=number,
+        kept_ns=sample.kept_ns,
+        camera=result.camera,
+        by=result.by,
+        degraded=result.degraded,
+        reason=result.reason,
+        hardness=result.hardness,
+        cut=result.cut,
+        edge_label=((edge.label if edge else None) or "")[:1024],
+        edge_score=edge.score if edge else None,
+        label=(result.label or "")[:1024],
+        score=result.score,
+        image=sample.image,
+    )

@@ -1,0 +1,108 @@
+"""Bodies about hard samples that edge workers keep: who asks for which, and what there is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from halimede.messages.base import Count, Finite, Message, Name, Short, Text
+from halimede.messages.samples import Prediction, Result
+
+FrameId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Said = Annotated[str, Meta(max_length=1024)]
+#: entries of one page
+PAGE = 256
+
+
+class KeptImage(Message, kw_only=True):
+    """A kept sample's file: a PNG or JPEG, or ``npy`` (NumPy's own format) of numbers that are no picture.
+
+    ``size`` is in bytes, ``width`` and ``height`` are pixels; 0 of what is no picture.
+    """
+
+    form: Literal["png", "jpeg", "npy"]
+    size: Count
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    width: Count = 0
+    height: Count = 0
+
+
+class KeptSample(Message, kw_only=True):
+    """A hard sample with all that was said of it. ``kept_ns``: nanoseconds since 1970 by the node's clock.
+
+    ``result`` is the final answer; ``edge`` what the small model said, none where it could not answer. Features of
+    predictions are left out. ``edge_model`` and ``edge_digest`` tell the small model's file, ``result.model`` the
+    version of whose answer the result is.
+    """
+
+    v: Literal[1] = 1
+    id: FrameId
+    namespace: Short = ""
+    kept_ns: Count
+    result: Result
+    edge: Prediction | None = None
+    edge_model: Short = ""
+    edge_digest: Short = ""
+    image: KeptImage
+
+
+class KeptEntry(Message, kw_only=True):
+    """A kept sample in short. ``number`` orders those of one worker by age."""
+
+    id: FrameId
+    number: Count
+    kept_ns: Count
+    camera: Short = ""
+    by: Short = ""
+    degraded: bool = False
+    reason: Short = ""
+    hardness: Finite | None = None
+    cut: Finite | None = None
+    edge_label: Said = ""
+    edge_score: Finite | None = None
+    label: Said = ""
+    score: Finite | None = None
+    image: KeptImage
+
+
+class KeptRequest(Message, kw_only=True):
+    """Ask edge workers for kept samples: a page of those that fit, the newest first, or with ``id`` for one.
+
+    What is empty says nothing of which. ``label`` is either model's, or the final one; ``since_ns`` the node's clock.
+    ``before``: only of a lower number, as a page's ``next`` says.
+    """
+
+    id: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    namespace: Short = ""
+    service: Short = ""
+    worker: Short = ""
+    node: Short = ""
+    camera: Short = ""
+    label: Said = ""
+    by: Short = ""
+    reason: Short = ""
+    disagree: bool = False
+    since_ns: Count = 0
+    before: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=PAGE)] = PAGE
+
+
+class KeptReply(Message, kw_only=True, omit_defaults=False):
+    """What one worker says: how many it keeps and the bytes that they take, a page, or one sample with its file.
+
+    ``next``: where the following page begins, 0 after the last one. ``error``: why it cannot say.
+    """
+
+    v: Literal[1] = 1
+    worker: Name
+    namespace: Short = ""
+    service: Short = ""
+    node: Short = ""
+    samples: Count = 0
+    room: Count = 0
+    entries: Annotated[list[KeptEntry], Meta(max_length=PAGE)] = []
+    next: Count = 0
+    error: Text = ""
+    sample: KeptSample | None = None
+    data: Annotated[bytes, Meta(max_length=16_777_216)] = b""

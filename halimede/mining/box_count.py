@@ -1,0 +1,50 @@
+"""BoxCount: hard when a frame holds many objects.
+
+Small models miss objects in full scenes and small ones (Cao et al., "Edge-cloud collaborated object detection via
+difficult-case discriminator", ICDCS 2023, arXiv 2108.12858, which looks at the number of objects and at their areas).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness
+from halimede.mining.registry import register
+from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores
+
+#: what a prediction can hold
+MOST_BOXES = 10_000
+
+Boxes = Annotated[int, Meta(ge=1, le=MOST_BOXES, description="a whole number from 1 to 10000")]
+
+
+@register("BoxCount")
+@dataclass(frozen=True, slots=True)
+class BoxCount(ByHardness):
+    """Hard when the boxes with score >= ``score`` are ``threshold_count`` or more.
+
+    ``empty`` decides on a frame without any such box. Predictions without boxes raise MiningError.
+    """
+
+    threshold_count: Boxes = 5
+    score: Ratio = 0.0
+    empty: Empty = "hard"
+
+    @property
+    def cut(self) -> float:
+        """``threshold_count``."""
+        return float(self.threshold_count)
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Boxes with score >= ``score``."""
+        count = sum([score >= self.score for score in own_scores(prediction)])
+        return float(count) if count else empty_hardness(self.empty)
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there, at a whole number."""
+        return {"threshold_count": str(math.ceil(min(max(cut, 1), MOST_BOXES)))}

@@ -1,0 +1,71 @@
+"""Energy: hard when the energy of a sample's class scores is high.
+
+From Liu et al., "Energy-based out-of-distribution detection", NeurIPS 2020, arXiv 2010.03759.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from halimede.errors import InvalidFieldError
+from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness
+from halimede.mining.registry import FIELD, register
+from halimede.mining.scores import distribution, raw_scores
+
+LIMIT = 1e6
+#: of probabilities; at 1 and over their energy tells nothing
+HALF = 0.5
+
+Level = Annotated[float, Meta(ge=-LIMIT, le=LIMIT, description="a number from -1e6 to 1e6")]
+Temperature = Annotated[float, Meta(ge=0.01, le=1000, description="a number from 0.01 to 1000")]
+
+
+@register("Energy")
+@dataclass(frozen=True, slots=True)
+class Energy(ByHardness):
+    """Hard when the energy -T ln(sum(exp(f / T))) >= ``threshold_energy``, for the class scores f.
+
+    With ``logits: true`` f are the numbers that the model gives (activation none), and T is 1 unless given: samples of
+    a kind that the model has not seen have low scores for all classes, hence a high energy.
+
+    Otherwise f = ln p of the class probabilities p. They add up to 1, so that their energy at T = 1 is 0 for every
+    sample; below 1 it is (1 - T) times their Rényi entropy of order 1/T (at the default T = 0.5: -ln(sum(p^2)) / 2),
+    0 for a certain answer and (1 - T) ln K for equal probabilities. A single p counts as p and 1 - p. Boxes raise
+    MiningError.
+    """
+
+    threshold_energy: Level = 0.25
+    logits: bool = False
+    temperature: Temperature | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a temperature at which probabilities tell nothing. Raises InvalidFieldError."""
+        if not self.logits and self.temperature is not None and self.temperature >= 1:
+            fix = "give a number below 1, or set logits to true for a model that gives raw scores"
+            raise InvalidFieldError(f"{FIELD}.parameters.temperature", self.temperature, fix)
+
+    @property
+    def cut(self) -> float:
+        """``threshold_energy``."""
+        return self.threshold_energy
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Energy: of probabilities 0 to (1 - T) ln K, of logits any number."""
+        if self.logits:
+            warmth = self.temperature or 1.0
+            scores = raw_scores(prediction)
+            top = max(scores)
+            return -top - warmth * math.log(math.fsum([math.exp((score - top) / warmth) for score in scores]))
+        warmth = self.temperature or HALF
+        values = distribution(prediction)
+        top = max(values)  # taken out of the sum, as otherwise it would be 0 for many classes at a low temperature
+        return -math.log(top) - warmth * math.log(math.fsum([(p / top) ** (1 / warmth) for p in values]))
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_energy": repr(min(max(cut, -LIMIT), LIMIT))}

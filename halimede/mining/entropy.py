@@ -1,0 +1,39 @@
+"""Entropy: hard when the class probabilities are spread out.
+
+The rule of early exits (Teerapittayanon et al., "BranchyNet", ICPR 2016, arXiv 1709.01686).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness
+from halimede.mining.registry import register
+from halimede.mining.scores import Ratio, distribution, entropy, ratio
+
+
+@register("Entropy")
+@dataclass(frozen=True, slots=True)
+class Entropy(ByHardness):
+    """Hard when -sum(p ln p) / ln K >= ``threshold_entropy``, for K class probabilities p.
+
+    The entropy (Shannon 1948) over its maximum: 0 for a certain answer, 1 for equal probabilities, whatever K is. It
+    orders samples as CrossEntropy does, and says "hard" for large numbers. A single p counts as p and 1 - p. Boxes
+    raise MiningError.
+    """
+
+    threshold_entropy: Ratio = 0.5
+
+    @property
+    def cut(self) -> float:
+        """``threshold_entropy``."""
+        return self.threshold_entropy
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Entropy over its maximum."""
+        return entropy(distribution(prediction))
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_entropy": ratio(cut)}

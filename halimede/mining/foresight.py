@@ -1,0 +1,89 @@
+"""Mining-then-inference: which samples are hard is told from the sample itself, before any model has seen it.
+
+What is hard then goes to the cloud at once, and the small model is spared. Few algorithms can do that: ``check_mode``
+says so when a service is configured, not when its first sample comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from halimede.errors import InvalidFieldError
+from halimede.mining.miner import Miner, MiningError, Verdict, failed, finite
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    #: [height, width] or [height, width, channels], as the camera gave it; of data that is no picture, one row
+    Image: TypeAlias = NDArray[np.generic]
+
+Mode: TypeAlias = Literal["inference-then-mining", "mining-then-inference"]
+
+AFTER: Mode = "inference-then-mining"
+BEFORE: Mode = "mining-then-inference"
+FIELD = "spec.edgeWorker.hardExampleMining.mode"
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A miner that can judge a sample before any model has seen it."""
+
+    def foresee(self, image: Image, /) -> bool:
+        """Whether the sample is hard. Raises MiningError when it cannot tell."""
+
+
+@runtime_checkable
+class ForesightedByNumber(Foresighted, Protocol):
+    """Likewise, by a number that it compares with its cut, so that a budget can move that."""
+
+    @property
+    def cut(self) -> float:
+        """The hardness from which a sample is hard."""
+
+    def foreseen(self, image: Image, /) -> float:
+        """How hard the sample is: the higher, the more it should go up. Raises MiningError when it cannot tell."""
+
+
+#: whether a class of miners foresees, and by a number: looked up for each sample, and slow to find out
+_foresighted: dict[type, tuple[bool, bool]] = {}
+
+
+def judge_sample(miner: object, image: Image) -> Verdict:
+    """Ask a miner about a sample that no model has seen. Whatever goes wrong in it makes the sample hard."""
+    try:
+        foresighted, by_number = _kinds(miner)
+        if by_number:
+            hardness, cut = finite(miner.foreseen(image)), finite(miner.cut)  # type: ignore[attr-defined]  # _kinds saw
+            return Verdict(hardness >= cut, None, hardness, cut)
+        if foresighted:
+            return Verdict(bool(miner.foresee(image)))  # type: ignore[attr-defined]  # likewise
+        raise MiningError(f"{type(miner).__name__} cannot judge a sample before inference")
+    except Exception as error:  # noqa: BLE001 (an algorithm may be a user's own; inference goes on without it)
+        return failed(error)
+
+
+def modes_of(miner: object) -> tuple[Mode, ...]:
+    """Return the modes that an algorithm fits. One that looks at samples alone says so in its ``modes``."""
+    given: tuple[Mode, ...] | None = getattr(type(miner), "modes", None)
+    return given or ((AFTER, BEFORE) if _kinds(miner)[0] else (AFTER,))
+
+
+def check_mode(miner: Miner, mode: str) -> None:
+    """Refuse a mode that does not fit an algorithm. Raises InvalidFieldError."""
+    modes = modes_of(miner)
+    if mode in modes:
+        return
+    if mode not in {AFTER, BEFORE}:
+        raise InvalidFieldError(FIELD, mode, f"use one of {AFTER}, {BEFORE}")
+    looks = "the sample itself" if modes == (BEFORE,) else "what the small model answers"
+    others = ", or an algorithm that looks at samples, such as Sharpness or Random" if mode == BEFORE else ""
+    raise InvalidFieldError(FIELD, mode, f"{type(miner).__name__} looks at {looks}: use {modes[0]}{others}")
+
+
+def _kinds(miner: Any) -> tuple[bool, bool]:
+    kind = type(miner)
+    known = _foresighted.get(kind)
+    if known is None:
+        known = _foresighted[kind] = (isinstance(miner, Foresighted), isinstance(miner, ForesightedByNumber))
+    return known

@@ -1,0 +1,123 @@
+"""Learned deferral: a sample goes up where the big model is expected to be right and the small one wrong.
+
+A confident small model may be wrong where the big one is right, and an unsure one may be unsure where asking helps
+nobody: its own confidence cannot tell. A second, tiny model learns it from labelled samples (Jitkrittum et al., "When
+does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764; post-hoc deferral). `halimede
+calibrate` fits it. Nothing but the standard library is needed here: the dozens of numbers are not worth more.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from halimede.errors import InvalidFieldError
+from halimede.messages import Prediction
+from halimede.mining.artefact import FORMAT_FIX, Head, LearnedRule, read_artefact
+from halimede.mining.miner import ByHardness, MiningError
+from halimede.mining.registry import FIELD, register
+from halimede.mining.scores import distribution
+
+#: the best classes whose probabilities are looked at one by one
+TOP = 5
+#: with more classes than this, which class it is says too little for what it costs
+MAX_ONE_HOT = 256
+#: probabilities below this are all the same to it
+FLOOR = 1e-6
+
+Path_ = Annotated[str, Meta(min_length=1, description="the path of a file that `halimede calibrate` wrote")]
+Cut = Annotated[float, Meta(ge=-1, le=1, description="a number from -1 to 1")]
+
+
+@register("Learned")
+@dataclass(slots=True)
+class Learned(ByHardness):
+    """Hard when P(cloud right and edge wrong) - P(edge right and cloud wrong) >= ``cut``, both as fitted.
+
+    ``calibration`` is what `halimede calibrate` wrote: with ``calibration`` in the service's spec it need not be given.
+    Without ``cut`` the one that was chosen then holds. Boxes raise MiningError.
+    """
+
+    calibration: Path_
+    #: NaN: the calibration's own
+    cut: Cut = math.nan
+    _rule: LearnedRule = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        at = f"{FIELD}.parameters.calibration"
+        rule = read_artefact(Path(self.calibration), at).learned
+        if rule is None:
+            fix = "it holds no learned rule: calibrate with --rule Learned"
+            raise InvalidFieldError(at, self.calibration, fix)
+        wanted = width(rule.classes, rule.embedding)
+        if any(len(head.weights) != wanted for head in (*rule.gain, *rule.loss)):
+            raise InvalidFieldError(at, self.calibration, f"its learned rule needs {wanted} weights: {FORMAT_FIX}")
+        self._rule = rule
+        if math.isnan(self.cut):
+            self.cut = rule.cut
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """By how much asking is expected to raise the share of right answers, -1 to 1."""
+        return expected_gain(self._rule, prediction)
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"cut": repr(min(max(cut, -1.0), 1.0))}
+
+
+def expected_gain(rule: LearnedRule, prediction: Prediction) -> float:
+    """Return P(cloud right, edge wrong) - P(edge right, cloud wrong). Raises MiningError."""
+    features = features_of(prediction, rule.embedding)
+    if len(features) != width(rule.classes, rule.embedding):
+        raise MiningError(f"the prediction is not one of the {rule.classes} classes that the calibration is about")
+    return _mean(rule.gain, features) - (_mean(rule.loss, features) if rule.loss else 0.0)
+
+
+def width(classes: int, embedding: int = 0) -> int:
+    """Return how many features there are."""
+    return 2 * TOP + 3 + (classes if classes <= MAX_ONE_HOT else 0) + embedding
+
+
+def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
+    """Return what the rule looks at. Raises MiningError.
+
+    The best probabilities in their order and their logarithms, entropy, margin (and its square root), the class
+    itself, and the model's penultimate features where it exports them (``embedding`` of them).
+    """
+    probabilities = distribution(prediction)
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    top = sorted(probabilities, reverse=True)[:TOP]
+    top += [0.0] * (TOP - len(top))
+    entropy = -math.fsum(p * math.log(p) for p in probabilities if p > 0)
+    margin = top[0] - top[1]
+    features = [*top, *(math.log(max(p, FLOOR)) for p in top), entropy, margin, math.sqrt(max(margin, 0.0))]
+    if len(probabilities) <= MAX_ONE_HOT:
+        features += [float(index == best) for index in range(len(probabilities))]
+    return features + _embedding(prediction, embedding) if embedding else features
+
+
+def _embedding(prediction: Prediction, length: int) -> list[float]:
+    data = prediction.embeddings or b""
+    if len(data) != 2 * length:
+        raise MiningError(
+            f"the prediction has {len(data) // 2} features where the calibration knows {length}: set"
+            " postprocess.features of the small model as it was then, or calibrate again"
+        )
+    values = list(struct.unpack(f"<{length}e", data))
+    if not all(map(math.isfinite, values)):
+        raise MiningError("the features hold NaN or infinity")
+    return values
+
+
+def _mean(heads: list[Head], features: list[float]) -> float:
+    return math.fsum(_probability(head, features) for head in heads) / len(heads)
+
+
+def _probability(head: Head, features: list[float]) -> float:
+    odds = head.bias + math.fsum(map(float.__mul__, head.weights, features))
+    return 1 / (1 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1 + math.exp(odds))

@@ -1,0 +1,38 @@
+"""MaxProbability: hard when the best class is not probable enough.
+
+The rule that is best where probabilities are right (Chow, "On optimum recognition error and reject tradeoff", 1970),
+and the usual baseline where they are not (Hendrycks and Gimpel, ICLR 2017, arXiv 1610.02136).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness, just_over
+from halimede.mining.registry import register
+from halimede.mining.scores import Ratio, ratio, top_score
+
+
+@register("MaxProbability")
+@dataclass(frozen=True, slots=True)
+class MaxProbability(ByHardness):
+    """Hard when the highest class probability is below ``threshold_probability``.
+
+    A prediction with a score alone is judged by that. Boxes raise MiningError.
+    """
+
+    threshold_probability: Ratio = 0.5
+
+    @property
+    def cut(self) -> float:
+        """Just over minus ``threshold_probability``."""
+        return just_over(-self.threshold_probability)
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Minus the highest probability."""
+        return -top_score(prediction)
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_probability": ratio(just_over(-cut))}

@@ -1,0 +1,64 @@
+"""SmallestBox: hard when a frame holds a small object.
+
+What is small is easily missed, and where one small object was found there are more of them (Cao et al., "Edge-cloud
+collaborated object detection via difficult-case discriminator", ICDCS 2023, arXiv 2108.12858). COCO calls objects below
+32 x 32 pixels small (Lin et al., ECCV 2014, arXiv 1405.0312).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from halimede.messages import Box, Prediction
+from halimede.mining.miner import ByHardness, MiningError, just_over
+from halimede.mining.registry import register
+from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores
+
+#: the longest side of a frame
+LIMIT = 65_535.0
+
+Side = Annotated[float, Meta(ge=0, le=LIMIT, description="a number of pixels from 0 to 65535")]
+
+
+@register("SmallestBox")
+@dataclass(frozen=True, slots=True)
+class SmallestBox(ByHardness):
+    """Hard when sqrt(width * height) of the smallest box is below ``threshold_side``, in pixels of the frame.
+
+    Boxes with a score below ``score`` do not count; ``empty`` decides on a frame without any other. Predictions without
+    boxes raise MiningError.
+    """
+
+    threshold_side: Side = 32.0
+    score: Ratio = 0.0
+    empty: Empty = "hard"
+
+    @property
+    def cut(self) -> float:
+        """Just over minus ``threshold_side``."""
+        return just_over(-self.threshold_side)
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Minus the side of a square as large as the smallest box."""
+        pairs = zip(prediction.boxes or (), own_scores(prediction), strict=True)
+        sides = [side(box) for box, score in pairs if score >= self.score]
+        return -min(*sides, LIMIT) if sides else empty_hardness(self.empty)
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_side": repr(min(max(just_over(-cut), 0.0), LIMIT))}
+
+
+def side(box: Box) -> float:
+    """Return the side of a square as large as the box, in pixels. Raises MiningError for what is no number."""
+    try:
+        found = math.sqrt(abs(box.x2 - box.x1)) * math.sqrt(abs(box.y2 - box.y1))
+    except (TypeError, ValueError) as error:
+        raise MiningError("a box has corners that are no numbers") from error
+    if math.isnan(found):
+        raise MiningError("a box has corners that are NaN")
+    return found

@@ -1,0 +1,48 @@
+"""UncertainBoxes: hard when too many of the found objects may be none.
+
+The detector's form of uncertainty sampling (Lewis and Gale, SIGIR 1994). Other than IBT it leaves out boxes that are
+so unsure that they are noise, which a detector without a threshold of its own gives by the hundred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from halimede.errors import InvalidFieldError
+from halimede.messages import Prediction
+from halimede.mining.miner import ByHardness
+from halimede.mining.registry import FIELD, register
+from halimede.mining.scores import Empty, Ratio, empty_hardness, own_scores, ratio
+
+
+@register("UncertainBoxes")
+@dataclass(frozen=True, slots=True)
+class UncertainBoxes(ByHardness):
+    """Hard when (boxes with ``low`` <= score < ``high``) / (boxes with ``low`` <= score) >= ``threshold_share``.
+
+    ``empty`` decides on a frame without any box of score ``low`` or more. Predictions without boxes raise MiningError.
+    """
+
+    threshold_share: Ratio = 0.5
+    low: Ratio = 0.15
+    high: Ratio = 0.5
+    empty: Empty = "hard"
+
+    def __post_init__(self) -> None:
+        """Refuse limits that hold nothing. Raises InvalidFieldError."""
+        if self.high <= self.low:
+            raise InvalidFieldError(f"{FIELD}.parameters.high", self.high, f"give a number over low, {self.low}")
+
+    @property
+    def cut(self) -> float:
+        """``threshold_share``."""
+        return self.threshold_share
+
+    def hardness(self, prediction: Prediction, /) -> float:
+        """Share of uncertain boxes."""
+        scores = [score for score in own_scores(prediction) if score >= self.low]
+        return sum([score < self.high for score in scores]) / len(scores) if scores else empty_hardness(self.empty)
+
+    def parameters_at(self, cut: float) -> dict[str, str]:
+        """Return the parameter that puts the cut there."""
+        return {"threshold_share": ratio(cut)}

@@ -1,0 +1,140 @@
+"""Whether samples are still like those that the service was calibrated for.
+
+Three things are watched, over the last ``WINDOW`` samples: how hard they are, which classes the small model sees, and
+how often audits agree with it. Hardness and classes are compared with the calibration's shares by the population
+stability index, sum((now - then) * ln(now / then)) over the bins: below 0.1 little has changed, above 0.25 much has
+(Siddiqi, "Credit Risk Scorecards", 2006). Of samples that did not change it is (bins - 1) * (1 / now + 1 / then) in
+the mean, for so many samples now and then (Yurdakul and Naranjo, Journal of Risk Model Validation 2020): that comes on
+top of both. Agreement has fallen where even the upper end of its interval (3 standard deviations) is below what
+calibration promised. What began at the outer mark ends at the inner one, so that the word does not flicker.
+
+Pure. A sample costs two look-ups and, once in ``EVERY``, the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from halimede.audited import wilson
+from halimede.mining.artefact import Artefact
+
+#: samples that are compared; how often; audits that are compared, and from how many on
+WINDOW, EVERY = 1000, 50
+AUDITS, LEAST_AUDITS = 300, 30
+#: bins of hardness
+BINS = 10
+#: stability index above which samples have changed, and below which they are as before
+BEGINS, ENDS = 0.25, 0.1
+#: standard deviations by which agreement has to be too low, and to which it has to come back
+SURE, HEALED = 3.0, 1.0
+#: looks in a row that have to say so
+PATIENCE = 2
+#: what calibration says of agreement among samples that stay, the lower end of its interval
+AGREEMENT = "agreement.low"
+
+
+class Shares:
+    """Shares of the last samples' bins, against those of a reference of ``of`` samples."""
+
+    def __init__(self, expected: Sequence[float], of: int) -> None:
+        self._expected = expected
+        self._of = of
+        self._counts = [0] * len(expected)
+        self._recent: deque[int] = deque()
+
+    def see(self, index: int) -> None:
+        """Take in one sample's bin."""
+        self._recent.append(index)
+        self._counts[index] += 1
+        if len(self._recent) > WINDOW:
+            self._counts[self._recent.popleft()] -= 1
+
+    def index(self) -> float:
+        """Return the stability index beyond what chance gives; 0 before half the window is full."""
+        n, bins = len(self._recent), len(self._expected)
+        if n < WINDOW / 2:
+            return 0.0
+        # half a sample in each bin, now and then, so that an empty one is no infinity
+        now = [(count + 0.5) / (n + bins / 2) for count in self._counts]
+        then = [(share * self._of + 0.5) / (self._of + bins / 2) for share in self._expected]
+        found = math.fsum((a - e) * math.log(a / e) for a, e in zip(now, then, strict=True))
+        return found - (bins - 1) * (1 / n + 1 / self._of)
+
+
+class Drift:
+    """Compares one worker's samples with the calibration of its service: ``see`` each, ``audited`` for audits."""
+
+    def __init__(self, artefact: Artefact) -> None:
+        #: whether samples have changed
+        self.drifting = False
+        reference = artefact.reference
+        quantiles = reference.hardness if reference else []
+        self._edges = _edges(quantiles)
+        samples = reference.samples if reference else 1
+        self._hardness = Shares(_between(quantiles, self._edges), samples) if self._edges else None
+        classes: Mapping[str, float] = reference.classes if reference else {}
+        #: the place after the last is for classes that calibration never saw
+        self._classes = {name: i for i, name in enumerate(classes)}
+        self._labels = Shares([*classes.values(), 0.0], samples) if classes else None
+        self._promised = artefact.figures.get(AGREEMENT)
+        self._agreed: deque[bool] = deque(maxlen=AUDITS)
+        self._seen = 0
+        self._looks = 0
+
+    def see(self, hardness: float | None, label: str | None) -> None:
+        """Take in a sample that the small model has answered."""
+        if self._hardness and hardness is not None:
+            self._hardness.see(bisect_left(self._edges, hardness))
+        if self._labels and label is not None:
+            self._labels.see(self._classes.get(label, len(self._classes)))
+        self._seen += 1
+        if self._seen % EVERY == 0:
+            self._look()
+
+    def audited(self, agreed: bool) -> None:  # noqa: FBT001 (a fact, not a switch)
+        """Take in what came of an audit."""
+        self._agreed.append(agreed)
+
+    def figures(self) -> dict[str, float]:
+        """Return by how much each of the things watched has changed: stability indices, and agreement that is lost."""
+        found = {}
+        if self._hardness:
+            found["hardness"] = max(0.0, self._hardness.index())
+        if self._labels:
+            found["classes"] = max(0.0, self._labels.index())
+        if self._promised is not None:
+            found["agreement"] = max(0.0, self._lost(0.0))
+        return found
+
+    def _look(self) -> None:
+        """Change the word where enough looks in a row say the contrary."""
+        mark, sure = (ENDS, HEALED) if self.drifting else (BEGINS, SURE)
+        changed = any(s.index() > mark for s in self._watched()) or self._lost(sure) > 0
+        self._looks = self._looks + 1 if changed != self.drifting else 0
+        if self._looks >= PATIENCE:
+            self.drifting, self._looks = changed, 0
+
+    def _watched(self) -> Iterable[Shares]:
+        return (shares for shares in (self._hardness, self._labels) if shares)
+
+    def _lost(self, z: float) -> float:
+        """Return by how much agreement is below what was promised, so many standard deviations granted."""
+        if self._promised is None or len(self._agreed) < LEAST_AUDITS:
+            return 0.0
+        return self._promised - wilson(sum(self._agreed), len(self._agreed), z)[1]
+
+
+def _edges(quantiles: Sequence[float]) -> list[float]:
+    """Return the upper ends of all bins but the last, each once: equal quantiles are one value that many have."""
+    steps = len(quantiles) - 1
+    inner = [quantiles[round(i * steps / BINS)] for i in range(1, BINS)] if steps > 0 else []
+    return sorted({edge for edge in inner if edge < quantiles[-1]})
+
+
+def _between(quantiles: Sequence[float], edges: Sequence[float]) -> list[float]:
+    """Return the share of the reference in each bin: up to and with its edge, beyond the one before."""
+    counts = Counter(bisect_left(edges, value) for value in quantiles[1:])
+    return [counts[i] / max(1, len(quantiles) - 1) for i in range(len(edges) + 1)]

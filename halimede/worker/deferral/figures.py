@@ -1,0 +1,46 @@
+"""What deferral did, for Prometheus: the budget and how it is held, what was withheld, audits, drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from halimede.audited import agreement_of
+from halimede.observe.metrics import counter, gauge
+from halimede.worker.deferral.triage import Triage
+from halimede.worker.ledger import Count, Ledger
+
+COUNTS = {
+    Count.UPLOADED_BYTES: ("worker_uploaded_bytes", "Bytes of the samples that went up, audits included."),
+    Count.AUDITED: ("worker_audited_samples", "Easy samples that the next tier has answered as well."),
+    Count.AUDIT_AGREED: ("worker_agreed_samples", "Audited samples that both answered alike."),
+    Count.OVERRULED: ("worker_overruled_answers", "Mixtures that say otherwise than the next tier."),
+}
+
+
+def figures(triage: Triage, ledger: Ledger) -> Iterator[Metric]:
+    """Return the figures of one worker; counts go on over a restart, reasons are this process's own."""
+    for count, (name, text) in COUNTS.items():
+        yield counter(name, text, ledger[count])
+    withheld = [({"reason": reason}, n) for reason, n in sorted(triage.withheld.items())]
+    yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)
+    if budget := triage.budget:
+        yield gauge("worker_upload_target_ratio", "Share of samples that shall go up.", budget.target)
+        error = ledger[Count.UPLOADED] / ledger[Count.ANSWERED] - budget.target if ledger[Count.ANSWERED] else 0.0
+        yield gauge("worker_upload_error_ratio", "Share of samples that went up so far, less the target.", error)
+        if budget.cut is not None:
+            cut = "Hardness from which samples go up; infinite while the budget is spent."
+            yield gauge("worker_upload_cut_hardness", cut, budget.cut)
+    info = ledger.info()
+    if (triage.audits or info.audited) and (found := agreement_of(info)):
+        bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")]
+        text = "Share of answers that are the next tier's, estimated from audits, with its 95 % interval."
+        yield gauge("worker_joint_accuracy_ratio", text, bounds)
+    if drift := triage.drift:
+        yield gauge(
+            "worker_drift_state", "Samples are unlike those of the calibration: 1; like them: 0.", drift.drifting
+        )
+        changes = [({"of": name}, value) for name, value in drift.figures().items()]
+        text = "Change since calibration: of hardness and classes (stability index), of agreement (share lost)."
+        yield gauge("worker_drift_index", text, changes)

@@ -1,0 +1,158 @@
+"""One decision for each sample, of all that has a say in it: mining, budget, uplink and audits.
+
+The same for an edge worker and for a tier between it and the cloud. The order matters: what nobody here could answer
+goes up; then the budget says what is hard (it may move the cut), then the uplink what would be too late, and of all
+that stays by its own right some go up as audits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from halimede.frames.reasons import Reason
+from halimede.messages import Prediction
+from halimede.mining import Graded, Miner, Verdict
+from halimede.mining.artefact import Artefact, read_artefact
+from halimede.mining.foresight import BEFORE, ForesightedByNumber
+from halimede.worker.deferral.audit import Audits, agrees
+from halimede.worker.deferral.budget import Budget, check_shares
+from halimede.worker.deferral.drift import Drift
+from halimede.worker.deferral.uplink import Trip, Uplink
+from halimede.worker.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a sample.
+
+    Attributes:
+        ask: the next tier is asked; with ``audit`` beside the answer given here, which stands.
+        hard: by mining, with the cut as the budget has it.
+        reason: why it is not asked, of a hard sample.
+        hardness, cut: what was compared, where mining compares numbers.
+        trip: for ``Triage.ended``, where it is asked.
+
+    """
+
+    ask: bool
+    hard: bool
+    audit: bool = False
+    reason: Reason | None = None
+    hardness: float | None = None
+    cut: float | None = None
+    trip: Trip | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether the next tier has the last word."""
+        return self.ask and not self.audit
+
+
+class Triage:
+    """Decides for one worker. Call ``ended`` once for each decision with a trip."""
+
+    def __init__(
+        self,
+        *,
+        budget: Budget | None = None,
+        uplink: Uplink | None = None,
+        audits: Audits | None = None,
+        drift: Drift | None = None,
+        mixture: Artefact | None = None,
+    ) -> None:
+        #: hard samples that were not asked about, by reason
+        self.withheld: Counter[str] = Counter()
+        self.budget = budget
+        self.uplink = uplink or Uplink()
+        self.audits = audits
+        self.drift = drift
+        #: whose mixture answers of two models are; None: the next tier's word stands
+        self.mixture = mixture
+
+    def decide(self, verdict: Verdict, prediction: Prediction | None, size: int, left_s: float, now: float) -> Decision:
+        """Say what becomes of a sample of ``size`` bytes, whose answer is wanted in ``left_s`` seconds.
+
+        ``prediction`` is what the model here said: None, it could not, or was not asked (``verdict`` is of the sample
+        itself then). ``now`` is monotonic.
+        """
+        hardness, cut, hard, reason = _finite(verdict.hardness), verdict.cut, verdict.hard, None
+        if self.drift and (prediction is not None or hardness is not None):
+            self.drift.see(hardness, prediction.label if prediction else None)
+        if self.budget:
+            goes, moved = self.budget.admits(verdict)
+            if moved is not None:
+                hard, cut = goes, moved
+            elif hard and not goes:
+                reason = Reason.BUDGET
+        if hard and not reason and self.uplink.hopeless(size, left_s, now):
+            reason = Reason.TOO_SLOW
+            if self.budget:
+                self.budget.refund()
+        cut = _finite(cut)
+        if reason:
+            self.withheld[reason] += 1
+            return Decision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut)
+        if hard:
+            return Decision(ask=True, hard=True, hardness=hardness, cut=cut, trip=self.uplink.begin(size))
+        if self.audits and self.audits.draw():
+            self.audits.open += 1
+            if self.budget:
+                self.budget.spend()
+            trip = self.uplink.begin(size)
+            return Decision(ask=True, hard=False, audit=True, hardness=hardness, cut=cut, trip=trip)
+        return Decision(ask=False, hard=False, hardness=hardness, cut=cut)
+
+    def forced(self, size: int) -> Decision:
+        """Send a sample up that nobody here could answer: it counts against the budget and is not refused by it."""
+        if self.budget:
+            self.budget.forced()
+        return Decision(ask=True, hard=True, trip=self.uplink.begin(size))
+
+    def ended(
+        self, decision: Decision, seconds: float, now: float, *, sent: bool, answered: bool, timed_out: bool = False
+    ) -> None:
+        """Take note of what became of a sample that was asked about."""
+        if decision.trip is None:
+            return
+        self.uplink.end(decision.trip, seconds, now, answered=answered, timed_out=timed_out and sent)
+        if decision.audit and self.audits:
+            self.audits.open -= 1
+        if self.budget and not sent:
+            self.budget.refund()
+
+    def compare(self, edge: Prediction, cloud: Prediction) -> bool:
+        """Return whether both said the same of an audited sample."""
+        agreed = agrees(edge, cloud)
+        if self.drift:
+            self.drift.audited(agreed)
+        return agreed
+
+
+def create(
+    settings: Settings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
+) -> Triage:
+    """Return the triage that a worker's settings ask for; it has sent up ``uploaded`` of ``samples`` before.
+
+    Raises InvalidFieldError for a calibration that is none, and for audits beyond the budget.
+    """
+    check_shares(settings.target_upload_ratio, settings.audit_share)
+    artefact = read_artefact(settings.calibration, "CALIBRATION_URL") if settings.calibration else None
+    by_number = ForesightedByNumber if settings.hem_mode == BEFORE else Graded
+    cut = miner.cut if isinstance(miner, by_number) else None
+    target, budget = settings.target_upload_ratio, None
+    if target is not None:
+        budget = Budget(target, cut, uploaded=uploaded, samples=samples)
+    return Triage(
+        budget=budget,
+        audits=Audits(settings.audit_share, chance) if settings.audit_share else None,
+        drift=Drift(artefact) if artefact else None,
+        mixture=artefact if settings.fusion == "mixture" else None,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """Leave out what no message can carry."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,115 @@
+"""Whether an answer would be back in time, judged by how long recent ones took for how many bytes.
+
+The time of an answer is taken as a fixed part (way, queue, model) and a part for each byte that has to go first:
+those under way already and its own. Both are fitted to recent answers by least squares with exponential forgetting
+(Haykin, "Adaptive Filter Theory"), and an answer is given up on only where it would be late by more than the usual
+deviation (the mean one, as TCP measures it: Jacobson 1988, RFC 6298). While samples are withheld a probe goes up now
+and then, so that a way that got better is found; before anything is known, everything goes.
+
+A cloud that is silent altogether is not this room's: timeouts count only once something is answered again, until then
+the circuit breaker decides. Pure: ``now`` is the caller's monotonic time in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: weight that an answer still has when the next one has come
+KEPT = 0.9
+#: answers from which the estimate counts
+LEAST = 5
+#: what a probe that was back in time leaves of older answers' weight
+AFTER_PROBE = 0.1
+#: seconds between probes: the first, doubled by each that fails, and the longest
+PROBE_S, MAX_PROBE_S = 1.0, 30.0
+#: timeouts that are remembered until something is answered
+MOST_TIMEOUTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """One sample under way: its bytes, and those that had to go before its answer could come, its own included."""
+
+    size: int
+    ahead: int
+    probe: bool
+
+
+class Uplink:
+    """What is known of the way to the next tier: ask ``hopeless``, then ``begin`` and ``end`` for each that goes."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._answers = 0
+        self._deviation = 0.0
+        # weighted sums: weight, bytes, seconds, bytes squared, bytes * seconds
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._timeouts: list[tuple[int, float]] = []
+        self._probe_s = PROBE_S
+        self._probe_at = 0.0
+        self._probing = False
+
+    def expected_s(self, size: int) -> float | None:
+        """Return the seconds until an answer to a sample of so many bytes would be back; None: not known yet."""
+        return self._predict(self._under_way + size) if self._answers >= LEAST else None
+
+    def hopeless(self, size: int, left_s: float, now: float) -> bool:
+        """Whether an answer would come too late. One of those goes up all the same now and then, as a probe."""
+        expected = self.expected_s(size)
+        if expected is None or expected - self._deviation <= left_s:
+            return False
+        if now < self._probe_at or self._probing:
+            return True
+        self._probing = True
+        return False
+
+    def begin(self, size: int) -> Trip:
+        """Take note that a sample goes up."""
+        self._under_way += size
+        probe, self._probing = self._probing, False
+        return Trip(size, self._under_way, probe)
+
+    def end(self, trip: Trip, seconds: float, now: float, *, answered: bool, timed_out: bool = False) -> None:
+        """Take note of what became of it: answered, or waited for so long in vain, or (neither) not sent at all."""
+        self._under_way -= trip.size
+        if trip.probe:
+            self._probed(now, in_time=answered)
+        if answered:
+            for ahead, waited in self._timeouts:
+                if waited > self._predict(ahead):  # it would have taken at least so long
+                    self._learn(ahead, waited)
+            self._timeouts.clear()
+            self._learn(trip.ahead, seconds)
+        elif timed_out:
+            self._timeouts = [*self._timeouts, (trip.ahead, seconds)][-MOST_TIMEOUTS:]
+
+    def _probed(self, now: float, *, in_time: bool) -> None:
+        if in_time:
+            self._probe_s = PROBE_S
+            self._sums = tuple(each * AFTER_PROBE for each in self._sums)  # type: ignore[assignment]  # as many
+            self._timeouts.clear()
+            self._deviation = 0.0
+        else:
+            self._probe_s = min(2 * self._probe_s, MAX_PROBE_S)
+        self._probe_at = now + self._probe_s if not in_time else now
+
+    def _learn(self, ahead: int, seconds: float) -> None:
+        if self._answers:
+            error = abs(seconds - self._predict(ahead))
+            self._deviation += (1 - KEPT) * (error - self._deviation)
+        self._answers += 1
+        weight, x, y, xx, xy = (each * KEPT for each in self._sums)
+        self._sums = (weight + 1, x + ahead, y + seconds, xx + ahead * ahead, xy + ahead * seconds)
+
+    def _predict(self, ahead: int) -> float:
+        weight, x, y, xx, xy = self._sums
+        if not weight:
+            return 0.0
+        mean_x, mean_y = x / weight, y / weight
+        spread = xx / weight - mean_x * mean_x
+        if spread <= 1e-6 * (mean_x * mean_x + 1):
+            # all of one size: smaller ones may be quicker, and that larger ones are slower has to be seen
+            return mean_y * min(1.0, ahead / mean_x) if mean_x else mean_y
+        slope = max(0.0, (xy / weight - mean_x * mean_y) / spread)
+        slope = min(slope, mean_y / mean_x)  # the fixed part is not below 0
+        return mean_y + slope * (ahead - mean_x)

@@ -1,0 +1,135 @@
+"""Hard samples on their way to the folder that keeps them, in a thread of their own.
+
+Nothing waits for it: what comes faster than the disk takes it is dropped and counted, and so is what a full or
+unwritable disk refuses. Whoever asks over the bus is told what there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import structlog
+from prometheus_client.metrics_core import Metric
+
+from halimede.errors import DecodeError, TooLargeError
+from halimede.frames.compute import ModelThread
+from halimede.frames.slot import Slot
+from halimede.kept.answers import Answers
+from halimede.kept.sample import describe, picture
+from halimede.kept.store import Store
+from halimede.messages import Frame, KeptSample, Prediction, Result
+from halimede.observe.metrics import counter, gauge
+from halimede.worker.job import Parts
+from halimede.worker.settings import Settings
+
+log = structlog.get_logger()
+
+#: the store's folder within the worker's
+FOLDER = "hard"
+#: samples and bytes of them that may wait for the disk
+WAITING, WAITING_BYTES = 64, 64 * 1024 * 1024
+#: seconds in which a stopping worker writes what waits
+PATIENCE_S = 2.0
+#: seconds between two log lines about samples that were not kept
+EVERY_S = 60.0
+
+_Waiting = tuple[Frame, KeptSample]
+
+
+class Keeper:
+    """Keeps the hard samples of one edge worker in ``store``. Use it with ``async with``."""
+
+    def __init__(self, settings: Settings, slot: Slot, store: Store) -> None:
+        #: samples that were not kept: the disk was too slow, or refused them
+        self.dropped = {"busy": 0, "disk": 0}
+        self.store = store
+        self._settings = settings
+        self._slot = slot
+        self._queue: queue.Queue[_Waiting | None] = queue.Queue(WAITING + 1)
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="keep_0", daemon=True)
+        self._due = 0.0
+
+    async def __aenter__(self) -> Keeper:
+        """Open the store, in the thread, and keep what is offered."""
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Write what waits, for a moment."""
+        self._queue.put_nowait(None)  # there is room for it: `offer` leaves one place
+        await asyncio.to_thread(self._thread.join, PATIENCE_S)
+
+    def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
+        """Take a sample that was answered; ``edge`` is what the model here said of it. Never waits."""
+        size = frame.data.nbytes
+        with self._lock:
+            full = self._queue.qsize() >= WAITING or (self._bytes and self._bytes + size > WAITING_BYTES)
+            if full:
+                self.dropped["busy"] += 1
+                return
+            self._bytes += size
+        loaded = self._slot.choose(frame.id)
+        said = describe(
+            result,
+            edge,
+            namespace=self._settings.namespace,
+            now_ns=time.time_ns(),
+            model=loaded.version,
+            digest=loaded.digest,
+        )
+        self._queue.put_nowait((frame, said))
+
+    def figures(self) -> Iterator[Metric]:
+        """Return how much is kept, and what was not."""
+        yield counter(
+            "worker_kept_samples", "Hard samples written to the worker's store since it started.", self.store.added
+        )
+        dropped = [({"reason": reason}, n) for reason, n in self.dropped.items()]
+        yield counter("worker_unkept_samples", "Hard samples that were not kept, by reason.", dropped)
+        yield gauge("worker_store_samples", "Hard samples in the worker's store.", len(self.store))
+        yield gauge("worker_store_bytes", "Room that the store takes on the disk.", self.store.bytes)
+
+    def _run(self) -> None:
+        while waiting := self._queue.get():
+            frame, sample = waiting
+            try:
+                sample.image, data = picture(frame)
+                self.store.add(sample, data)
+            except (OSError, DecodeError, TooLargeError) as error:
+                self._refused(error)
+            except Exception:
+                # a defect here must not end the worker, nor what is kept after it
+                log.exception("hard sample not kept", frame=sample.id)
+                self.dropped["disk"] += 1
+            finally:
+                with self._lock:
+                    self._bytes -= frame.data.nbytes
+
+    def _refused(self, error: Exception) -> None:
+        """Count a sample that was not kept; a line for the first one, and one a minute at most."""
+        self.dropped["disk"] += 1
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + EVERY_S
+            log.warning("hard samples are not kept", folder=str(self.store.folder), error=str(error)[:256])
+
+
+@asynccontextmanager
+async def keeping(parts: Parts) -> AsyncIterator[Keeper | None]:
+    """Keep hard samples for the length of the block, and tell who asks for them; None: the service keeps none."""
+    settings = parts.settings
+    if settings.keep is None:
+        yield None
+        return
+    store = Store(settings.state / FOLDER, settings.keep.max_megabytes * 1_000_000, settings.keep.max_samples)
+    keeper = Keeper(settings, parts.slot, store)
+    parts.figures.more.append(keeper.figures)
+    async with keeper, ModelThread("kept") as reader:
+        await Answers(parts.bus, store, settings.names(), reader).start()
+        yield keeper

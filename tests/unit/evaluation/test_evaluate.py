@@ -1,0 +1,246 @@
+"""Whole services on data: their ends, their curves, and the point at which they are configured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from halimede.cli.app import app
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import Labelled
+from halimede.evaluation.evaluate import Link, Report, evaluate
+from halimede.evaluation.page import page, ticks
+from halimede.evaluation.quality import referenced
+from halimede.evaluation.service import Chain, read_chain
+from halimede.messages import Box, Prediction
+from tests.unit.evaluation.worlds import joint, model, write
+
+#: rows of three scores: of the first 60 the highest is the truth; the others lie, and the less the surer they are
+ROWS = 100
+
+
+def data() -> Labelled:
+    """The big model negates what the small one says: it is right where that lies, about two classes."""
+    random = np.random.default_rng(3)
+    images, truths = [], []
+    for i in range(ROWS):
+        sure = random.uniform(1, 3) if i < 60 else random.uniform(0.05, 0.5)
+        row = np.array([sure, -sure, -9], np.float32)
+        images.append(row)
+        truths.append("a" if i < 60 else "b")
+    return Labelled(images=images, names=[str(i) for i in range(ROWS)], sizes=[12] * ROWS, truths=truths)
+
+
+def chain(folder: Path, body: dict[str, Any] | None = None, **deferral: Any) -> Chain:
+    body = body or joint(threshold_margin="0.4")
+    body["spec"]["edgeWorker"] |= deferral
+    models = [model(folder, "small"), model(folder, "middle", -1.0), model(folder, "big", -1.0)]
+    return read_chain([write(folder, body, *models)])
+
+
+def test_curves_run_from_the_edge_to_the_cloud(tmp_path: Path) -> None:
+    report = evaluate(chain(tmp_path), data())
+    assert (report.edge_only, report.cloud_only) == (0.6, 0.4)
+    assert {"Margin", "Entropy", "MaxProbability", "CrossEntropy", "Threshold"} <= set(report.curves)
+    for points in (*report.curves.values(), report.oracle, report.random):
+        assert (points[0]["accuracy"], points[-1]["accuracy"]) == (0.6, 0.4)
+    margin = {point["upload_ratio"]: point["accuracy"] for point in report.curves["Margin"]}
+    assert margin[0.4] == 1.0 == max(point["accuracy"] for point in report.oracle)
+    assert report.curves["Random"] == report.random
+    assert report.random[50]["accuracy"] == pytest.approx(0.5)
+    assert {"CloudOnly", "EdgeOnly", "Learned", "BoxCount"} <= set(report.left_out)
+
+
+def test_the_configured_point_is_what_the_rule_itself_decides(tmp_path: Path) -> None:
+    report = evaluate(chain(tmp_path), data(), link=Link(ms=10, kbps=8, assumed=False))
+    point = report.operating_point
+    assert (point.rule, point.parameters) == ("Margin", {"threshold_margin": "0.4"})
+    assert 0 < point.upload_ratio == report.tiers[1].reached < 0.5
+    assert point.accuracy == pytest.approx(0.6 + point.upload_ratio, abs=1e-6)
+    assert point.bytes_to_cloud == pytest.approx(point.upload_ratio * report.bytes_cloud_only, rel=0.02)
+    assert report.bytes_cloud_only > 12
+    wire_ms = 10 + report.bytes_cloud_only  # 8 kbit/s: a byte a millisecond
+    both = report.tiers[0].model_ms + point.upload_ratio * (wire_ms + report.tiers[1].model_ms)
+    assert point.latency_ms == pytest.approx(both, rel=0.02)
+
+
+def test_a_budget_is_met_by_the_hardest(tmp_path: Path) -> None:
+    point = evaluate(chain(tmp_path, targetUploadRatio=0.25), data()).operating_point
+    assert point.upload_ratio == 0.25
+    assert point.accuracy == pytest.approx(0.85)
+    assert point.target_upload_ratio == 0.25
+
+
+def test_a_budget_bounds_a_rule_without_numbers(tmp_path: Path) -> None:
+    body = joint(mining="CloudOnly")
+    point = evaluate(chain(tmp_path, body, targetUploadRatio=0.3), data()).operating_point
+    assert point.upload_ratio == 0.3
+    body = joint(mining="EdgeOnly")
+    assert evaluate(chain(tmp_path, body, targetUploadRatio=0.3), data()).operating_point.upload_ratio == 0.0
+
+
+def test_of_three_tiers_each_sends_on_what_it_finds_hard(tmp_path: Path) -> None:
+    body = joint(tiers=["middle"], threshold_margin="0.4")
+    three = evaluate(chain(tmp_path, body), data())
+    assert [tier.name for tier in three.tiers] == ["edge", "middle", "cloud"]
+    assert [tier.measures["accuracy"] for tier in three.tiers] == [0.6, 0.4, 0.4]
+    point = three.operating_point
+    # the middle is as unsure as the edge is: all that reaches it goes on
+    assert point.cloud_ratio == point.upload_ratio == three.tiers[2].reached
+    body["spec"]["tiers"][0]["targetUploadRatio"] = 0.5
+    held = evaluate(chain(tmp_path, body), data()).operating_point
+    assert held.upload_ratio == point.upload_ratio
+    assert held.cloud_ratio == pytest.approx(point.upload_ratio / 2, abs=0.01)
+    assert held.bytes_to_cloud == pytest.approx(point.bytes_to_cloud / 2, rel=0.05)
+    assert held.latency_ms < point.latency_ms
+    assert held.accuracy == point.accuracy
+
+
+def test_without_labels_the_clouds_answers_are_true(tmp_path: Path) -> None:
+    known = data()
+    bare = Labelled(images=known.images, names=known.names, sizes=known.sizes)
+    report = evaluate(chain(tmp_path), bare)
+    assert (report.cloud_only, report.edge_only, report.reference) == (1.0, 0.0, "cloud")
+
+
+def test_boxes_without_labels_are_those_that_the_cloud_is_sure_of() -> None:
+    bare = Labelled(images=[np.zeros((4, 4), np.uint8)], names=["a"], sizes=[1])
+    cloud = [Prediction(boxes=[Box(0, 0, 1, 1, 0.6, "cat"), Box(0, 0, 1, 1, 0.4, "cat")])]
+    assert referenced(bare, cloud).boxes == [[Box(0, 0, 1, 1, 1.0, "cat")]]
+
+
+def test_labels_and_answers_of_different_kinds_are_refused(tmp_path: Path) -> None:
+    known = data()
+    boxes = Labelled(images=known.images, names=known.names, sizes=known.sizes, boxes=[[]] * ROWS)
+    with pytest.raises(InvalidFieldError, match="the model answers no boxes"):
+        evaluate(chain(tmp_path), boxes)
+    with pytest.raises(InvalidFieldError, match="the model answers boxes"):
+        referenced(known, [Prediction(boxes=[])] * ROWS)
+    with pytest.raises(InvalidFieldError, match="neither classes nor boxes"):
+        referenced(Labelled(images=known.images, names=known.names, sizes=known.sizes), [Prediction(value=1)] * ROWS)
+
+
+def test_only_the_rules_that_are_wanted(tmp_path: Path) -> None:
+    assert set(evaluate(chain(tmp_path), data(), rules=["Margin", "Entropy"]).curves) == {"Margin", "Entropy"}
+    with pytest.raises(InvalidFieldError, match=r"--rules: 'Marign' .* did you mean Margin"):
+        evaluate(chain(tmp_path), data(), rules=["Marign"])
+    with pytest.raises(InvalidFieldError, match=r"--rules: 'Learned' .*calibrat"):
+        evaluate(chain(tmp_path), data(), rules=["Learned"])
+
+
+def test_names_are_escaped_wherever_they_come_from(tmp_path: Path) -> None:
+    report = evaluate(chain(tmp_path), data(), rules=["Margin"])
+    nasty = "</script><b onload=x>&\"'$heading"
+    report.service = report.operating_point.rule = report.tiers[0].name = report.tiers[0].model = nasty
+    report.left_out = {nasty: nasty}
+    report.curves = {nasty: report.curves["Margin"]}
+    html = page(report)
+    assert "<b onload" not in html
+    assert html.count("</script>") == 2
+    embedded = html.split('id="data">')[1].split("</script>")[0]
+    assert nasty in json.loads(embedded)["curves"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.91, 0.99), (0.0, 1.0), (0.9899, 0.99), (-0.02, 0.02)])
+def test_ticks_are_round_and_within(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 2 <= len(found) <= 7
+    assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    known = data()
+    np.savez(tmp_path / "d.npz", x=np.stack(known.images), y=known.truths or [])
+    chain(tmp_path)
+    return [
+        "--service",
+        str(tmp_path / "service.yaml"),
+        "--data",
+        str(tmp_path / "d.npz"),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+
+
+def test_the_command_writes_figures_page_and_plot_and_shows_tables(tmp_path: Path, files: list[str]) -> None:
+    shown = CliRunner().invoke(app, ["evaluate", *files])
+    assert shown.exit_code == 0, shown.output
+    for part in ("letters: 100 samples", "oracle", "Margin", "AS CONFIGURED", "evaluation.html", "assumed"):
+        assert part in shown.output
+    report = msgspec.json.decode((tmp_path / "o" / "evaluation.json").read_bytes(), type=dict)
+    assert {"edge_only", "cloud_only", "curves", "oracle"} <= set(report)
+    assert report["curves"]["Margin"][0] == {"upload_ratio": 0.0, "accuracy": 0.6}
+    assert (tmp_path / "o" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "o" / "evaluation.html").read_text()
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    tmp_path: Path, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    shown = CliRunner().invoke(app, ["evaluate", *files, "--json", "--rules", "Margin", "--link-ms", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert "halimede[demo]" in shown.stderr
+    printed = msgspec.json.decode(shown.stdout, type=Report)
+    assert list(printed.curves) == ["Margin"]
+    assert (printed.link.ms, printed.link.assumed) == (1.0, False)
+    assert not (tmp_path / "o" / "evaluation.png").exists()
+    assert (tmp_path / "o" / "evaluation.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--data": "nowhere"}, "--data: 'nowhere'"),
+        ({"--service": "nowhere.yaml"}, "--service: 'nowhere.yaml'"),
+        ({"--out": "/proc/nothing"}, "--out: '/proc/nothing'"),
+    ],
+)
+def test_a_mistake_is_one_line(files: list[str], changes: dict[str, str], said: str) -> None:
+    given = dict(zip(files[::2], files[1::2], strict=True)) | changes
+    shown = CliRunner().invoke(app, ["evaluate", *[part for pair in given.items() for part in pair]])
+    assert shown.exit_code == 1
+    assert said in shown.stderr
+    assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from tests.graphs import write_spotter
+
+    write_spotter(tmp_path / "spotter.onnx")
+    images, annotations = [], []
+    for i in range(6):
+        picture = np.zeros((8, 8), np.uint8)
+        picture[2:4, 2:5] = 140 + 20 * i
+        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+        images.append({"id": i, "file_name": f"{i}.png"})
+        annotations.append({"image_id": i, "category_id": 1, "bbox": [2, 2, 3, 2]})
+    whole = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "spot"}]}
+    (tmp_path / "annotations.json").write_text(json.dumps(whole))
+    body = joint(mining="Threshold")
+    steps = [{"op": "normalize"}, {"op": "layout", "order": "hwc"}]
+    spec = {"url": "./spotter.onnx", "format": "onnx", "labels": ["spot"], "preprocess": steps,
+            "postprocess": {"task": "detection"}}  # fmt: skip
+    models = [
+        {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": name}, "spec": spec}
+        for name in ("small", "big")
+    ]
+    (tmp_path / "f.yaml").write_text(yaml.safe_dump_all([body, *models]))
+    out = ["--out", str(tmp_path / "out"), "--json"]
+    shown = CliRunner().invoke(app, ["evaluate", "--service", str(tmp_path / "f.yaml"), "--data", str(tmp_path), *out])
+    assert shown.exit_code == 0, shown.output
+    report = msgspec.json.decode(shown.stdout, type=Report)
+    assert (report.task, report.metric, report.edge_only) == ("detection", "mAP@0.5", 1.0)
+    assert {"IBT", "Threshold", "BoxCount", "UncertainBoxes", "SmallestBox"} <= set(report.curves)
+    assert set(json.loads(shown.stdout)["curves"]["IBT"][0]) == {"upload_ratio", "accuracy", "map_50_95", "recall"}
+    assert report.tiers[0].measures == {"accuracy": 1.0, "map_50_95": 1.0, "recall": 1.0}

@@ -1,0 +1,103 @@
+"""A service's chain of models out of manifests, and what its models answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import Labelled
+from halimede.evaluation.service import answered, answers, read_chain
+from tests.unit.evaluation.worlds import joint, model, write
+
+
+def test_the_chain_goes_from_the_edge_over_the_tiers_to_the_cloud(tmp_path: Path) -> None:
+    path = write(tmp_path, joint(tiers=["middle"]), *(model(tmp_path, name) for name in ("small", "middle", "big")))
+    chain = read_chain([path])
+    assert [tier.name for tier in chain.tiers] == ["edge", "middle", "cloud"]
+    assert [tier.model for tier in chain.tiers] == ["small", "middle", "big"]
+    assert [tier.path.name for tier in chain.tiers] == ["small.onnx", "middle.onnx", "big.onnx"]
+    assert chain.edge.deferral is not None
+    assert chain.edge.deferral.hard_example_mining.name == "Margin"
+    assert chain.cloud.deferral is None
+
+
+def test_models_are_found_in_the_manifests_beside(tmp_path: Path) -> None:
+    write(tmp_path, model(tmp_path, "small"), model(tmp_path, "big"), name="models.yaml")
+    (tmp_path / "broken.yaml").write_text("{")
+    path = write(tmp_path, joint(), name="service.yaml")
+    assert read_chain([path]).cloud.path == tmp_path / "big.onnx"
+
+
+def test_a_calibration_that_is_not_there_yet_is_none(tmp_path: Path) -> None:
+    body = joint()
+    body["spec"]["edgeWorker"]["calibration"] = {"name": "found"}
+    file = tmp_path / "found.calibration"
+    named = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "found"},
+             "spec": {"url": "./found.calibration", "format": "calibration"}}  # fmt: skip
+    path = write(tmp_path, body, model(tmp_path, "small"), model(tmp_path, "big"), named)
+    assert read_chain([path]).edge.calibration is None
+    file.write_text("{}")
+    assert read_chain([path]).edge.calibration == file
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "write YAML"),
+        ("a: 1", "kind: .* use one of Dataset"),
+        ("", "one JointInferenceService"),
+        ("\x00", "write YAML"),
+    ],
+)
+def test_manifests_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidFieldError, match=said):
+        read_chain([path])
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, joint(), model(tmp_path, "small"))
+    with pytest.raises(InvalidFieldError, match=r"cloudWorker.model.name: 'big'"):
+        read_chain([path])
+    (tmp_path / "small.onnx").unlink()
+    path = write(tmp_path, joint(), model(tmp_path, "big"), {**model(tmp_path, "small")})
+    (tmp_path / "small.onnx").unlink()
+    with pytest.raises(InvalidFieldError, match="train or download"):
+        read_chain([path])
+    with pytest.raises(InvalidFieldError, match="cannot be read"):
+        read_chain([tmp_path / "nowhere.yaml"])
+
+
+def test_a_selector_cannot_be_resolved_here(tmp_path: Path) -> None:
+    body = joint()
+    body["spec"]["edgeWorker"]["model"] = {"selector": {"task": "classification"}}
+    with pytest.raises(InvalidFieldError, match="give a name"):
+        read_chain([write(tmp_path, body, model(tmp_path, "small"), model(tmp_path, "big"))])
+
+
+def test_answers_come_in_order_and_within_a_running_loop(tmp_path: Path) -> None:
+    chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), model(tmp_path, "big"))])
+    rows = [np.array([i % 3 == 0, i % 3 == 1, i % 3 == 2], np.float32) * 5 for i in range(300)]
+    data = Labelled(images=rows, names=[str(i) for i in range(300)], sizes=[12] * 300)
+    told: list[int] = []
+    found = answered(chain.edge, data, lambda done, _: told.append(done))
+    assert [p.label for p in found.predictions] == ["abc"[i % 3] for i in range(300)]
+    assert found.ms > 0
+    assert told[-1] == 300
+
+    async def inside() -> int:
+        return len(answers(chain.cloud, data))
+
+    assert asyncio.run(inside()) == 300
+
+
+def test_a_sample_that_does_not_fit_the_model_is_named(tmp_path: Path) -> None:
+    chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), model(tmp_path, "big"))])
+    data = Labelled(images=[np.zeros(3, np.float32), np.zeros(4, np.float32)], names=["good", "bad"], sizes=[1, 1])
+    with pytest.raises(InvalidFieldError, match=r"--data: 'bad' .* model small"):
+        answers(chain.edge, data)

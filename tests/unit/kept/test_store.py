@@ -1,0 +1,239 @@
+"""The folder of hard samples: bounds that always hold, and a folder that can be read wherever its writer ended."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halimede.errors import TooLargeError
+from halimede.kept.store import BLOCK, Store
+from halimede.messages import KeptRequest
+from tests.unit.kept.samples import sample
+
+ROOM = 12 * BLOCK
+SAMPLES = 4
+
+
+class CrashError(BaseException):
+    """The process ends here."""
+
+
+def store(folder: Path, room: int = ROOM, samples: int = SAMPLES) -> Store:
+    return Store(folder / "hard", room, samples)
+
+
+def ids(kept: Store, **wanted: Any) -> list[int]:
+    return [int(entry.id, 16) for entry in kept.page(KeptRequest(**wanted)).entries]
+
+
+def on_disk(folder: Path) -> tuple[int, int]:
+    """Return the room that all files take, and the samples among them."""
+    files = list((folder / "hard").iterdir())
+    return sum(-(-file.stat().st_size // BLOCK) * BLOCK for file in files), sum(f.suffix == ".json" for f in files)
+
+
+@contextmanager
+def crash(after: int) -> Iterator[None]:
+    """End the process at the file operation of that number, before or after it is done by turns."""
+    left = after
+    real: dict[str, Callable[..., Any]] = {name: getattr(Path, name) for name in ("write_bytes", "replace", "unlink")}
+
+    def spoiled(name: str) -> Callable[..., Any]:
+        def call(path: Path, *args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if name == "write_bytes":
+                    real[name](path, args[0][: len(args[0]) // 2])
+                raise CrashError
+            return real[name](path, *args, **kwargs)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in real:
+            patch.setattr(Path, name, spoiled(name))
+        yield
+
+
+def test_what_is_kept_is_there_after_a_restart_the_newest_first(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for number in (1, 2, 3):
+        kept.add(sample(number), b"picture")
+    again = store(tmp_path)
+    assert ids(again) == [3, 2, 1]
+    assert again.bytes == kept.bytes == on_disk(tmp_path)[0]
+    found = again.get(f"{2:032x}")
+    assert found is not None
+    assert found[1] == b"picture"
+    said = found[0]
+    assert (said.result.by, said.result.label, said.edge_digest) == ("cloud", "5", "d" * 64)
+    assert said.edge is not None
+    assert (said.edge.label, said.edge.embeddings) == ("3", None)  # features are left out
+    again.add(sample(4), b"picture")
+    assert ids(again) == [4, 3, 2, 1]
+
+
+def test_the_oldest_make_room(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for number in range(1, 8):
+        kept.add(sample(number), b"picture")
+    assert ids(kept) == [7, 6, 5, 4]
+    kept.add(sample(9), b"x" * 7 * BLOCK)
+    assert ids(kept) == [9, 7, 6]
+    assert kept.get(f"{5:032x}") is None
+
+
+def test_a_sample_that_comes_again_is_kept_once(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+    kept.add(sample(2), b"picture")
+    kept.add(sample(1), b"picture")
+    assert ids(kept) == [1, 2]
+    assert ids(store(tmp_path)) == [1, 2]
+
+
+def test_what_never_fits_is_refused_and_costs_nothing(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+    with pytest.raises(TooLargeError, match="too large to be kept"):
+        kept.add(sample(2), b"x" * ROOM)
+    assert ids(kept) == [1]
+
+
+def test_smaller_bounds_hold_from_the_next_start(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for number in range(1, 5):
+        kept.add(sample(number), b"picture")
+    assert ids(store(tmp_path, samples=2)) == [4, 3]
+
+
+def test_samples_that_fit_are_found_page_by_page(tmp_path: Path) -> None:
+    kept = store(tmp_path, room=1000 * BLOCK, samples=100)
+    for number in range(1, 11):
+        changes = {"by": "edge", "reason": "no-cloud", "degraded": True, "label": "3"} if number % 2 else {}
+        kept.add(sample(number, **changes), b"picture")
+    first = kept.page(KeptRequest(by="cloud", limit=3))
+    assert [int(entry.id, 16) for entry in first.entries] == [10, 8, 6]
+    second = kept.page(KeptRequest(by="cloud", limit=3, before=first.next))
+    assert ([int(entry.id, 16) for entry in second.entries], second.next) == ([4, 2], 0)
+    assert ids(kept, reason="no-cloud") == [9, 7, 5, 3, 1]
+    assert ids(kept, disagree=True) == [10, 8, 6, 4, 2]
+    assert ids(kept, label="5") == [10, 8, 6, 4, 2]
+    assert ids(kept, since_ns=9 * 10**9) == [10, 9]
+    assert ids(kept, camera="elsewhere") == []
+    entry = kept.page(KeptRequest(limit=1)).entries[0]
+    assert (entry.edge_label, entry.label, entry.by, entry.camera, entry.image.width) == ("3", "5", "cloud", "cam0", 8)
+
+
+def test_a_long_search_says_where_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halimede.kept.store.READ", 4)
+    kept = store(tmp_path, room=1000 * BLOCK, samples=100)
+    for number in range(1, 11):
+        kept.add(sample(number, camera="rare" if number == 2 else "cam0"), b"picture")
+    found, before = [], 0
+    while True:
+        page = kept.page(KeptRequest(camera="rare", before=before))
+        found += [int(entry.id, 16) for entry in page.entries]
+        before = page.next
+        if not before:
+            break
+    assert found == [2]
+
+
+@pytest.mark.parametrize("kind", ["png", "json"])
+def test_a_damaged_sample_goes_when_it_is_read(tmp_path: Path, kind: str) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+    kept.add(sample(2), b"picture")
+    (file,) = (tmp_path / "hard").glob(f"*1.{kind}")
+    file.write_bytes(b"")  # as a power failure leaves it
+    again = store(tmp_path)
+    assert again.get(f"{1:032x}") is None
+    assert ids(again) == [2]
+    assert on_disk(tmp_path) == (again.bytes, 1)
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+    (tmp_path / "hard" / "README").write_text("mine")
+    (tmp_path / "hard" / f"{7:012d}-{7:032x}.json").symlink_to("/etc/passwd")
+    assert ids(store(tmp_path)) == [1]
+    assert (tmp_path / "hard" / "README").exists()
+
+
+def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = store(tmp_path)
+    kept.add(sample(1), b"picture")
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            kept.add(sample(2), b"picture")
+        assert ids(kept) == [1]
+    kept.add(sample(3), b"picture")
+    assert ids(kept) == [3, 1]
+
+
+steps = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 11 * BLOCK)), min_size=1, max_size=12)
+
+
+@given(steps=steps)
+def test_the_bounds_hold_after_every_sample(steps: list[tuple[int, int]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        kept = store(Path(name))
+        for number, size in steps:
+            data = bytes(size)
+            try:
+                kept.add(sample(number, data), data)
+            except TooLargeError:
+                continue
+            room, samples = on_disk(Path(name))
+            assert (room, samples) == (kept.bytes, len(kept))
+            assert room <= ROOM
+            assert samples <= SAMPLES
+            assert ids(kept)[0] == number
+
+
+@settings(max_examples=120)
+@given(steps=steps, crashes=st.lists(st.integers(1, 25), max_size=3))
+def test_an_end_at_any_point_leaves_a_store_that_can_be_read(steps: list[tuple[int, int]], crashes: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "hard").mkdir()
+        done: dict[int, bytes] = {}
+        for after in [*crashes, 10**9]:
+            with crash(after):
+                kept = store(folder)
+                try:
+                    for number, size in steps:
+                        data = os.urandom(16) + bytes(size)
+                        done.pop(number, None)
+                        try:
+                            kept.add(sample(number, data), data)
+                        except TooLargeError:
+                            continue
+                        done[number] = data
+                except CrashError:
+                    pass
+            room, samples = on_disk(folder)
+            assert room <= ROOM
+            assert samples <= SAMPLES
+            again = store(folder)
+            for number in ids(again):
+                found = again.get(f"{number:032x}")
+                assert found is not None
+                assert number not in done or found[1] == done[number]
+            assert on_disk(folder) == (again.bytes, len(again))
