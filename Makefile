@@ -4,6 +4,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 MODELS := examples/digits/models/small.onnx examples/digits/models/big.onnx
 MULTI := $(addprefix examples/multi_edge/models/,embedder.onnx digits.onnx belt.onnx)
+SCENES := $(addprefix examples/detection/models/,small.onnx big.onnx)
 #: ARGS="--nodes edge0,cloud0" for up, ARGS=--tls for up and the demos, ARGS="-k contract" for test
 ARGS ?=
 #: of the stateful model; 2,000 take about five minutes
@@ -31,7 +32,7 @@ demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one clo
 demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
 	@exec $(BIN)/python -m examples.multi_edge.demo $(ARGS)
 
-test: setup $(MODELS) $(MULTI) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
+test: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
 	@scripts/setup.sh browser
 	@echo '==> pytest'
 	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -96,7 +97,7 @@ contract: setup ## Write topics.md and deploy/crds anew from the code
 	@$(BIN)/python -m halimede.serving.stubs --write
 	@echo 'topics.md and deploy/crds are written.'
 
-models: setup $(MODELS) $(MULTI) ## Train the models of the examples
+models: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples
 
 # both come from one run
 $(MODELS) &: examples/digits/train.py examples/digits/data.py | setup
@@ -108,6 +109,11 @@ $(MULTI) &: $(addprefix examples/multi_edge/,train.py boards.py pictures.py) exa
 	@echo '==> training the models of the multi-edge demo'
 	@$(BIN)/python -m examples.multi_edge.train
 	@touch $(MULTI)
+
+$(SCENES) &: $(addprefix examples/detection/,train.py detector.py scenes.py) | setup
+	@echo '==> training the detectors of the detection example'
+	@$(BIN)/python -m examples.detection.train
+	@touch $(SCENES)
 
 clean: ## Remove what was built and cached (not .venv, not HALIMEDE_HOME)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

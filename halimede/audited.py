@@ -32,7 +32,9 @@ def wilson(agreed: int, of: int, z: float = Z95) -> tuple[float, float]:
     share, extra = agreed / of, z * z / of
     centre = (share + extra / 2) / (1 + extra)
     half = z / (1 + extra) * math.sqrt(share * (1 - share) / of + extra / (4 * of))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return min(share, max(0.0, centre - half)), max(
+        share, min(1.0, centre + half)
+    )  # rounding aside, it holds the share
 
 
 def agreement(*, easy: int, audited: int, agreed: int, asked: int = 0, overruled: int = 0) -> Estimate | None:

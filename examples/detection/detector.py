@@ -80,7 +80,7 @@ def windows(plan: Plan, picture: NDArray[np.uint8], chosen: NDArray[np.int64]) -
         first += count
     rows = np.concatenate(found)
     rows -= rows.mean(axis=1, keepdims=True)
-    return rows / np.sqrt((rows**2).mean(axis=1, keepdims=True) + np.float32(FLAT**2))
+    return np.asarray(rows / np.sqrt((rows**2).mean(axis=1, keepdims=True) + np.float32(FLAT**2)))
 
 
 def export(plan: Plan, network: Network) -> onnx.ModelProto:

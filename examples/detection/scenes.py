@@ -2,8 +2,9 @@
 
 The digits are those that ship with scikit-learn. They are parted once, by hand of a fixed seed, into those that models
 are fitted on, those that their scores are tuned on, those that a rule is calibrated on and those that all are tested
-on; no digit is in two of these, and each has scenes of its own. Scenes differ in how many digits they hold (also none), how large and how bright these are,
-and in blur, noise and strokes that are no digits: some are easy for any detector, some for none.
+on; no digit is in two of these, and each has scenes of its own. Scenes differ in how many digits they hold (also none),
+in how large and how bright these are, and in blur, noise and strokes that are no digits: some are easy for any
+detector, some for none.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ Part: TypeAlias = Literal["fit", "tune", "calibrate", "test"]
 Floats: TypeAlias = NDArray[np.float64]
 
 #: which share of the digits is whose, and where the seeds of its scenes begin
-SHARES: dict[Part, tuple[float, float]] = {"fit": (0.0, 0.42), "tune": (0.42, 0.5), "calibrate": (0.5, 0.7), "test": (0.7, 1.0)}
+SHARES: dict[Part, tuple[float, float]] = {
+    "fit": (0.0, 0.42),
+    "tune": (0.42, 0.5),
+    "calibrate": (0.5, 0.7),
+    "test": (0.7, 1.0),
+}
 SEEDS: dict[Part, int] = {"fit": 1_000_000, "tune": 2_000_000, "calibrate": 3_000_000, "test": 4_000_000}
 
 
@@ -60,7 +66,8 @@ def scenes(part: Part, count: int) -> list[Scene]:
 def write(folder: Path, shown: list[Scene]) -> None:
     """Write scenes as PNG files, and their boxes as COCO's ``annotations.json``."""
     folder.mkdir(parents=True, exist_ok=True)
-    images, annotations = [], []
+    images: list[dict[str, object]] = []
+    annotations: list[dict[str, object]] = []
     for i, scene in enumerate(shown):
         name = f"{i:04}.png"
         Image.fromarray(scene.picture).save(folder / name)

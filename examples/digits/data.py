@@ -1,12 +1,20 @@
 """The digits that ship with scikit-learn: 1,797 real handwritten images of 8 x 8 pixels, 17 grey levels.
 
 Half trains the models, the other half is what the cameras see; no image is in both.
+
+    python -m examples.digits.data build/digits
+
+writes that other half as pictures in folders that are named by their class: ``calibrate/`` and ``test/``, half of it
+each, so that what is chosen on the one can be measured on the other.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,3 +52,32 @@ def to_png(image: NDArray[np.float32]) -> bytes:
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, format="PNG")
     return out.getvalue()
+
+
+def export(folder: Path) -> dict[str, int]:
+    """Write the pictures that no model was trained on; return how many there are in each part."""
+    split = load()
+    calibrate, test = train_test_split(
+        np.arange(len(split.test_y)), test_size=0.5, random_state=SEED, stratify=split.test_y
+    )
+    written: Counter[str] = Counter()
+    for part, chosen in (("calibrate", calibrate), ("test", test)):
+        for i in sorted(chosen):
+            place = folder / part / str(split.test_y[i])
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{i:03}.png").write_bytes(to_png(split.test_x[i]))
+            written[part] += 1
+    return dict(written)
+
+
+def main() -> None:
+    """Write the pictures, and say how many."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the folders calibrate and test go")
+    folder = parser.parse_args().folder
+    for part, count in export(folder).items():
+        print(f"{folder / part}: {count} pictures")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ from halimede.errors import InvalidFieldError
 STD_FIX = "use values other than 0"
 STD_RULE = "!has(self.std) || self.std.all(value, value != 0.0)"
 DETECTION_FIX = "boxes and nms are of task detection alone: set task, or remove them"
+FEATURES_FIX = "features are read beside classes alone: remove them, or set task to classification"
 
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
@@ -139,6 +140,7 @@ class Postprocess(Spec, kw_only=True):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("self.task == 'detection' || (!has(self.boxes) && !has(self.nms))", DETECTION_FIX, ".task"),
+        Rule("!has(self.features) || self.features == '' || self.task == 'classification'", FEATURES_FIX, ".features"),
     )
 
     task: Annotated[
@@ -146,6 +148,13 @@ class Postprocess(Spec, kw_only=True):
         Meta(description="What the model finds: classes, boxes, or features (a vector of numbers)."),
     ] = "classification"
     output: Annotated[Output, Meta(description="Name of the output that is read; empty: the one of floats.")] = ""
+    features: Annotated[
+        Output,
+        Meta(
+            description="Classification: name of an output of penultimate features, answered in embeddings, by which"
+            " the rule Learned tells hard samples better; empty: none."
+        ),
+    ] = ""
     activation: Annotated[
         Literal["none", "softmax", "sigmoid"], Meta(description="What makes scores of the output's values.")
     ] = "none"
@@ -173,3 +182,5 @@ def check_processing(preprocess: list[Steps], postprocess: Postprocess | None) -
             raise InvalidFieldError(f"spec.preprocess[{i}].std", step.std, STD_FIX)
     if postprocess and postprocess.task != "detection" and (postprocess.boxes or postprocess.nms):
         raise InvalidFieldError("spec.postprocess.task", postprocess.task, DETECTION_FIX)
+    if postprocess and postprocess.task != "classification" and postprocess.features:
+        raise InvalidFieldError("spec.postprocess.features", postprocess.features, FEATURES_FIX)

@@ -28,13 +28,13 @@ def cut_for_risk(
 ) -> float | None:
     """Return the highest cut whose risk is at most ``limit`` with probability ``confidence``; None: there is none.
 
-    ``loss``: whether the edge is wrong and the cloud right, of each sample. Samples whose hardness is NaN go up
-    whatever the cut is. Infinity: nothing has to go up. There is no cut where samples are fewer than ``least``.
+    ``loss``: whether the edge is wrong and the cloud right, of each sample. Infinity: nothing has to go up. There is no
+    cut where samples are fewer than ``least``.
     """
     allowed = losses_allowed(len(hardness), limit, confidence)
     if allowed < 0:
         return None
-    costly = np.sort(hardness[np.asarray(loss, bool) & ~np.isnan(hardness)])
+    costly = np.sort(hardness[np.asarray(loss, bool)])
     return float(costly[allowed]) if allowed < len(costly) else math.inf
 
 

@@ -12,10 +12,10 @@ from halimede.calibration.temperature import Vector
 def cut_for_budget(hardness: Vector, ratio: float) -> float:
     """Return the cut at which the share of samples with ``hardness >= cut`` is nearest to ``ratio``.
 
-    It lies in the middle between two samples. NaN is the hardness of a sample that the rule cannot judge: it goes up
+    It lies in the middle between two samples. A sample that the rule cannot judge is infinitely hard: it goes up
     whatever the cut is. Samples of equal hardness go up together or not at all.
     """
-    known = np.sort(hardness[~np.isnan(hardness)])[::-1]
+    known = np.sort(hardness[np.isfinite(hardness)])[::-1]
     if not len(known):
         return 0.0
     wanted = ratio * len(hardness) - (len(hardness) - len(known))
@@ -34,11 +34,6 @@ def between(low: float, high: float) -> float:
     """Return the middle; ``high`` where there is no number between both."""
     middle = low / 2 + high / 2
     return middle if low < middle <= high else high
-
-
-def uploaded(hardness: Vector, cut: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which samples go up: those at or over the cut, and those that the rule cannot judge."""
-    return np.asarray((hardness >= cut) | np.isnan(hardness))
 
 
 def quantiles(hardness: Vector, steps: int) -> list[float]:

@@ -9,6 +9,7 @@ import typer
 from halimede.cli import (
     INTERRUPTED,
     blobs,
+    calibrating,
     certs,
     complete,
     evaluating,
@@ -269,5 +270,6 @@ tracing.add_to(app)
 serving.add_to(app)
 seeing.add_to(app)
 hard.add_to(app)
+calibrating.add_to(app)
 evaluating.add_to(app)
 COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)

@@ -33,6 +33,8 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)
 MAX_BOXES = 100
 #: so many points of a curve: each counts all boxes again
 POINTS = 40
+#: random orders that chance is the mean of
+ORDERS = 5
 
 
 class Measured(Point):
@@ -88,10 +90,10 @@ class Detection:
         found = float(np.where(uploaded, self._up.found, self._low.found).sum())
         return float(precisions[0]), float(precisions.mean()), found / max(1, int(self._objects.sum()))
 
-    def curve(self, hardness: Array) -> list[Measured]:
+    def curve(self, hardness: Array, seed: int = 0) -> list[Measured]:
         """Return a rule's curve from upload ratio 0 to 1; pictures of equal hardness go up in a fixed random order."""
         number = len(self)
-        shuffled = np.random.default_rng(0).permutation(number)
+        shuffled = np.random.default_rng(seed).permutation(number)
         order = shuffled[np.argsort(-np.asarray(hardness, np.float64)[shuffled], kind="stable")]
         points = []
         for count in steps(number, POINTS):
@@ -99,6 +101,19 @@ class Detection:
             uploaded[order[:count]] = True
             points.append(self.point(uploaded))
         return points
+
+    def chance(self) -> list[Measured]:
+        """Return the mean curve of pictures that go up at random, of a few such orders."""
+        curves = [self.curve(np.zeros(len(self)), seed) for seed in range(ORDERS)]
+        return [
+            Measured(
+                upload_ratio=points[0]["upload_ratio"],
+                accuracy=_mean([point["accuracy"] for point in points]),
+                map_50_95=_mean([point["map_50_95"] for point in points]),
+                recall=_mean([point["recall"] for point in points]),
+            )
+            for points in zip(*curves, strict=True)
+        ]
 
     def point(self, uploaded: Array) -> Measured:
         """Return the point of a curve where these pictures go up."""
@@ -165,6 +180,10 @@ def match(boxes: Sequence[Box], objects: Sequence[Box]) -> Array:
         hits[i] = fits.max(axis=1) >= 0
         free[hits[i], best[hits[i]]] = False
     return hits
+
+
+def _mean(values: list[float]) -> float:
+    return round(float(np.mean(values)), 6)
 
 
 def _corners(box: Box) -> tuple[float, float, float, float]:

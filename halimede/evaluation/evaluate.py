@@ -126,7 +126,8 @@ def evaluate(
     low, up = said[0].predictions, _fused(chain.edge, said[0].predictions, onward.answers)
     measure = quality(known, low, up)
     found, left_out = orders(chain.edge, data, low, rules)
-    curves = {name: measure.curve(hardness) for name, hardness in found.items()}
+    chance = measure.chance()
+    curves = {name: measure.curve(order) if order.any() else chance for name, order in found.items()}
     # of each sample that goes up: until its answer is there
     asked = link.ms + sent[0] * 8 / link.kbps + onward.ms
     tiers = [
@@ -145,7 +146,7 @@ def evaluate(
         cloud_only=tiers[-1].measures["accuracy"],
         curves=curves,
         oracle=measure.curve(measure.gain()),
-        random=measure.curve(np.zeros(len(data))),
+        random=chance,
         service=chain.service.metadata.name,
         task="detection" if boxes else "classification",
         metric="mAP@0.5" if boxes else "accuracy",

@@ -22,18 +22,26 @@ Rows = list[list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve as it is drawn; ``stroke`` is its dashes as SVG writes them."""
+    """A curve as it is drawn; ``stroke`` is its dashes as SVG writes them, ``width`` its breadth in pixels."""
 
     name: str
     points: Sequence[Point]
     colour: str
     stroke: str
+    width: float = 1.5
 
 
 def lines(report: Report) -> list[Line]:
-    """Return all curves, the bounds last. The rule Random is one of them."""
+    """Return all curves, the bounds last; that of the service's own rule is bold. The rule Random is a bound."""
+    own = report.operating_point.rule.lower()
     drawn = [
-        Line(name, points, COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)])
+        Line(
+            name,
+            points,
+            COLOURS[i % len(COLOURS)],
+            STROKES[i // len(COLOURS) % len(STROKES)],
+            3 if name.lower() == own else 1.5,
+        )
         for i, (name, points) in enumerate(rules(report).items())
     ]
     bounds = ((ORACLE, report.oracle, "7 3"), (RANDOM, report.random, "2 3"))

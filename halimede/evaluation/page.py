@@ -28,7 +28,7 @@ def page(report: Report) -> str:
         "left": LEFT,
         "width": WIDTH - LEFT - RIGHT,
     }
-    template = Template(resources.files(__package__).joinpath("page.html").read_text())
+    template = Template(resources.files(__package__).joinpath("page.html").read_text("utf-8"))
     title = f"{report.service}: {report.metric} against upload ratio"
     return template.substitute(
         title=escape(title),
@@ -69,9 +69,10 @@ def _svg(report: Report, drawn: Sequence[Line]) -> str:
         parts.append(f'<text x="{x(1) + 6}" y="{at + 4}">{escape(tier.name[:12])} only</text>')
     for line in drawn:
         points = " ".join(f"{x(point['upload_ratio'])},{y(point['accuracy'])}" for point in line.points)
+        name, look = escape(line.name), f'stroke="{line.colour}" stroke-width="{line.width}"'
         parts.append(
-            f'<polyline class="curve" data-rule="{escape(line.name)}" points="{points}" '
-            f'stroke="{line.colour}" stroke-dasharray="{line.stroke}"><title>{escape(line.name)}</title></polyline>'
+            f'<polyline class="curve" data-rule="{name}" points="{points}" {look} '
+            f'stroke-dasharray="{line.stroke}"><title>{name}</title></polyline>'
         )
     point = report.operating_point
     said = f"as configured: {point.rule}, {point.upload_ratio:.1%} go up, {report.metric} {point.accuracy:.4f}"

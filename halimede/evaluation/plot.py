@@ -23,7 +23,7 @@ def write_plot(report: Report, path: Path) -> None:
     for line in figures.lines(report):
         ratios, values = ([point[key] for point in line.points] for key in ("upload_ratio", "accuracy"))
         style = DASHES.get(line.stroke, "solid")
-        axes.plot(ratios, values, color=line.colour, linestyle=style, linewidth=1.4, label=_plain(line.name))
+        axes.plot(ratios, values, color=line.colour, linestyle=style, linewidth=line.width, label=_plain(line.name))
     for tier in report.tiers:
         value = tier.measures["accuracy"]
         axes.axhline(value, color="#bbbbbb", linestyle=":", linewidth=1, zorder=0)

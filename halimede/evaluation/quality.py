@@ -25,6 +25,9 @@ class Quality(Protocol):
     def curve(self, hardness: Array) -> Sequence[Point]:
         """Return the curve of a rule that sends the hardest up first."""
 
+    def chance(self) -> Sequence[Point]:
+        """Return the curve of samples that go up at random, in the mean."""
+
     def point(self, uploaded: Array) -> Point:
         """Return the point of a curve at which these samples (a boolean each) go up."""
 
@@ -42,6 +45,10 @@ class Classification:
     def curve(self, hardness: Array) -> Sequence[Point]:
         """Return a rule's curve."""
         return curves.curve(hardness, self.low, self.up)
+
+    def chance(self) -> Sequence[Point]:
+        """Return the straight line between the ends."""
+        return curves.chance(self.low, self.up)
 
     def point(self, uploaded: Array) -> Point:
         """Return the point of a curve at which these samples go up."""
@@ -70,6 +77,7 @@ def referenced(data: Labelled, cloud: Sequence[Prediction]) -> Labelled:
     if data.truths is not None and boxes:
         raise InvalidFieldError(FIELD, data.truths[0], "the model answers boxes: give pictures and annotations.json")
     if data.truths is not None or data.boxes is not None:
+        _check_common(data, cloud)
         return data
     if boxes:
         objects = [[_certain(box) for box in answer.boxes or () if box.score >= SURE] for answer in cloud]
@@ -80,6 +88,17 @@ def referenced(data: Labelled, cloud: Sequence[Prediction]) -> Labelled:
         )
     truths = [answer.label or "" for answer in cloud]
     return Labelled(images=data.images, names=data.names, sizes=data.sizes, truths=truths)
+
+
+def _check_common(data: Labelled, cloud: Sequence[Prediction]) -> None:
+    """Refuse answers by other names than the data have: a model without labels answers indices."""
+    there = set(data.truths or ()) | {str(box.label) for boxes in data.boxes or () for box in boxes}
+    said = {answer.label for answer in cloud if answer.boxes is None}
+    said |= {str(box.label) for answer in cloud for box in answer.boxes or ()}
+    if there and said and not there & said:
+        listed = ", ".join(sorted(map(str, said))[:5])
+        fix = f"the last tier's model answers none of its classes, but {listed}: set the Model's spec.labels to them"
+        raise InvalidFieldError(FIELD, ", ".join(sorted(there)[:5]), fix)
 
 
 def quality(data: Labelled, low: Sequence[Prediction], up: Sequence[Prediction]) -> Quality:

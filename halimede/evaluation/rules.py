@@ -14,7 +14,7 @@ from halimede.evaluation.service import Tier
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.mining import Miner, Verdict, create, judge, names
-from halimede.mining.foresight import AFTER, BEFORE, judge_sample, modes_of
+from halimede.mining.foresight import AFTER, BEFORE, check_mode, judge_sample, modes_of
 from halimede.mining.random_ import Random
 
 FIELD = "--rules"
@@ -33,7 +33,8 @@ def orders(
     found: dict[str, Array] = {}
     left_out: dict[str, str] = {}
     own = tier.deferral.hard_example_mining.name.lower() if tier.deferral else ""
-    for name in dict.fromkeys(wanted) or names():
+    known = {name.lower(): name for name in names()}
+    for name in dict.fromkeys(known.get(each.lower(), each) for each in wanted) or known.values():
         parameters = parameters_of(tier.deferral) if tier.deferral and name.lower() == own else {}
         try:
             miner = create(name, parameters, tier.calibration)
@@ -42,8 +43,8 @@ def orders(
                 raise InvalidFieldError(FIELD, name, f"{error.field}: {error.fix}") from error
             left_out[name] = f"{error.field.rpartition('.')[2]}: {error.fix}"
             continue
-        if isinstance(miner, Random):  # all alike: the mean of what chance may do
-            found[name] = np.zeros(len(data))
+        if isinstance(miner, Random):
+            found[name] = np.zeros(len(data))  # all alike, as they are to it
             continue
         verdicts = judged(miner, modes_of(miner)[0], data, predictions)
         hardness = hardness_of(verdicts)
@@ -78,6 +79,7 @@ def decide(tier: Tier, data: Labelled, predictions: Sequence[Prediction], reache
         return np.zeros(len(predictions), bool)
     mining, target = tier.deferral.hard_example_mining, tier.deferral.target_upload_ratio
     miner = create(mining.name, parameters_of(tier.deferral), tier.calibration)
+    check_mode(miner, mining.mode)
     verdicts = judged(miner, mining.mode, data, predictions)
     hard = np.array([verdict.hard for verdict in verdicts])
     if target is None:

@@ -94,9 +94,10 @@ def read_chain(manifests: Sequence[Path]) -> Chain:
         fix = f"give manifests with one JointInferenceService of sedna.io and its Models: there is {names}"
         raise InvalidFieldError(FIELD, shown, fix)
     (service,) = services
-    models = {each.metadata.name: each.spec for each in resources if each.kind.plural == MODELS}
-    for path in {manifest.parent for manifest in manifests if manifest.is_file()}:
-        for each in models_beside(path):
+    beside = [each for path in {file.parent for file in manifests if file.is_file()} for each in models_beside(path)]
+    models: dict[str, ModelSpec] = {}
+    for each in (*resources, *beside):
+        if each.kind.plural == MODELS and each.metadata.namespace == service.metadata.namespace:
             models.setdefault(each.metadata.name, each.spec)
     return chain_of(service, models)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from halimede.inference.geometry import Geometry
 from halimede.inference.model import Array, SampleError
-from halimede.inference.postprocess import rows_of
+from halimede.inference.postprocess import ClassReader, rows_of
 from halimede.messages import Prediction
 
 #: numbers of one vector: what a Track holds (messages.multiedge)
@@ -34,6 +34,28 @@ class EmbeddingReader:
     def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:  # noqa: ARG002 (likewise)
         """Read one sample's share of the output. Raises SampleError."""
         return Prediction(embeddings=pack(unit(part[0])))
+
+
+class FeaturedClassReader:
+    """Reads a classifier's scores, and the features beside them that it has made them of."""
+
+    def __init__(self, classes: ClassReader, features: str) -> None:
+        self.names: tuple[str, ...] = (*classes.names, features)
+        self._classes = classes
+
+    def split(self, outputs: Sequence[Array], count: int) -> list[tuple[Array, ...]]:
+        """Part the outputs by samples, ``[classes]`` and ``[features]`` each. Raises SampleError."""
+        scores, features = outputs
+        rows = rows_of(features)
+        if len(rows) != count:
+            raise SampleError(f"the model gives {len(rows)} rows of features for {count} samples")
+        return [(*part, row) for part, row in zip(self._classes.split([scores], count), rows, strict=False)]
+
+    def read(self, part: tuple[Array, ...], geometry: Geometry | None = None) -> Prediction:
+        """Read one sample's share of the outputs. Raises SampleError."""
+        prediction = self._classes.read(part[:1], geometry)
+        prediction.embeddings = pack(unit(part[1]))
+        return prediction
 
 
 def unit(values: Array) -> NDArray[np.float32]:

@@ -25,7 +25,7 @@ from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.contents import check_model
 from halimede.inference.detection import BoxReader
-from halimede.inference.embedding import EmbeddingReader
+from halimede.inference.embedding import EmbeddingReader, FeaturedClassReader
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.inference.ports import Declared, InputPort, choose_input, choose_output, choose_outputs
@@ -159,7 +159,8 @@ def _reader(outputs: Sequence[Declared], postprocess: Postprocess, labels: Seque
     names = choose_outputs(outputs, postprocess, labels)
     if postprocess.task == "detection":
         return BoxReader(names, postprocess, labels)
-    return ClassReader(names[0], postprocess, labels)
+    classes = ClassReader(names[0], postprocess, labels)
+    return FeaturedClassReader(classes, postprocess.features) if postprocess.features else classes
 
 
 def reason(error: Exception) -> str:
@@ -237,7 +238,7 @@ def _check_answer(model: OnnxModel, reader: Reader, port: InputPort, spec: Model
         raise ModelError(f"{error}: check spec.postprocess") from error
     if postprocess.task != "classification":
         return
-    (row,) = part
+    row = part[0]
     # One score and two labels is a two-class model with one output.
     if spec.labels and len(spec.labels) != row.size and (row.size, len(spec.labels)) != (1, 2):
         raise ModelError(

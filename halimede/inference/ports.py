@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from halimede.api.processing import Postprocess
+from halimede.api.processing import Boxes, Postprocess
 from halimede.inference.detection import BOX_COLUMNS
 from halimede.inference.model import Array, ModelError, SampleError
 
@@ -103,13 +103,14 @@ def choose_input(inputs: Sequence[Declared]) -> InputPort:
 
 
 def choose_outputs(outputs: Sequence[Declared], postprocess: Postprocess, labels: Sequence[str]) -> list[str]:
-    """Name the outputs to read: of scores, and for detection those of boxes and classes that are apart from it."""
+    """Name the outputs to read: of scores, and what is apart from it: boxes and classes, or a classifier's features."""
     apart = []
-    for field in ("output", "classes") if postprocess.boxes else ():
-        name = getattr(postprocess.boxes, field)
+    boxes = postprocess.boxes or Boxes()
+    named = {"boxes.output": boxes.output, "boxes.classes": boxes.classes, "features": postprocess.features}
+    for field, name in named.items():
         if name and name not in {port.name for port in outputs}:
             listed = ", ".join(f"{port.name} {port.type}" for port in outputs)
-            raise ModelError(f"the model has no output {name!r}: set spec.postprocess.boxes.{field} to one of {listed}")
+            raise ModelError(f"the model has no output {name!r}: set spec.postprocess.{field} to one of {listed}")
         if name:
             apart.append(name)
     left = [port for port in outputs if port.name not in apart]

@@ -22,9 +22,10 @@ from halimede.frames.seldom import Seldom
 from halimede.frames.slot import Loaded
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
+from halimede.mining import create as create_miner
 from halimede.tracing import Record
 from halimede.worker.answering import Asks
-from halimede.worker.deferral import triage as deferral
+from halimede.worker.deferral.triage import create as create_triage
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.job import Parts
 from halimede.worker.ledger import Count
@@ -37,8 +38,8 @@ AT_ONCE = 48
 #: why samples were not answered, remembered until their callers are told
 REMEMBERED = 256
 CREDENTIALS = (
-    "connect with the credentials of an edge worker of this service: a node's folder that `halimede certs init` or "
-    "`halimede certs add --node NAME` makes has them"
+    "connect with the credentials of an edge worker, a folder nodes/NAME/edge-worker of those that `halimede certs` "
+    "makes"
 )
 WORDS = {
     Reason.NO_CLOUD: "no worker of the next tier is there, or the broker is away",
@@ -125,7 +126,8 @@ class Desk:
     async def run(self, parts: Parts, ready: Callable[[], None], *, alone: bool) -> None:
         """Answer until ``stop``, then drain. ``alone``: there is no next tier."""
         settings, ledger = parts.settings, parts.ledger
-        miner, triage = deferral.create(settings, random.random)
+        miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
+        triage = create_triage(settings, miner, random.random)
         names = (settings.namespace, settings.service, settings.worker)
         offload = OffloadClient(parts.bus, inference(*names, tier=settings.next_tier))
         told = self._told = None if alone else Told(offload)

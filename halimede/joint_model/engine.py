@@ -181,7 +181,7 @@ class Engine:
         plan, names = self._plan, [each.name for each in self._plan.stages]
         place = names.index(stage.name)
         asked = plan.next_tier if place + 1 == len(names) else names[place + 1]
-        rule = stage.rule or Rule()
+        rule = stage.rule or Rule(mining="EdgeOnly")  # nobody is asked
         named = plan.tiers
         worker = f"{stage.name}-{secrets.token_hex(6)}"
         return Settings(

@@ -34,14 +34,14 @@ class Head(Struct, kw_only=True):
 class LearnedRule(Struct, kw_only=True):
     """Learned deferral: how likely asking mends an answer (``gain``), and how likely it spoils one (``loss``).
 
-    Each is the mean of its heads, over what ``learned.features_of`` makes of a prediction; hardness is their
-    difference. ``embedding`` numbers of penultimate features are expected, 0: none.
+    Both are over what ``learned.features_of`` makes of a prediction; hardness is their difference, without ``loss``
+    gain alone. ``embedding`` numbers of penultimate features are expected, 0: none.
     """
 
     classes: Annotated[int, Meta(ge=2, le=100_000)]
     embedding: Annotated[int, Meta(ge=0, le=8192)] = 0
-    gain: Annotated[list[Head], Meta(min_length=1, max_length=32)]
-    loss: Annotated[list[Head], Meta(max_length=32)] = []
+    gain: Head
+    loss: Head | None = None
     cut: Finite
 
 

@@ -55,7 +55,7 @@ class Learned(ByHardness):
             fix = "it holds no learned rule: calibrate with --rule Learned"
             raise InvalidFieldError(at, self.calibration, fix)
         wanted = width(rule.classes, rule.embedding)
-        if any(len(head.weights) != wanted for head in (*rule.gain, *rule.loss)):
+        if any(len(head.weights) != wanted for head in (rule.gain, rule.loss) if head):
             raise InvalidFieldError(at, self.calibration, f"its learned rule needs {wanted} weights: {FORMAT_FIX}")
         self._rule = rule
         if math.isnan(self.cut):
@@ -75,19 +75,20 @@ def expected_gain(rule: LearnedRule, prediction: Prediction) -> float:
     features = features_of(prediction, rule.embedding)
     if len(features) != width(rule.classes, rule.embedding):
         raise MiningError(f"the prediction is not one of the {rule.classes} classes that the calibration is about")
-    return _mean(rule.gain, features) - (_mean(rule.loss, features) if rule.loss else 0.0)
+    return _probability(rule.gain, features) - (_probability(rule.loss, features) if rule.loss else 0.0)
 
 
 def width(classes: int, embedding: int = 0) -> int:
     """Return how many features there are."""
-    return 2 * TOP + 3 + (classes if classes <= MAX_ONE_HOT else 0) + embedding
+    return 2 * TOP + 3 + (2 * classes if classes <= MAX_ONE_HOT else 0) + embedding
 
 
 def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
     """Return what the rule looks at. Raises MiningError.
 
     The best probabilities in their order and their logarithms, entropy, margin (and its square root), the class
-    itself, and the model's penultimate features where it exports them (``embedding`` of them).
+    itself (alone, and times the margin), and the model's penultimate features where it exports them (``embedding`` of
+    them).
     """
     probabilities = distribution(prediction)
     best = max(range(len(probabilities)), key=probabilities.__getitem__)
@@ -97,7 +98,8 @@ def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
     margin = top[0] - top[1]
     features = [*top, *(math.log(max(p, FLOOR)) for p in top), entropy, margin, math.sqrt(max(margin, 0.0))]
     if len(probabilities) <= MAX_ONE_HOT:
-        features += [float(index == best) for index in range(len(probabilities))]
+        for value in (1.0, margin):
+            features += [value if index == best else 0.0 for index in range(len(probabilities))]
     return features + _embedding(prediction, embedding) if embedding else features
 
 
@@ -112,10 +114,6 @@ def _embedding(prediction: Prediction, length: int) -> list[float]:
     if not all(map(math.isfinite, values)):
         raise MiningError("the features hold NaN or infinity")
     return values
-
-
-def _mean(heads: list[Head], features: list[float]) -> float:
-    return math.fsum(_probability(head, features) for head in heads) / len(heads)
 
 
 def _probability(head: Head, features: list[float]) -> float:

@@ -56,7 +56,7 @@ class SmallestBox(ByHardness):
 def side(box: Box) -> float:
     """Return the side of a square as large as the box, in pixels. Raises MiningError for what is no number."""
     try:
-        found = math.sqrt(abs(box.x2 - box.x1)) * math.sqrt(abs(box.y2 - box.y1))
+        found = math.sqrt(abs((box.x2 - box.x1) * (box.y2 - box.y1)))
     except (TypeError, ValueError) as error:
         raise MiningError("a box has corners that are no numbers") from error
     if math.isnan(found):

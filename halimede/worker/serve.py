@@ -77,7 +77,7 @@ async def _run(
     async with contextlib.AsyncExitStack() as stack, shown, asyncio.TaskGroup() as group:
         reporter.http = shown.url
         others = [group.create_task(reporter.run(), name="reports")]
-        ledger = figures.ledger = await _open_ledger(settings, stack)
+        ledger = figures.ledger = await open_ledger(settings, stack)
         try:
             wish = _first(settings)
             opened = await _unless(stop, _open(settings, estimator, wish, job))
@@ -124,7 +124,7 @@ async def _open(settings: Settings, estimator: object | None, wish: DesiredModel
         raise WorkerError(error.reason, str(error)) from error
 
 
-async def _open_ledger(settings: Settings, stack: contextlib.AsyncExitStack) -> Ledger:
+async def open_ledger(settings: Settings, stack: contextlib.AsyncExitStack) -> Ledger:
     """Open the ledger; one that its predecessor still drains into is waited for."""
     clock = asyncio.get_running_loop()
     until = clock.time() + settings.grace_s

@@ -38,6 +38,11 @@ COUNTS = {
     "service_late_replies": ("late", "Answers of the cloud that came after their deadline."),
     "service_unasked_replies": ("unasked", "Replies to nothing that was asked."),
     "service_mining_errors": ("mining_errors", "Samples that mining failed on, taken as hard."),
+    "service_uploaded_bytes": ("uploaded_bytes", "Bytes of the samples that went up."),
+    "service_withheld_samples": ("withheld", "Hard samples that were not sent up: over the budget, or too slow."),
+    "service_audited_samples": ("audited", "Easy samples that the next tier has answered as well."),
+    "service_agreed_samples": ("audit_agreed", "Audited samples that both answered alike."),
+    "service_overruled_answers": ("overruled", "Mixtures that say otherwise than the next tier."),
 }
 
 
@@ -130,6 +135,11 @@ class Figures:
             "service_queued_frames",
             "Frames inside edge workers now.",
             [(_labels(k), s.queued) for k, s in sums.items()],
+        )
+        yield gauge(
+            "service_drifting_workers",
+            "Workers whose samples are unlike those that they were calibrated for.",
+            [(_labels(key), sum(i.drifting for i in found)) for key, found in infos.items()],
         )
         yield times(
             "service_edge_seconds",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from halimede import histogram
+from halimede.audited import Estimate, agreement_of
+from halimede.counts import add_up
 from halimede.messages import Metric, TaskInfo
 
 #: Sedna's and ours, in the order shown: name on the wire, field
@@ -31,17 +33,33 @@ COUNTS = {
 QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
 
 
-def metrics(infos: Iterable[TaskInfo], work: Iterable[TaskInfo] = ()) -> list[Metric]:
+def joint_accuracy(infos: Iterable[TaskInfo]) -> Estimate | None:
+    """Estimate how often a service's answers are the cloud's, from its edge workers' audits; None without any."""
+    found = list(infos)
+    return agreement_of(add_up(found)) if found else None
+
+
+def metrics(
+    infos: Iterable[TaskInfo], work: Iterable[TaskInfo] = (), agreement: Estimate | None = None
+) -> list[Metric]:
     """Add up what edge workers have counted, and how long cloud workers (``work``, of any node) took.
 
     ``uploadCloudRatio`` is the share of all samples that went up to the cloud: the workers' own ratios, each weighted
-    with its samples. Latencies are in milliseconds and appear with the first sample.
+    with its samples. ``jointAccuracy`` (``agreement``) and the ends of its 95 % interval appear with the first audit.
+    Latencies are in milliseconds and appear with the first sample.
     """
     counted, worked = list(infos), list(work)
     found = [Metric(key=key, value=str(sum(getattr(info, name) for info in counted))) for key, name in COUNTS.items()]
     samples = sum(info.inference_number for info in counted)
     uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in counted)
     found.append(Metric(key="uploadCloudRatio", value=_text(uploaded / samples if samples else 0.0)))
+    if agreement:
+        ends = {
+            "jointAccuracy": agreement.value,
+            "jointAccuracyLow": agreement.low,
+            "jointAccuracyHigh": agreement.high,
+        }
+        found += [Metric(key=key, value=_text(value)) for key, value in ends.items()]
     for prefix, merged in (
         ("edgeLatency", histogram.merge(info.edge_latency for info in counted)),
         ("offloadLatency", histogram.merge(info.offload_latency for info in counted)),

@@ -1,6 +1,7 @@
 """From what nodes report to the one status that users see. Pure.
 
-``conditions`` follow the seed: each type stands once, the current one is last and alone has status "True".
+``conditions`` follow the seed: each type stands once, the current one is last. No other phase has status "True";
+``Drift`` is no phase, and has a status of its own.
 
 What the phases of a service mean:
 
@@ -19,7 +20,8 @@ import msgspec
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
 from services.gm.cluster.port import Report
-from services.gm.metrics import metrics
+from services.gm.drift import DRIFT, drift_condition
+from services.gm.metrics import joint_accuracy, metrics
 from services.gm.tally import Problem, Share, Tally, Verdict, count_pods, count_share, judge
 from services.gm.workloads.pods import PodView
 
@@ -60,16 +62,22 @@ def service_status(
     summaries += [_left(report) for report in gone if report.edge and report.status.output]
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
     counting += [report for report in gone if report.edge]
-    working = [*(share.report for share in shares if share.report), *gone]
+    here = [share.report for share in shares if share.report]
+    working = [*here, *gone]
+    agreement = joint_accuracy(info for report in counting for info in _edge_infos(report))
     started = previous.start_time if previous else ""
     status = Status(
         active=tally.active,
         failed=len(tally.failed),
         start_time=started or (now if tally.active else ""),
-        metrics=metrics(_task_infos(counting), _task_infos(working)),
+        metrics=metrics(_task_infos(counting), _task_infos(working), agreement),
         nodes=summaries[:MAX_SHOWN_NODES],
     )
-    return conclude(status, judge(tally, missing), previous, generation if shown is None else shown, now)
+    known = generation if shown is None else shown
+    status = conclude(status, judge(tally, missing), previous, known, now)
+    drift = drift_condition(status.conditions, _task_infos(here), agreement, known, now)
+    others = [condition for condition in status.conditions if condition.type != DRIFT]
+    return msgspec.structs.replace(status, conditions=[*others[:-1], *filter(None, [drift]), others[-1]])
 
 
 def conclude(status: Status, verdict: Verdict, previous: Status | None, generation: int, now: str) -> Status:
@@ -91,7 +99,7 @@ def conclude(status: Status, verdict: Verdict, previous: Status | None, generati
 
 
 def _over(condition: Condition, now: str) -> Condition:
-    if condition.status == "False":
+    if condition.status == "False" or condition.type == DRIFT:
         return condition
     return msgspec.structs.replace(condition, status="False", last_heartbeat_time=now, last_transition_time=now)
 
@@ -116,6 +124,12 @@ def _left(report: Report) -> NodeSummary:
     info = next(_task_infos([report]), None)
     counts = msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None
     return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=counts)
+
+
+def _edge_infos(report: Report) -> list[TaskInfo]:
+    """Return what a node's edge workers have counted: tiers on the same node have audits of their own."""
+    named = [w.task_info for w in report.status.workers if w.role == "edge" and w.task_info]
+    return named or list(_task_infos([report]))
 
 
 def _task_infos(reports: Iterable[Report]) -> Iterator[TaskInfo]:

@@ -96,7 +96,7 @@ class PodCounts:
         pod = self.pods[worker]
         pod.gone = True
         if pod.info.task_info:  # what was inside it is not any more
-            counts = msgspec.structs.replace(pod.info.task_info, queued=0)
+            counts = msgspec.structs.replace(pod.info.task_info, queued=0, drifting=0)
             pod.info = msgspec.structs.replace(pod.info, task_info=counts)
 
     def silent(self, now: float) -> list[Worker]:

@@ -29,6 +29,7 @@ from halimede.worker.job import Connect
 from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.mistakes import as_mistake
 from halimede.worker.report import Reporter, Status
+from halimede.worker.serve import open_ledger
 from halimede.worker.settings import Settings
 
 log = structlog.get_logger()
@@ -85,7 +86,7 @@ class Cloud:
 
     def count(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
         """Count one sample."""
-        if self._thread.is_alive():
+        with contextlib.suppress(RuntimeError):  # the loop may be closed
             self._loop.call_soon_threadsafe(self._counted, counts, latencies)
 
     def close(self, error: Exception | None = None) -> None:
@@ -141,7 +142,7 @@ class Cloud:
             figures = Figures(settings, [bus], status="")
             shown = HttpServer(settings.http, health=figures.health(), registry=registry("edge", figures.collect))
             await stack.enter_async_context(shown)
-            self._ledger = figures.ledger = stack.enter_context(Ledger(settings.state, settings.uid))
+            self._ledger = figures.ledger = await open_ledger(settings, stack)
             self._reporter = Reporter(bus, settings)
             self._reporter.http = shown.url
             self._reporter.counts = self._ledger.info

@@ -119,7 +119,7 @@ def _pack(item: Any) -> Any:
     if isinstance(item, np.generic):
         return item.item()
     if isinstance(item, np.ndarray) and item.dtype.kind in KINDS:
-        data = np.ascontiguousarray(item, item.dtype.newbyteorder("<"))
+        data = item.astype(item.dtype.newbyteorder("<"), copy=False)
         return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((data.dtype.str, data.shape, data.tobytes())))
     raise NotImplementedError(f"a value of type {type(item).__name__}")
 

@@ -20,6 +20,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.frames.circuit import State
 from halimede.mining import create
+from halimede.mining.foresight import AFTER, modes_of
 from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
@@ -107,6 +108,9 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
     except InvalidFieldError as error:
         option = "--mining" if error.field.endswith(".name") else f"--param {error.field.rpartition('.')[2]}"
         raise InvalidFieldError(option, error.value.strip("'"), error.fix) from error
+    if AFTER not in modes_of(miner):
+        fix = "use an algorithm that judges answers, such as Margin: a router asks the edge first"
+        raise InvalidFieldError("--mining", given.mining, fix)
     grace_s = seconds(environ, "GRACE_S", 10.0)
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(

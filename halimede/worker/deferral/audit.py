@@ -62,4 +62,4 @@ def _same_boxes(some: list[Box], others: list[Box]) -> bool:
 
 
 def _corners(boxes: list[Box]) -> Array:
-    return np.array([[box.x1, box.y1, box.x2, box.y2] for box in boxes])
+    return np.array([[box.x1, box.y1, box.x2, box.y2] for box in boxes], np.float64)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 
 from halimede.audited import agreement_of
-from halimede.observe.metrics import counter, gauge
+from halimede.observe.metrics import Samples, counter, gauge
+from halimede.worker.deferral.budget import Budget
 from halimede.worker.deferral.triage import Triage
 from halimede.worker.ledger import Count, Ledger
 
@@ -25,22 +26,25 @@ def figures(triage: Triage, ledger: Ledger) -> Iterator[Metric]:
         yield counter(name, text, ledger[count])
     withheld = [({"reason": reason}, n) for reason, n in sorted(triage.withheld.items())]
     yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)
-    if budget := triage.budget:
-        yield gauge("worker_upload_target_ratio", "Share of samples that shall go up.", budget.target)
-        error = ledger[Count.UPLOADED] / ledger[Count.ANSWERED] - budget.target if ledger[Count.ANSWERED] else 0.0
-        yield gauge("worker_upload_error_ratio", "Share of samples that went up so far, less the target.", error)
-        if budget.cut is not None:
-            cut = "Hardness from which samples go up; infinite while the budget is spent."
-            yield gauge("worker_upload_cut_hardness", cut, budget.cut)
-    info = ledger.info()
-    if (triage.audits or info.audited) and (found := agreement_of(info)):
-        bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")]
-        text = "Share of answers that are the next tier's, estimated from audits, with its 95 % interval."
-        yield gauge("worker_joint_accuracy_ratio", text, bounds)
-    if drift := triage.drift:
-        yield gauge(
-            "worker_drift_state", "Samples are unlike those of the calibration: 1; like them: 0.", drift.drifting
-        )
-        changes = [({"of": name}, value) for name, value in drift.figures().items()]
-        text = "Change since calibration: of hardness and classes (stability index), of agreement (share lost)."
-        yield gauge("worker_drift_index", text, changes)
+    yield from _of_budget(triage.budget, ledger)
+    found = agreement_of(ledger.info())
+    bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
+    text = "Share of answers that are the next tier's, estimated from audits, with its 95 % interval."
+    yield gauge("worker_agreement_ratio", text, bounds)
+    drift = triage.drift
+    state: Samples = [({}, float(drift.drifting))] if drift else []
+    yield gauge("worker_drift_state", "Samples are unlike those of the calibration: 1; like them: 0.", state)
+    changes = [({"of": name}, value) for name, value in drift.figures().items()] if drift else []
+    text = "Change since calibration: of hardness and classes (stability index), of agreement (share lost)."
+    yield gauge("worker_drift_index", text, changes)
+
+
+def _of_budget(budget: Budget | None, ledger: Ledger) -> Iterator[Metric]:
+    answered = ledger[Count.ANSWERED]
+    error = ledger[Count.UPLOADED] / answered - budget.target if budget and answered else 0.0
+    for name, text, value in (
+        ("target_ratio", "Share of samples that shall go up.", budget.target if budget else None),
+        ("error_ratio", "Share of samples that went up so far, less the target.", error if budget else None),
+        ("cut_hardness", "Hardness from which samples go up; infinite while none may.", budget.cut if budget else None),
+    ):
+        yield gauge(f"worker_upload_{name}", text, [] if value is None else value)

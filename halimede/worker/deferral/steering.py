@@ -21,7 +21,7 @@ class Steering:
 
     Args:
         target: share of samples that shall go up, 0 to 1.
-        cut: where to begin: the miner's own. It counts until ``least`` hardnesses are known.
+        cut: where to begin: the miner's own. It counts until ``least`` hardnesses are known, while no debt stands.
         debt: samples that have gone up too many (or, negative, too few) before; see ``restored``.
         gain: how fast debts are paid, in share of samples for each sample of debt.
         window: hardnesses that are remembered.
@@ -41,6 +41,7 @@ class Steering:
         self._recent: deque[float] = deque()
         self._window = window
         self._sorted: list[float] = []
+        self._most, self._least_debt = target / gain + 1, (target - 1) / gain - 1
         self._debt = 0.0
         self._owe(debt)
 
@@ -58,15 +59,19 @@ class Steering:
         if level >= 1:
             return -math.inf
         if len(self._sorted) < self._least:
-            return self._first
+            return self._first if self._debt <= 0 else math.inf
         return self._sorted[math.ceil((1 - level) * len(self._sorted)) - 1]
 
     def steer(self, hardness: float) -> bool:
         """Whether a sample of this hardness goes up. It is taken as sent if so: ``refund`` where it was not."""
         cut = self.used = self.cut
         goes = self._debt <= 0 and cut < math.inf if hardness == cut else hardness > cut
-        self._remember(hardness)
-        self.count(goes=goes)
+        recent, ordered = self._recent, self._sorted
+        if len(recent) == self._window:
+            del ordered[bisect_left(ordered, recent.popleft())]
+        recent.append(hardness)
+        insort(ordered, hardness)
+        self._owe(self._debt + goes - self.target)
         return goes
 
     def count(self, *, goes: bool) -> None:
@@ -83,14 +88,7 @@ class Steering:
 
     def _owe(self, debt: float) -> None:
         """Bound the debt where the level is 0 (nothing goes up) or 1 (everything does): more would only be lag."""
-        most, least = self.target / self._gain + 1, (self.target - 1) / self._gain - 1
-        self._debt = min(max(debt, least), most)
-
-    def _remember(self, hardness: float) -> None:
-        if len(self._recent) == self._window:
-            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
-        self._recent.append(hardness)
-        insort(self._sorted, hardness)
+        self._debt = self._most if debt > self._most else max(debt, self._least_debt)
 
 
 def restored(target: float, uploaded: int, samples: int) -> float:

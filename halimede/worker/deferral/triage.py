@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import structlog
+from msgspec import Struct
 
 from halimede.frames.reasons import Reason
 from halimede.messages import Prediction
@@ -23,9 +25,10 @@ from halimede.worker.deferral.drift import Drift
 from halimede.worker.deferral.uplink import Trip, Uplink
 from halimede.worker.settings import Settings
 
+log = structlog.get_logger()
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+
+class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What becomes of a sample.
 
     Attributes:
@@ -78,7 +81,7 @@ class Triage:
         ``prediction`` is what the model here said: None, it could not, or was not asked (``verdict`` is of the sample
         itself then). ``now`` is monotonic.
         """
-        hardness, cut, hard, reason = _finite(verdict.hardness), verdict.cut, verdict.hard, None
+        hardness, cut, hard, reason = verdict.hardness, verdict.cut, verdict.hard, None
         if self.drift and (prediction is not None or hardness is not None):
             self.drift.see(hardness, prediction.label if prediction else None)
         if self.budget:
@@ -91,7 +94,8 @@ class Triage:
             reason = Reason.TOO_SLOW
             if self.budget:
                 self.budget.refund()
-        cut = _finite(cut)
+        if cut is not None and not math.isfinite(cut):
+            cut = None  # no message can carry it
         if reason:
             self.withheld[reason] += 1
             return Decision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut)
@@ -124,8 +128,13 @@ class Triage:
             self.budget.refund()
 
     def compare(self, edge: Prediction, cloud: Prediction) -> bool:
-        """Return whether both said the same of an audited sample."""
-        agreed = agrees(edge, cloud)
+        """Return whether both said the same of an audited sample. What cannot be compared is not the same."""
+        try:
+            agreed = agrees(edge, cloud)
+        except Exception:
+            # values are of models' own forms
+            log.exception("answers not compared")
+            agreed = False
         if self.drift:
             self.drift.audited(agreed)
         return agreed
@@ -151,8 +160,3 @@ def create(
         drift=Drift(artefact) if artefact else None,
         mixture=artefact if settings.fusion == "mixture" else None,
     )
-
-
-def _finite(value: float | None) -> float | None:
-    """Leave out what no message can carry."""
-    return value if value is not None and math.isfinite(value) else None

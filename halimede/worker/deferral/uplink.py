@@ -12,7 +12,7 @@ the circuit breaker decides. Pure: ``now`` is the caller's monotonic time in sec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 #: weight that an answer still has when the next one has come
 KEPT = 0.9
@@ -22,12 +22,13 @@ LEAST = 5
 AFTER_PROBE = 0.1
 #: seconds between probes: the first, doubled by each that fails, and the longest
 PROBE_S, MAX_PROBE_S = 1.0, 30.0
+#: what was waited for in vain is taken to need so many times as long: how long it takes is not known (Karn 1987)
+IN_VAIN = 2.0
 #: timeouts that are remembered until something is answered
 MOST_TIMEOUTS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Trip:
+class Trip(Struct, frozen=True, gc=False):
     """One sample under way: its bytes, and those that had to go before its answer could come, its own included."""
 
     size: int
@@ -47,7 +48,8 @@ class Uplink:
         self._timeouts: list[tuple[int, float]] = []
         self._probe_s = PROBE_S
         self._probe_at = 0.0
-        self._probing = False
+        #: a probe may go, or is under way
+        self._probing = self._probe_out = False
 
     def expected_s(self, size: int) -> float | None:
         """Return the seconds until an answer to a sample of so many bytes would be back; None: not known yet."""
@@ -58,7 +60,7 @@ class Uplink:
         expected = self.expected_s(size)
         if expected is None or expected - self._deviation <= left_s:
             return False
-        if now < self._probe_at or self._probing:
+        if now < self._probe_at or self._probe_out:
             return True
         self._probing = True
         return False
@@ -67,6 +69,7 @@ class Uplink:
         """Take note that a sample goes up."""
         self._under_way += size
         probe, self._probing = self._probing, False
+        self._probe_out |= probe
         return Trip(size, self._under_way, probe)
 
     def end(self, trip: Trip, seconds: float, now: float, *, answered: bool, timed_out: bool = False) -> None:
@@ -76,22 +79,24 @@ class Uplink:
             self._probed(now, in_time=answered)
         if answered:
             for ahead, waited in self._timeouts:
-                if waited > self._predict(ahead):  # it would have taken at least so long
-                    self._learn(ahead, waited)
+                if waited > self._predict(ahead):
+                    self._learn(ahead, IN_VAIN * waited)
             self._timeouts.clear()
             self._learn(trip.ahead, seconds)
         elif timed_out:
             self._timeouts = [*self._timeouts, (trip.ahead, seconds)][-MOST_TIMEOUTS:]
 
     def _probed(self, now: float, *, in_time: bool) -> None:
+        self._probe_out = False
         if in_time:
             self._probe_s = PROBE_S
             self._sums = tuple(each * AFTER_PROBE for each in self._sums)  # type: ignore[assignment]  # as many
             self._timeouts.clear()
             self._deviation = 0.0
+            self._probe_at = now
         else:
+            self._probe_at = now + self._probe_s
             self._probe_s = min(2 * self._probe_s, MAX_PROBE_S)
-        self._probe_at = now + self._probe_s if not in_time else now
 
     def _learn(self, ahead: int, seconds: float) -> None:
         if self._answers:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from halimede.api import Resource, workers
-from halimede.api.jointinference import JointInferenceServiceSpec
+from halimede.api.jointinference import EdgeWorker, JointInferenceServiceSpec
 from halimede.api.placement import Placement, Program
 from halimede.api.workers import OWN_IMAGE, Told, common
 from halimede.errors import InvalidFieldError
@@ -208,10 +208,17 @@ def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
     return image == settings.worker_image or OWN_IMAGE.fullmatch(image) is not None
 
 
+def _state_size(place: Placement) -> str:
+    """Return the room for a worker's state, with that for hard samples: of 2**20 bytes a megabyte, so some is left."""
+    if place.program in {"member", "joint"}:
+        return JOINT_STATE_SIZE
+    keep = place.worker.keep_hard_samples if isinstance(place.worker, EdgeWorker) else None
+    return f"{int(STATE_SIZE.removesuffix('Mi')) + keep.max_megabytes}Mi" if keep else STATE_SIZE
+
+
 def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[Body]]:
     """Return the worker's volumes and mounts beside those of its model."""
-    size = JOINT_STATE_SIZE if place.program in {"member", "joint"} else STATE_SIZE
-    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": size}}]
+    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(place)}}]
     mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
     if settings.credentials:
         secret = settings.edge_secret if place.role == "edge" else settings.cloud_secret

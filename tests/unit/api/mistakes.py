@@ -14,6 +14,8 @@ VERSIONED = SAMPLES["a model with versions"]
 SERVED = SAMPLES["the model operator's"]
 SEVERAL = SAMPLES["several edges"]
 NORTH = SEVERAL["spec"]["edgeWorkers"][0]
+TIERS = SAMPLES["several tiers"]
+GATE = TIERS["spec"]["tiers"][0]
 SOURCED = put(SERVICE, "spec.edgeWorker.source", {"cameras": ["cam0"]})
 POD = "spec.edgeWorker.template.spec"
 
@@ -65,6 +67,19 @@ MISTAKES: list[tuple[dict[str, Any], str, object]] = [
     (SEVERAL, "spec.edgeWorkers.1.deadlineMs", 0),
     (SEVERAL, "spec.edgeWorkers.0.detector.name", "a/b"),
     (SEVERAL, "spec.cloudWorker.template", None),
+    (TIERS, "spec.edgeWorker.targetUploadRatio", 1.5),
+    (TIERS, "spec.edgeWorker.hardExampleMining.mode", "before"),
+    (TIERS, "spec.edgeWorker.keepHardSamples.maxSamples", 0),
+    (TIERS, "spec.tiers", [GATE] * 9),
+    (TIERS, "spec.tiers.0.name", "Gate"),
+    (TIERS, "spec.tiers.0.name", "a.b"),
+    (TIERS, "spec.tiers.0.model", None),
+    (TIERS, "spec.tiers.1.hardExampleMining", None),
+    (TIERS, "spec.tiers.0.calibration.name", "a/b"),
+    (TIERS, "spec.tiers.0.targetUploadRatio", -0.1),
+    (TIERS, "spec.tiers.0.auditShare", 2),
+    (TIERS, "spec.tiers.0.fusion", "both"),
+    (TIERS, "spec.tiers.1.template.spec.nodeName", "Node_0"),
     (DATASET, "spec.nodeName", "a b"),
     (DATASET, "spec.format", None),
 ]
@@ -91,6 +106,12 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SEVERAL, "spec.edgeWorkers", [NORTH, NORTH], ""),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "source": {"path": "x"}}], "[0].source.path"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
+    (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "fusion": "mixture"}, ".fusion"),
+    (TIERS, "spec.tiers", [{**GATE, "name": "cloud"}], "[0].name"),
+    (TIERS, "spec.tiers", [{**GATE, "name": "joint"}], "[0].name"),
+    (TIERS, "spec.tiers", [GATE, GATE], ""),
+    (TIERS, "spec.tiers", [{k: v for k, v in GATE.items() if k != "calibration"}], "[0].fusion"),
+    (TIERS, "spec.tiers", [{**GATE, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (SERVED, "spec.manifest", [], ""),
     (SERVED, "spec.targetVersion", "5", ""),
     (SERVED, "spec.manifest", [{"version": "4", "downloadURL": "/a"}, {"version": "4", "downloadURL": "/b"}], ""),

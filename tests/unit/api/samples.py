@@ -176,6 +176,41 @@ spec:
     template: {spec: {nodeName: cloud0, containers: [{image: halimede/worker}]}}
 """
 
+TIERS = """
+apiVersion: sedna.io/v1alpha1
+kind: JointInferenceService
+metadata:
+  name: site
+spec:
+  edgeWorker:
+    model: {name: tiny}
+    hardExampleMining:
+      name: Sharpness
+      mode: mining-then-inference
+      parameters: [{key: threshold_sharpness, value: "3"}]
+    targetUploadRatio: 0.3
+    keepHardSamples: {maxMegabytes: 64, maxSamples: 1000}
+    deadlineMs: 500
+    template: {spec: {nodeName: device0, containers: [{image: halimede/worker}]}}
+  tiers:
+    - name: gate
+      model: {name: small}
+      hardExampleMining: {name: Learned}
+      calibration: {name: site-calibration}
+      targetUploadRatio: 0.2
+      auditShare: 0.01
+      fusion: mixture
+      template: {spec: {nodeSelector: {site: a}, containers: [{image: halimede/worker}]}}
+      hpa: {minReplicas: 1, maxReplicas: 4}
+    - name: region
+      model: {name: middle}
+      hardExampleMining: {name: Margin}
+      template: {spec: {nodeName: region0, containers: [{image: halimede/worker}]}}
+  cloudWorker:
+    model: {name: big}
+    template: {spec: {nodeName: cloud0, containers: [{image: halimede/worker}]}}
+"""
+
 VERSIONED_MODEL = """
 apiVersion: sedna.io/v1alpha1
 kind: Model
@@ -216,6 +251,7 @@ SAMPLES = {
     "a model with versions": read(VERSIONED_MODEL),
     "a model with steps": read(LAPTOP_MODEL),
     "several edges": read(MULTI_EDGE),
+    "several tiers": read(TIERS),
     "the model operator's": read(SERVED),
     "the model operator's in its first group": read(SERVED_FIRST),
 }

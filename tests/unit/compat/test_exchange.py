@@ -99,7 +99,7 @@ def ext(content: bytes, code: int = 1) -> bytes:
         (ext(msgspec.msgpack.encode(("no type", [1], b"1"))), {}),
         (ext(msgspec.msgpack.encode(("|u1", [-1], b"1"))), {}),
         (ext(msgspec.msgpack.encode(("|u1", [1000, 1000, 1000], b"1"))), {}),
-        (ext(msgspec.msgpack.encode(("|u1", [2**70], b"1"))), {}) if False else (ext(b"\x93"), {}),
+        (ext(b"\x93"), {}),
     ],
 )
 def test_a_forged_call_is_refused(content: bytes, said: dict[str, Any]) -> None:

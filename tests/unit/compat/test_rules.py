@@ -1,4 +1,4 @@
-"""Rules under Sedna's names: parameters of a CR are text, broken answers are hard, and a script's own class is asked."""
+"""Rules under Sedna's names: a CR's parameters are text, broken answers are hard, a script's own class is asked."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ def test_empty_and_broken_answers_are_hard(broken: Any) -> None:
     assert hem.IBTFilter(empty="easy")(broken) is (broken != [])
 
 
+def test_what_a_rule_was_told_can_be_read_as_numbers() -> None:
+    rule: Any = hem.IBTFilter("0.9", threshold_box="0.4")
+    assert (rule.threshold_img, rule.threshold_box) == (0.9, 0.4)
+
+
 def test_a_parameter_that_a_rule_does_not_have_is_ignored_aloud_and_a_wrong_one_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -64,7 +69,7 @@ def test_a_parameter_that_a_rule_does_not_have_is_ignored_aloud_and_a_wrong_one_
 
 def test_halimedes_other_rules_are_there_by_name() -> None:
     rule = rule_of({"method": "Margin", "param": {"threshold_margin": "0.2"}})
-    assert (rule.judge([0.6, 0.4]).hard, rule.judge([0.55, 0.45]).hard) == (False, True)
+    assert (rule.judge([0.7, 0.3]).hard, rule.judge([0.55, 0.45]).hard) == (False, True)
     with pytest.raises(InvalidFieldError, match="did you mean Margin"):
         rule_of({"method": "Margn"})
     with pytest.raises(InvalidFieldError, match="hard_example_mining"):

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede import codec, topics
@@ -23,9 +23,12 @@ TYPED = [topic for topic in CONTRACT if is_struct(topic.message)]
 JSON = [topic for topic in CONTRACT if topic.encoding is Encoding.JSON]
 MSGPACK = [topic for topic in CONTRACT if topic.encoding is Encoding.MSGPACK]
 named = {"ids": lambda topic: topic.id}
+#: of each topic: there are dozens of them
+few = settings(max_examples=15)
 
 
 @pytest.mark.parametrize("topic", TYPED, **named)
+@few
 @given(st.data())
 def test_a_valid_body_comes_back_as_it_was(topic: Topic[Any], data: st.DataObject) -> None:
     body = data.draw(valid(topic.message))
@@ -33,18 +36,21 @@ def test_a_valid_body_comes_back_as_it_was(topic: Topic[Any], data: st.DataObjec
 
 
 @pytest.mark.parametrize("topic", JSON, **named)
+@few
 @given(json_values)
 def test_any_json_is_a_body_or_a_decode_error(topic: Topic[Any], value: Any) -> None:
     read(topic, json.dumps(value).encode())
 
 
 @pytest.mark.parametrize("topic", MSGPACK, **named)
+@few
 @given(plain_values)
 def test_any_msgpack_is_a_body_or_a_decode_error(topic: Topic[Any], value: Any) -> None:
     read(topic, msgpack.packb(value))
 
 
 @pytest.mark.parametrize("topic", TYPED, **named)
+@few
 @given(st.data())
 def test_a_spoiled_body_is_one_that_can_be_passed_on_or_a_decode_error(topic: Topic[Any], data: st.DataObject) -> None:
     example = EXAMPLES[topic.id]
@@ -57,6 +63,7 @@ def test_a_spoiled_body_is_one_that_can_be_passed_on_or_a_decode_error(topic: To
 
 
 @pytest.mark.parametrize("topic", TYPED, **named)
+@few
 @given(st.data())
 def test_a_body_with_one_spoiled_byte_is_a_body_or_a_decode_error(topic: Topic[Any], data: st.DataObject) -> None:
     payload = bytearray(codec.encode(topic, EXAMPLES[topic.id]))

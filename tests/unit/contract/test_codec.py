@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede import codec, topics
@@ -27,6 +27,7 @@ plain = st.recursive(
 
 
 @each_topic
+@settings(max_examples=15)  # of each topic: there are dozens of them
 @given(st.binary(max_size=300))
 def test_any_bytes_give_a_message_or_a_decode_error(topic: Topic[Any], payload: bytes) -> None:
     with contextlib.suppress(DecodeError):

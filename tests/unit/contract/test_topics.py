@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.bus.packets import matches, split_shared
@@ -14,10 +14,13 @@ from halimede.topic import Topic
 from halimede.topics import CONTRACT
 
 each_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
+#: of each topic: there are dozens of them
+few = settings(max_examples=15)
 labels = st.from_regex(r"\A[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?\Z")
 
 
 @each_topic
+@few
 @given(st.data())
 def test_parse_reads_what_at_built_and_filters_take_it(topic: Topic[Any], data: st.DataObject) -> None:
     names = {field: data.draw(labels) for field in topic.fields}
@@ -31,6 +34,7 @@ def test_parse_reads_what_at_built_and_filters_take_it(topic: Topic[Any], data: 
 
 
 @each_topic
+@few
 @given(st.text(max_size=100))
 def test_parse_takes_nothing_that_at_would_not_build(topic: Topic[Any], text: str) -> None:
     names = topic.parse(text)
@@ -39,6 +43,7 @@ def test_parse_takes_nothing_that_at_would_not_build(topic: Topic[Any], text: st
 
 
 @each_topic
+@few
 @given(st.data())
 def test_a_topic_of_the_right_form_with_a_bad_name_is_not_parsed(topic: Topic[Any], data: st.DataObject) -> None:
     if not topic.fields:

@@ -46,7 +46,7 @@ def written(rows: list[list[str]], quoting: int, end: str = "\n") -> str:
     return text.getvalue()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.lists(st.tuples(VALUES, VALUES, LABELS), max_size=30),
     st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
@@ -68,7 +68,7 @@ def test_rows_and_classes_are_those_of_pythons_reader(
     assert classes(said) == Counter(row["label"] for row in by_name)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.text(alphabet='ab,"\n \r', max_size=120))
 def test_whatever_stands_there_is_read_as_pythons_reader_does(
     tmp_path_factory: pytest.TempPathFactory, body: str
@@ -86,7 +86,7 @@ def test_whatever_stands_there_is_read_as_pythons_reader_does(
     assert said.number_of_samples == good
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(VALUES, LABELS), min_size=1, max_size=30), st.data())
 def test_rows_that_are_appended_are_counted_as_if_all_were_counted_anew(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], data: st.DataObject
@@ -101,7 +101,7 @@ def test_rows_that_are_appended_are_counted_as_if_all_were_counted_anew(
     assert (said.number_of_samples, classes(said)) == (len(rows), Counter(label for _, label in rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(VALUES, LABELS), min_size=5, max_size=30),
     st.lists(st.tuples(st.integers(0, 30), st.sampled_from(['5",6,7', "1,2,3,4", '5"', '"open'])), max_size=2),

@@ -33,7 +33,7 @@ def classes(of: DatasetFacts) -> dict[str, int]:
     return {each.name: each.count for each in of.classes}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(LINES, st.booleans())
 def test_txt_has_a_sample_for_each_line_with_something_in_it(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], ended: bool
@@ -72,7 +72,7 @@ LABEL = st.just({}) | st.sampled_from(["cat", "d\u00f6g", 3, None]).map(lambda l
 ENTRIES = st.builds(lambda fields, label: fields | label, FIELDS, LABEL) | st.sampled_from(["{", "nope", ""])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(ENTRIES, max_size=20))
 def test_jsonl_counts_samples_and_classes_and_names_lines_that_are_no_json(
     tmp_path_factory: pytest.TempPathFactory, entries: list[object]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ Body = dict[str, Any]
 needs_kustomize = pytest.mark.skipif(renderer() is None, reason="no kubectl 1.27 or newer and no kustomize 5 here")
 
 
+@cache
 def objects(name: str) -> list[Body]:
     return list(documents(copy(name).read_text()))
 

@@ -20,6 +20,7 @@ from halimede.evaluation.page import page, ticks
 from halimede.evaluation.quality import referenced
 from halimede.evaluation.service import Chain, read_chain
 from halimede.messages import Box, Prediction
+from halimede.mining.artefact import Artefact, MixtureRule, write_artefact
 from tests.unit.evaluation.worlds import joint, model, write
 
 #: rows of three scores: of the first 60 the highest is the truth; the others lie, and the less the surer they are
@@ -86,6 +87,31 @@ def test_a_budget_bounds_a_rule_without_numbers(tmp_path: Path) -> None:
     assert evaluate(chain(tmp_path, body, targetUploadRatio=0.3), data()).operating_point.upload_ratio == 0.0
 
 
+def test_with_a_mixture_the_curve_ends_at_what_both_say_together(tmp_path: Path) -> None:
+    found = Artefact(service="letters", labels=["a", "b", "c"], mixture=MixtureRule(edge=2.0, cloud=1.0))
+    (tmp_path / "found.calibration").write_bytes(write_artefact(found))
+    named = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "found"},
+             "spec": {"url": "./found.calibration", "format": "calibration"}}  # fmt: skip
+    (tmp_path / "calibration.yaml").write_text(yaml.safe_dump(named))
+    report = evaluate(chain(tmp_path, calibration={"name": "found"}, fusion="mixture"), data())
+    assert (report.fusion, report.cloud_only) == ("mixture", 0.4)
+    assert report.curves["Margin"][-1]["accuracy"] == 0.6  # the edge outweighs the cloud
+    assert "no learned rule" in report.left_out["Learned"]
+
+
+def test_a_rule_that_looks_at_samples_spares_the_small_model(tmp_path: Path) -> None:
+    body = joint(mining="Random", random_ratio="0.5", seed="1")
+    after = evaluate(chain(tmp_path, body), data()).operating_point
+    body["spec"]["edgeWorker"]["hardExampleMining"]["mode"] = "mining-then-inference"
+    before = evaluate(chain(tmp_path, body), data()).operating_point
+    assert before.upload_ratio == pytest.approx(0.5, abs=0.15)
+    assert before.bytes_up / before.upload_ratio < after.bytes_up / after.upload_ratio  # no answer goes up with it
+    body["spec"]["edgeWorker"]["hardExampleMining"]["name"] = "Margin"
+    body["spec"]["edgeWorker"]["hardExampleMining"]["parameters"] = []
+    with pytest.raises(InvalidFieldError, match="mining-then-inference"):
+        evaluate(chain(tmp_path, body), data())
+
+
 def test_of_three_tiers_each_sends_on_what_it_finds_hard(tmp_path: Path) -> None:
     body = joint(tiers=["middle"], threshold_margin="0.4")
     three = evaluate(chain(tmp_path, body), data())
@@ -123,6 +149,8 @@ def test_labels_and_answers_of_different_kinds_are_refused(tmp_path: Path) -> No
         evaluate(chain(tmp_path), boxes)
     with pytest.raises(InvalidFieldError, match="the model answers boxes"):
         referenced(known, [Prediction(boxes=[])] * ROWS)
+    with pytest.raises(InvalidFieldError, match=r"'a, b' .* but 0, 1: set the Model's spec.labels"):
+        referenced(known, [Prediction(label=str(i % 2)) for i in range(ROWS)])
     with pytest.raises(InvalidFieldError, match="neither classes nor boxes"):
         referenced(Labelled(images=known.images, names=known.names, sizes=known.sizes), [Prediction(value=1)] * ROWS)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +74,21 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         read_chain([path])
     with pytest.raises(InvalidFieldError, match="cannot be read"):
         read_chain([tmp_path / "nowhere.yaml"])
+
+
+def test_a_model_from_elsewhere_is_fetched_into_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HALIMEDE_FETCH_ALLOW", "loopback")
+    big = model(tmp_path, "big")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        big["spec"]["url"] = f"http://127.0.0.1:{server.server_port}/big.onnx"
+        path = write(tmp_path, joint(), model(tmp_path, "small"), big)
+        chain = read_chain([path])
+        server.shutdown()
+    assert chain.cloud.path.is_relative_to(tmp_path / "home")
+    assert chain.cloud.path.read_bytes() == (tmp_path / "big.onnx").read_bytes()
 
 
 def test_a_selector_cannot_be_resolved_here(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ SEDNA = "sedna.io/v1alpha1"
 
 
 def model(folder: Path, name: str, factor: float = 1.0) -> dict[str, Any]:
-    """Write a model of the classes a, b and c (``factor`` is that of a and b), and return its manifest, whose url is relative."""
+    """Write a model of the classes a, b and c, return its manifest with a relative url. ``factor``: that of a and b."""
     ports = {"x": (FLOAT, ["N", 3])}, {"y": (FLOAT, ["N", 3])}
     factors = {"k": np.array([factor, factor, 1], np.float32)}
     write_graph(folder / f"{name}.onnx", [("Mul", ["x", "k"], ["y"], {})], *ports, factors)

@@ -242,11 +242,11 @@ async def test_lost_messages_are_sent_again_while_time_is_left() -> None:
         await ScriptedCloud(bus, "c0", answering()).start(advertise=50)
         await asyncio.sleep(0.1)
         broker.faults.loss = 0.2
-        replies = await asyncio.gather(*(asking.ask(frame(), 60.0) for _ in range(40)), return_exceptions=True)
+        replies = await asyncio.gather(*(asking.ask(frame(), 60.0) for _ in range(20)), return_exceptions=True)
         broker.faults.loss = 0
         answered = [reply for reply in replies if isinstance(reply, Reply)]
         # a reply whose publish failed at the cloud is the scripted cloud's loss: most get through all the same
-        assert len(answered) >= 25
+        assert len(answered) >= 12
         assert all(isinstance(r, Reply | OffloadError) for r in replies)
 
 

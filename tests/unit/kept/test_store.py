@@ -119,7 +119,8 @@ def test_smaller_bounds_hold_from_the_next_start(tmp_path: Path) -> None:
 def test_samples_that_fit_are_found_page_by_page(tmp_path: Path) -> None:
     kept = store(tmp_path, room=1000 * BLOCK, samples=100)
     for number in range(1, 11):
-        changes = {"by": "edge", "reason": "no-cloud", "degraded": True, "label": "3"} if number % 2 else {}
+        changes: dict[str, Any] = {"by": "edge", "reason": "no-cloud", "degraded": True, "label": "3"}
+        changes = changes if number % 2 else {}
         kept.add(sample(number, **changes), b"picture")
     first = kept.page(KeptRequest(by="cloud", limit=3))
     assert [int(entry.id, 16) for entry in first.entries] == [10, 8, 6]
@@ -207,7 +208,7 @@ def test_the_bounds_hold_after_every_sample(steps: list[tuple[int, int]]) -> Non
             assert ids(kept)[0] == number
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(steps=steps, crashes=st.lists(st.integers(1, 25), max_size=3))
 def test_an_end_at_any_point_leaves_a_store_that_can_be_read(steps: list[tuple[int, int]], crashes: list[int]) -> None:
     with tempfile.TemporaryDirectory() as name:

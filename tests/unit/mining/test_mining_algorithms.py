@@ -9,7 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from halimede.messages import Box, Prediction
-from halimede.mining import MiningError, create, names
+from halimede.mining import MiningError, create
+
+BUILT_IN = (
+    *("BoxCount", "CloudOnly", "CrossEntropy", "EdgeOnly", "Energy", "Entropy", "IBT"),
+    *("Margin", "MaxProbability", "Random", "Sharpness", "SmallestBox", "Threshold", "UncertainBoxes"),
+)
+DETECTORS = ("IBT", "Threshold", "BoxCount", "SmallestBox", "UncertainBoxes")
 
 ratios = st.floats(0, 1)
 score_lists = st.lists(st.floats(0, 1), min_size=1, max_size=30)
@@ -41,19 +47,20 @@ def test_any_prediction_is_judged_or_refused_with_a_mining_error(numbers, form):
         prediction = Prediction(score=numbers[0] if numbers else None)
     else:
         prediction = with_boxes(numbers) if form == "boxes" else with_classes(numbers)
-    for name in names():
+    for name in BUILT_IN:
         with contextlib.suppress(MiningError):
             assert create(name, {})(prediction) in {True, False}
 
 
 @given(st.lists(st.floats(0, 1), max_size=5), st.sampled_from([math.nan, -0.01, 1.01, math.inf, -math.inf, 87.0]))
 def test_a_score_outside_its_range_is_never_easy_in_silence(scores, broken):
-    for name in ("IBT", "Threshold"):
+    for name in DETECTORS:
         with pytest.raises(MiningError, match=r"not in 0\.\.1"):
             create(name, {})(with_boxes([*scores, broken]))
+    for name in ("IBT", "Threshold", "MaxProbability"):
         with pytest.raises(MiningError, match=r"not in 0\.\.1"):
             create(name, {})(Prediction(score=broken))
-    for name in ("CrossEntropy", "Margin"):
+    for name in ("CrossEntropy", "Margin", "Entropy", "MaxProbability", "Energy"):
         with pytest.raises(MiningError, match=r"not in 0\.\.1"):
             create(name, {})(with_classes([*scores, broken]))
 
@@ -90,26 +97,27 @@ class TestIBTAndThreshold:
         assert miner(with_classes([score, score / 2])) is miner(with_boxes([score]))
 
     @pytest.mark.parametrize("name", ["IBT", "Threshold"])
-    @pytest.mark.parametrize(
-        ("parameters", "hard"),
-        [
-            ({}, {True}),
-            ({"empty": "hard"}, {True}),
-            ({"empty": "easy"}, {False}),
-            ({"empty": "sample(0)"}, {False}),
-            ({"empty": "sample(1.0)"}, {True}),
-            ({"empty": "sample(.5)"}, {True, False}),
-        ],
-    )
-    def test_an_empty_detection_is_judged_by_its_own_rule(self, name, parameters, hard):
-        miner = create(name, parameters)
-        assert {miner(with_boxes([])) for _ in range(200)} == hard
-
-    @pytest.mark.parametrize("name", ["IBT", "Threshold"])
     def test_a_prediction_without_scores_is_refused(self, name):
         for prediction in (Prediction(value={"speed": 3}), Prediction(label="cat"), with_classes([])):
             with pytest.raises(MiningError, match="neither boxes nor a score"):
                 create(name, {})(prediction)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize(
+    ("parameters", "hard"),
+    [
+        ({}, {True}),
+        ({"empty": "hard"}, {True}),
+        ({"empty": "easy"}, {False}),
+        ({"empty": "sample(0)"}, {False}),
+        ({"empty": "sample(1.0)"}, {True}),
+        ({"empty": "sample(.5)"}, {True, False}),
+    ],
+)
+def test_an_empty_detection_is_judged_by_its_own_rule(name, parameters, hard):
+    miner = create(name, parameters)
+    assert {miner(with_boxes([])) for _ in range(200)} == hard
 
 
 class TestCrossEntropy:
@@ -137,7 +145,7 @@ class TestMargin:
         assert create("Margin", {})(with_classes([0.7, 0.3]))
 
 
-@pytest.mark.parametrize("name", ["CrossEntropy", "Margin"])
+@pytest.mark.parametrize("name", ["CrossEntropy", "Margin", "Entropy", "Energy"])
 class TestClassProbabilities:
     @given(p=ratios)
     def test_a_single_one_counts_as_two_classes(self, name, p):
@@ -155,7 +163,7 @@ class TestClassProbabilities:
 
     def test_boxes_are_refused_with_the_algorithms_that_take_them(self, name):
         for boxes in ([], [0.5]):
-            with pytest.raises(MiningError, match="use IBT or Threshold"):
+            with pytest.raises(MiningError, match="use IBT, Threshold or UncertainBoxes"):
                 create(name, {})(with_boxes(boxes))
 
     def test_a_score_alone_is_refused(self, name):

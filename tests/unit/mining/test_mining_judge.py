@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -40,3 +41,39 @@ def test_an_interrupt_is_no_verdict():
 def test_a_miner_may_answer_in_numpys_truth():
     verdict = judge(lambda _: np.bool_(False), Prediction())
     assert verdict.hard is False
+
+
+@dataclass
+class Own:
+    """A user's own, with a number."""
+
+    number: object
+    cut: float = 0.5
+
+    def hardness(self, prediction):
+        return self.number
+
+    def __call__(self, prediction):
+        return False
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("number", [0.5, np.float32(0.5), np.array(0.75), 1, True])
+    def test_a_hardness_at_the_cut_or_over_it_is_hard(self, number):
+        assert judge(Own(number), Prediction()) == Verdict(hard=True, hardness=float(number), cut=0.5)
+
+    def test_a_hardness_under_it_is_easy(self):
+        assert judge(Own(np.nextafter(0.5, 0)), Prediction()).hard is False
+
+    @pytest.mark.parametrize("own", [Own(math.nan), Own(0.0, cut=math.nan), Own(None), Own("hard")])
+    def test_what_is_no_number_is_never_easy(self, own):
+        verdict = judge(own, Prediction())
+        assert verdict.hard
+        assert verdict.error
+        assert verdict.hardness is None
+
+    @pytest.mark.parametrize(("number", "hard"), [(math.inf, True), (-math.inf, False)])
+    def test_the_infinite_is_as_far_as_numbers_go(self, number, hard):
+        verdict = judge(Own(number), Prediction())
+        assert (verdict.hard, verdict.error) == (hard, None)
+        assert math.isfinite(verdict.hardness)

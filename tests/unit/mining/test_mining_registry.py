@@ -17,7 +17,23 @@ from halimede.mining import create, names, register, registry
 
 NAME = "spec.edgeWorker.hardExampleMining.name"
 PARAMETERS = "spec.edgeWorker.hardExampleMining.parameters"
-BUILT_IN = ("CloudOnly", "CrossEntropy", "EdgeOnly", "IBT", "Margin", "Random", "Threshold")
+BUILT_IN = (
+    "BoxCount",
+    "CloudOnly",
+    "CrossEntropy",
+    "EdgeOnly",
+    "Energy",
+    "Entropy",
+    "IBT",
+    "Learned",
+    "Margin",
+    "MaxProbability",
+    "Random",
+    "Sharpness",
+    "SmallestBox",
+    "Threshold",
+    "UncertainBoxes",
+)
 
 NEW_ALGORITHM = """
 from dataclasses import dataclass
@@ -55,7 +71,7 @@ class TestNames:
     def test_a_name_is_found_whatever_its_case(self, written):
         assert type(create(written, {})).__name__.lower() == written.lower()
 
-    @pytest.mark.parametrize("unknown", ["", "Entropy", "ibt ", "IBT\0", "é", "x" * 5000])
+    @pytest.mark.parametrize("unknown", ["", "Entropies", "ibt ", "IBT\0", "é", "x" * 5000])
     def test_an_unknown_name_is_refused_with_the_possible_ones(self, unknown):
         with pytest.raises(InvalidFieldError) as caught:
             create(unknown, {})
@@ -153,6 +169,19 @@ class TestParameters:
     def test_another_rule_for_empty_frames_is_refused(self, empty):
         with pytest.raises(InvalidFieldError, match=r"hard, easy or sample\(p\)"):
             create("IBT", {"empty": empty})
+
+    def test_what_an_algorithm_itself_refuses_is_named(self):
+        @register("Picky")
+        @dataclass
+        class Picky:
+            level: int = 0
+
+            def __post_init__(self):
+                raise ArithmeticError("odd")
+
+        with pytest.raises(InvalidFieldError, match="Picky refuses its parameters: ArithmeticError: odd") as caught:
+            create("Picky", {"level": "1"})
+        assert caught.value.field == PARAMETERS
 
     @given(st.sampled_from(BUILT_IN), st.dictionaries(st.text(max_size=12) | st.just("seed"), st.text(max_size=8)))
     def test_any_parameters_build_a_miner_or_are_refused_by_field(self, name, parameters):

@@ -124,6 +124,8 @@ def test_what_a_pod_gets_beside() -> None:
     volumes = {v["name"]: v for v in spec["volumes"]}
     assert volumes["halimede-broker"]["secret"] == {"secretName": "halimede-edge-worker"}
     assert volumes["halimede-state"]["emptyDir"] == {"sizeLimit": "16Mi"}
+    keeps = pod(built(service(edgeWorker={"keepHardSamples": {"maxMegabytes": 100}})))
+    assert {"name": "halimede-state", "emptyDir": {"sizeLimit": "116Mi"}} in keeps["volumes"]
     mounts = {m["mountPath"]: m for m in worker["volumeMounts"]}
     assert mounts["/etc/halimede/broker"]["readOnly"] is True
     assert mounts["/downloads"]["readOnly"] is True

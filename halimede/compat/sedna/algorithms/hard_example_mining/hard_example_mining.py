@@ -65,9 +65,10 @@ class _Named(Mined):
     NAME: ClassVar[str]
 
     def __init__(self, **parameters: Any) -> None:
-        for name, value in parameters.items():
-            setattr(self, name, value)
-        super().__init__(create(self.NAME, parameters))
+        miner = create(self.NAME, parameters)
+        super().__init__(miner)
+        for name in parameters:  # as numbers, under Sedna's names
+            setattr(self, name, getattr(miner, name))
 
     @classmethod
     def _known(cls, others: dict[str, Any]) -> dict[str, Any]:

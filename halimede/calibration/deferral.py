@@ -1,0 +1,93 @@
+"""Fits learned deferral: two logistic regressions on what the small model says, and their strength by cross-validation.
+
+Jitkrittum et al., "When does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764 (post-hoc
+deferral). The hardness of the samples that it was fitted on is out of fold: from heads that never saw them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halimede.calibration.logistic import fit_head, predict
+from halimede.calibration.temperature import Vector
+from halimede.errors import InvalidFieldError
+from halimede.messages import Prediction
+from halimede.mining.artefact import Head, LearnedRule
+from halimede.mining.learned import features_of
+
+Hits = NDArray[np.bool_]
+
+FOLDS = 5
+#: strengths of the pull to 0 that are tried
+PULLS = (3.0, 10.0, 30.0, 100.0)
+#: samples that have to show it, fewer teach nothing
+LEAST_GAINS, LEAST_LOSSES = 5, 10
+LEAST_FIX = (
+    "samples where the big model is right and the small one wrong are too few to learn from, {least} are needed at"
+    " least: give more data, or calibrate --rule Margin"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The rule (its cut is 0 still), and the hardness of the samples by heads that were fitted without them."""
+
+    rule: LearnedRule
+    hardness: Vector
+
+
+def fit_learned(predictions: Sequence[Prediction], gains: Hits, losses: Hits, *, seed: int = 0) -> Learnt:
+    """Fit the rule on what the small model said, and on where asking mends (``gains``) or spoils (``losses``).
+
+    Raises InvalidFieldError (``--data``) for too few gains, MiningError for predictions without class probabilities.
+    """
+    if np.count_nonzero(gains) < LEAST_GAINS:
+        raise InvalidFieldError("--data", int(np.count_nonzero(gains)), LEAST_FIX.format(least=LEAST_GAINS))
+    length = embedding_of(predictions)
+    features = np.array([features_of(prediction, length) for prediction in predictions])
+    parts = list(folds(gains, FOLDS, seed))
+    gain, up = _fitted(features, gains, parts)
+    loss, down = _fitted(features, losses, parts) if np.count_nonzero(losses) >= LEAST_LOSSES else (None, None)
+    classes = len(predictions[0].probabilities or []) if predictions else 0
+    rule = LearnedRule(classes=max(classes, 2), embedding=length, gain=gain, loss=loss, cut=0.0)
+    return Learnt(rule, up if down is None else up - down)
+
+
+def hardness_by(rule: LearnedRule, predictions: Sequence[Prediction]) -> Vector:
+    """Return the hardness of all samples at once. Raises MiningError."""
+    features = np.array([features_of(prediction, rule.embedding) for prediction in predictions])
+    return predict(rule.gain, features) - (predict(rule.loss, features) if rule.loss else 0.0)
+
+
+def embedding_of(predictions: Sequence[Prediction]) -> int:
+    """Return how many penultimate features each prediction has; 0 where not all have equally many."""
+    lengths = {len(prediction.embeddings or b"") // 2 for prediction in predictions}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+def folds(hits: Hits, count: int, seed: int) -> Iterator[Hits]:
+    """Yield which samples are in each of ``count`` parts of equal size, with equally many hits."""
+    chance = np.random.default_rng(seed)
+    part = np.zeros(len(hits), np.int64)
+    order = np.concatenate([chance.permutation(np.flatnonzero(hits)), chance.permutation(np.flatnonzero(~hits))])
+    part[order] = np.arange(len(hits)) % count
+    for number in range(count):
+        yield part == number
+
+
+def _fitted(features: Vector, hits: Hits, parts: Sequence[Hits]) -> tuple[Head, Vector]:
+    """Return the head of the best pull, and what heads without them say of each part."""
+    wanted = hits.astype(np.float64)
+    tried = []
+    for pull in PULLS:
+        said = np.zeros(len(hits))
+        for part in parts:
+            said[part] = predict(fit_head(features[~part], wanted[~part], pull), features[part])
+        cost = -np.log(np.where(hits, said, 1 - said).clip(min=1e-12)).mean()
+        tried.append((float(cost), pull, said))
+    _, pull, said = min(tried, key=lambda each: each[0])
+    return fit_head(features, wanted, pull), said

@@ -1,0 +1,265 @@
+"""Calibrates a service on what both of its models said of samples: everything `halimede calibrate` knows, but files.
+
+The samples are parted once: on some everything is fitted, on the others (``held_out``) nothing is, and the figures are
+measured. Where a limit on the risk is asked for of a rule that is fitted itself, the first part is halved once more: a
+bound holds only on samples that the rule has not seen. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from halimede.calibration import risk
+from halimede.calibration.deferral import fit_learned, hardness_by
+from halimede.calibration.figures import measure
+from halimede.calibration.fusion import fit_mixture
+from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
+from halimede.calibration.thresholds import cut_for_budget, quantiles
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import Labelled
+from halimede.evaluation.quality import quality, referenced
+from halimede.evaluation.rules import hardness_of, judged
+from halimede.messages import Prediction
+from halimede.mining import MiningError, create, parameters_at
+from halimede.mining.artefact import Artefact, LearnedRule, MixtureRule, Reference
+from halimede.mining.foresight import AFTER
+from halimede.mining.mixture import mix
+
+LEARNED = "Learned"
+#: fewer samples teach nothing; with fewer held out than this, intervals are so wide that it has to be said
+LEAST, FEW = 50, 200
+HELD_OUT = 0.3
+#: steps between quantiles of the reference
+QUANTILES = 20
+#: with more classes their shares say nothing
+MAX_CLASSES = 256
+
+Indices = NDArray[np.int64]
+
+
+class Goal(Struct, kw_only=True):
+    """What is wanted: a share of samples that goes up, or a limit on the risk that holds with ``confidence``."""
+
+    target_upload: float | None = None
+    max_risk: float | None = None
+    confidence: float = risk.CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What both models said of samples: ``data`` with their truth, by label or, without any, by the big model."""
+
+    data: Labelled
+    edge: Sequence[Prediction]
+    cloud: Sequence[Prediction]
+
+    def __len__(self) -> int:
+        """So many samples."""
+        return len(self.edge)
+
+    def part(self, indices: Indices) -> Samples:
+        """Return some of them."""
+        return Samples(part(self.data, indices), [self.edge[i] for i in indices], [self.cloud[i] for i in indices])
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What came of it. ``fitted`` and ``held_out`` samples; ``notes`` are what has to be said of it in words."""
+
+    artefact: Artefact
+    goal: Goal
+    fitted: int
+    held_out: int
+    labelled: bool
+    notes: list[str] = field(default_factory=list)
+
+
+def fit(
+    edge: Sequence[Prediction],
+    cloud: Sequence[Prediction],
+    data: Labelled,
+    *,
+    goal: Goal,
+    service: str = "",
+    rule: str = LEARNED,
+    mode: str = AFTER,
+    parameters: Mapping[str, str] | None = None,
+    labels: Sequence[str] = (),
+    cloud_labels: Sequence[str] | None = None,
+    fusion: bool = True,
+    held_out: float = HELD_OUT,
+    seed: int = 0,
+) -> Calibrated:
+    """Fit temperatures, mixture, rule and cut; measure them on the share ``held_out`` of the samples (0: do not).
+
+    Raises InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that
+    has no threshold, or a limit that so few samples cannot show.
+    """
+    labelled = data.truths is not None or data.boxes is not None
+    samples = Samples(referenced(data, cloud), edge, cloud)
+    order = np.random.default_rng(seed).permutation(len(samples))
+    tested = round(len(samples) * held_out)
+    learning, testing = samples.part(order[tested:]), samples.part(order[:tested])
+    if len(learning) < LEAST:
+        fix = f"samples are too few: with {held_out:.0%} held out give at least {math.ceil(LEAST / (1 - held_out))}"
+        raise InvalidFieldError("--data", len(samples), fix)
+    notes = []
+    if 0 < tested < FEW:
+        notes.append(f"{tested} held-out samples are few: the intervals say how little they show")
+    if not labelled:
+        notes.append("the data have no labels: the big model's answers count as true, and cannot be bettered")
+    learner = rule.lower() == LEARNED.lower()
+    deciding = learning
+    if goal.max_risk is not None and learner:
+        half = len(learning) // 2
+        deciding, learning = learning.part(np.arange(half)), learning.part(np.arange(half, len(learning)))
+    base = _with_mixture(
+        Artefact(service=service, labels=list(labels)),
+        learning,
+        fusion=fusion and labelled and (cloud_labels is None or list(cloud_labels) == list(labels)),
+        tempered=labelled,
+    )
+    if learner:
+        learned, own = _learned(learning, base)
+        hardness = own if deciding is learning else hardness_by(learned, deciding.edge)
+    else:
+        learned, hardness = None, _hardness(rule, mode, parameters or {}, deciding)
+    cut = _cut(goal, hardness, deciding, rule)
+    if learned:
+        learned = msgspec.structs.replace(learned, cut=min(max(cut, -1.0), 1.0))
+        chosen, cut = {}, learned.cut
+    else:
+        miner = create(rule, parameters or {})
+        chosen = {**(parameters or {}), **parameters_at(miner, cut)}
+        cut = create(rule, chosen).cut  # type: ignore[attr-defined]  # parameters_at found its cut
+    unseen = _hardness_by(learned, rule, mode, chosen, testing) if tested else np.zeros(0)
+    artefact = msgspec.structs.replace(
+        base,
+        rule=LEARNED if learned else rule,
+        parameters=chosen,
+        learned=learned,
+        reference=_reference(np.concatenate([hardness, unseen]), samples),
+    )
+    if tested:
+        up = [mix(artefact, low, high) for low, high in zip(testing.edge, testing.cloud, strict=True)]
+        found = measure(testing.data, testing.edge, testing.cloud, joint=up, uploaded=unseen >= cut, artefact=artefact)
+        artefact = msgspec.structs.replace(artefact, figures=found)
+    return Calibrated(artefact, goal, len(samples) - tested, tested, labelled, notes)
+
+
+def part(data: Labelled, indices: Indices) -> Labelled:
+    """Return some of the data."""
+    return replace(
+        data,
+        images=[data.images[i] for i in indices],
+        names=[data.names[i] for i in indices],
+        sizes=[data.sizes[i] for i in indices],
+        truths=[data.truths[i] for i in indices] if data.truths is not None else None,
+        boxes=[data.boxes[i] for i in indices] if data.boxes is not None else None,
+    )
+
+
+def asking(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return where asking mends the small model's answer, and where it spoils it."""
+    gain = quality(samples.data, samples.edge, samples.cloud).gain()
+    return gain > 0, gain < 0
+
+
+def _with_mixture(artefact: Artefact, samples: Samples, *, fusion: bool, tempered: bool) -> Artefact:
+    """Add temperatures, and the mixture if it helps; neither for what has no class probabilities."""
+    found = _distributions(samples, artefact.labels)
+    if found is None:
+        return artefact
+    edge, cloud, truth = found
+    warm = temperature(edge, truth)
+    warm_cloud = temperature(cloud, truth) if tempered else 1.0
+    mixture: MixtureRule | None = None
+    if fusion and edge.shape == cloud.shape:
+        mixture = fit_mixture(calibrate(edge, warm), calibrate(cloud, warm_cloud), truth).rule
+    return msgspec.structs.replace(
+        artefact, temperature_edge=round(warm, 4), temperature_cloud=round(warm_cloud, 4), mixture=mixture
+    )
+
+
+def _distributions(samples: Samples, labels: Sequence[str]) -> tuple[Vector, Vector, Truth] | None:
+    """Return both models' probabilities, of samples whose class they know, and the index of that class."""
+    rows = []
+    for answers in (samples.edge, samples.cloud):
+        lengths = {len(answer.probabilities or []) for answer in answers}
+        if len(lengths) != 1 or min(lengths) < 2 or samples.data.truths is None:
+            return None
+        rows.append(np.array([answer.probabilities for answer in answers], np.float64).clip(0, 1))
+    edge, cloud = rows
+    names = list(labels) or [str(i) for i in range(edge.shape[1])]
+    places = {name: i for i, name in enumerate(names)}
+    truth = np.array([places.get(name, -1) for name in samples.data.truths or []])
+    known = (truth >= 0) & (truth < min(edge.shape[1], cloud.shape[1]))
+    return edge[known], cloud[known], truth[known]
+
+
+def _learned(samples: Samples, base: Artefact) -> tuple[LearnedRule, Vector]:
+    """Fit learned deferral on what is answered after asking: the mixture, where there is one."""
+    up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
+    try:
+        learnt = fit_learned(samples.edge, *asking(replace(samples, cloud=up)))
+    except MiningError as error:
+        fix = f"{error}: choose another one, such as Threshold or UncertainBoxes"
+        raise InvalidFieldError("--rule", LEARNED, fix) from error
+    return learnt.rule, learnt.hardness
+
+
+def _hardness(rule: str, mode: str, parameters: Mapping[str, str], samples: Samples) -> Vector:
+    try:
+        miner = create(rule, parameters)
+    except InvalidFieldError as error:
+        raise InvalidFieldError("--rule", rule, f"{error.field.rpartition('.')[2]}: {error.fix}") from error
+    verdicts = judged(miner, mode, samples.data, samples.edge)
+    found = hardness_of(verdicts)
+    if found is None:
+        why = verdicts[0].error or "it says yes or no"
+        raise InvalidFieldError("--rule", rule, f"{why}: choose one with a threshold, such as Margin")
+    return np.asarray(found)
+
+
+def _hardness_by(
+    learned: LearnedRule | None, rule: str, mode: str, parameters: Mapping[str, str], samples: Samples
+) -> Vector:
+    return hardness_by(learned, samples.edge) if learned else _hardness(rule, mode, parameters, samples)
+
+
+def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str) -> float:
+    if goal.max_risk is None:
+        return cut_for_budget(hardness, goal.target_upload or 0.0)
+    loss, _ = asking(samples)
+    found = risk.cut_for_risk(hardness, loss, goal.max_risk, goal.confidence)
+    if found is None:
+        wanted = risk.least(goal.max_risk, goal.confidence) if goal.max_risk > 0 else 0
+        fix = (
+            f"{len(samples)} samples are too few to show that with {goal.confidence:.0%}: give at least {wanted} to"
+            f" {rule}'s threshold, or allow more"
+            if wanted
+            else "no data can show that: allow more than 0"
+        )
+        raise InvalidFieldError("--max-risk", goal.max_risk, fix)
+    if math.isinf(found):  # nothing has to go up
+        highest = hardness[np.isfinite(hardness)].max(initial=0.0)
+        return math.nextafter(float(highest), math.inf)
+    return found
+
+
+def _reference(hardness: Vector, samples: Samples) -> Reference:
+    counts = Counter(answer.label for answer in samples.edge if answer.label is not None)
+    shares = {name: count / counts.total() for name, count in sorted(counts.items())}
+    return Reference(
+        hardness=quantiles(hardness, QUANTILES),
+        classes=shares if len(shares) <= MAX_CLASSES else {},
+        samples=len(samples),
+    )

@@ -1,0 +1,104 @@
+"""Calibrates one tier of a service, offline: reads what comes there, lets both models answer, and fits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from halimede.calibration.deadline import Way, share_in_time
+from halimede.calibration.fitting import LEARNED, Calibrated, Goal, fit, part
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import Labelled
+from halimede.evaluation.rules import decide, parameters_of
+from halimede.evaluation.service import Chain, Tier, answered, answers
+
+#: gets what is done, how many samples are done, and how many there are
+Told = Callable[[str, int, int], None]
+
+
+class Deadline(msgspec.Struct, kw_only=True):
+    """A goal in milliseconds, and the link to the next tier; its ``edge_ms`` and ``cloud_ms`` are measured here."""
+
+    ms: float
+    way: Way
+
+
+def place_of(chain: Chain, tier: str) -> int:
+    """Return which tier is meant. Raises InvalidFieldError (``--tier``)."""
+    names = [each.name for each in chain.tiers[:-1]]
+    if tier not in names:
+        raise InvalidFieldError("--tier", tier, f"use one of {', '.join(names)}")
+    return names.index(tier)
+
+
+def calibrated(
+    chain: Chain, at: int, data: Labelled, *, goal: Goal | Deadline, told: Told, rule: str = ""
+) -> Calibrated:
+    """Calibrate the tier at a place of the chain against the next one, on the samples that come to it.
+
+    ``rule``: the algorithm; without it Learned, for boxes the tier's own. Raises InvalidFieldError, ModelError.
+    """
+    low, high = chain.tiers[at : at + 2]
+    data = _reaching(chain, at, data, told)
+    said = [answered(tier, data, _part(told, tier)) for tier in (low, high)]
+    if isinstance(goal, Deadline):
+        goal = _goal_of(goal, data, said[0].ms, said[1].ms)
+    deferral = low.deferral
+    assert deferral is not None  # noqa: S101  # every tier but the last has one
+    mining = deferral.hard_example_mining
+    boxes = any(answer.boxes is not None for answer in said[0].predictions)
+    name = rule or (mining.name if boxes else LEARNED)
+    own = name.lower() == mining.name.lower() != LEARNED.lower()
+    found = fit(
+        said[0].predictions,
+        said[1].predictions,
+        data,
+        goal=goal,
+        service=chain.service.metadata.name,
+        rule=name,
+        mode=mining.mode,
+        parameters=parameters_of(deferral) if own else {},
+        labels=low.spec.labels,
+        cloud_labels=high.spec.labels,
+    )
+    target = found.goal.target_upload
+    if target is not None and deferral.audit_share > target:
+        found.notes.append(f"auditShare {deferral.audit_share:g} is more than the target: lower it before you apply")
+    artefact = msgspec.structs.replace(found.artefact, edge_digest=_digest(low.path), cloud_digest=_digest(high.path))
+    return replace(found, artefact=artefact)
+
+
+def _reaching(chain: Chain, at: int, data: Labelled, told: Told) -> Labelled:
+    """Return the samples that come to a tier: what those before it, as they are configured, send on."""
+    reached = np.ones(len(data), bool)
+    for before in chain.tiers[:at]:
+        reached &= decide(before, data, answers(before, data, _part(told, before)), reached)
+    if not reached.any():
+        raise InvalidFieldError("--tier", chain.tiers[at].name, "no sample comes there: calibrate the tier before it")
+    return part(data, np.flatnonzero(reached)) if at else data
+
+
+def _goal_of(wanted: Deadline, data: Labelled, edge_ms: float, cloud_ms: float) -> Goal:
+    """Turn a deadline into the share of samples that can be back in time, by what was measured."""
+    way = msgspec.structs.replace(wanted.way, edge_ms=edge_ms, cloud_ms=cloud_ms)
+    share = share_in_time(np.array(data.sizes, np.float64), way, wanted.ms)
+    if not share:
+        taken = edge_ms + way.link_ms + cloud_ms
+        fix = f"nothing is back by then: models and link take {taken:.1f} ms without data; allow more, or use EdgeOnly"
+        raise InvalidFieldError("--deadline-ms", wanted.ms, fix)
+    return Goal(target_upload=round(share, 4))
+
+
+def _part(told: Told, tier: Tier) -> Callable[[int, int], None]:
+    return partial(told, f"{tier.name}: {tier.model}")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

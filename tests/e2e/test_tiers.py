@@ -1,0 +1,128 @@
+"""Device, gate and cloud over real Mosquitto, as docs/tiers.md has them, against device and cloud without the gate.
+
+Models and margins come from the half of the digits that is not sent here. The device has the same model and rule in
+both; without a gate nearby its margin is the one that sends half of the samples up instead of three quarters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from examples.digits import data
+from examples.tiers import train
+from halimede.cli.manifests import load as load_manifests
+from halimede.messages import Result
+from tests.e2e.running import ROOT, System, running
+from tests.e2e.test_documentation import commands
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SERVICE, DOCUMENT = "tiers", "docs/tiers.md"
+NODES = "device0,edge0,cloud0"
+GATE = "worker:tiers.gate-tier-edge0"
+#: the device's margin without a gate, as train.py prints it
+ALONE = "0.38"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of all test digits: share answered rightly, bytes that reached the cloud, and who answered how many."""
+
+    accuracy: float
+    cloud_bytes: int
+    tiers: dict[str, int]
+
+
+async def halimede(system: System, line: str) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "HALIMEDE_HOME": str(system.home), "COLUMNS": "200"}
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-c", line, cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, f"{line}\n{output.decode()}"
+    return output.decode()
+
+
+async def answers(system: System, pictures: list[bytes], fps: float = 150) -> list[Result]:
+    """Send pictures; return their answers in order, each the only one."""
+    system.sent.clear()
+    await system.send(pictures, fps=fps)
+    sent = dict(system.sent)
+    await system.until("all answers", lambda: sent.keys() <= system.results.keys())
+    assert {system.copies[key] for key in sent} == {1}
+    return [system.results[key] for key in sent]
+
+
+async def measured(system: System, pictures: list[bytes], metric: str) -> Run:
+    """Send all test digits; ``metric`` counts the bytes of the last hop."""
+    answered, before = system.metric("inferenceNumber"), system.metric(metric)
+    results = await answers(system, pictures)
+    total = answered + len(pictures)
+    cloud = sum(result.tier in {"cloud", ""} and result.by == "cloud" for result in results)
+    size = sum(len(pictures[i]) for i, r in enumerate(results) if r.by == "cloud" and r.tier in {"cloud", ""})
+    await system.until("the counts", lambda: system.metric("inferenceNumber") >= total)
+    await system.until("the last hop's count", lambda: system.metric(metric) - before >= size)
+    right = sum(r.label == str(truth) for r, truth in zip(results, data.load().test_y, strict=True))
+    assert not any(result.degraded for result in results)
+    assert sum(result.reason != "" for result in results) == 0
+    assert system.metric("inferenceNumber") == total, "counted once, at the edge"
+    tiers = {"edge": sum(result.by == "edge" for result in results), "cloud": cloud}
+    tiers["gate"] = len(results) - sum(tiers.values())
+    return Run(right / len(results), round(system.metric(metric) - before), tiers)
+
+
+async def test_three_tiers_are_as_good_as_two_and_send_less_to_the_cloud(tmp_path: Path) -> None:
+    split = data.load()
+    if not (train.FOLDER / "cloud.onnx").exists():
+        train.train(split)
+    pictures = [data.to_png(image) for image in split.test_x]
+    lines = [line for line in commands(DOCUMENT) if line.startswith("halimede") and "halimede up" not in line]
+    apply, *looks = lines
+    async with running(tmp_path / "home", NODES) as system:
+        await system.follow(SERVICE)
+        await halimede(system, apply)
+        await system.until("Running", lambda: system.phase == "Running")
+
+        three = await measured(system, pictures, "uploadedBytes.gate")
+        assert system.metric("served.gate") == three.tiers["gate"] + three.tiers["cloud"]
+        assert system.metric("served.cloud") == system.metric("deferred.gate") == three.tiers["cloud"]
+        shown = [await halimede(system, line) for line in looks]
+        assert "1 edge, 1 gate, 1 cloud" in "".join(shown)
+        assert f"{round(system.metric('deferred.gate'))} " in shown[-1]
+
+        # a gate that dies: everything is answered, by the device where need be, and then by the gate again
+        gate = system.processes()[GATE]
+        gate.kill()
+        results = await answers(system, pictures[:100], fps=100)
+        assert all(result.reason for result in results if result.degraded)
+        await system.until("the gate", lambda: GATE in system.processes() and system.phase == "Running")
+        for _ in range(100):
+            if "gate" in {result.tier for result in await answers(system, pictures[:20])}:
+                break
+            await asyncio.sleep(0.2)
+        else:
+            raise AssertionError("the gate answers no more")
+
+        # taking the tier away is an edit like any other
+        (service,) = [m for m in load_manifests([str(ROOT / "examples" / "tiers")]) if m.resource.key.name == SERVICE]
+        spec = {key: value for key, value in service.resource.body["spec"].items() if key != "tiers"}
+        mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": ALONE}]}
+        spec["edgeWorker"] = {**spec["edgeWorker"], "hardExampleMining": mining}
+        await system.client.apply({**service.resource.body, "spec": spec})
+        await system.until("two tiers", lambda: system.status and system.status.status.observed_generation == 2
+                           and system.phase == "Running" and GATE not in system.processes())  # fmt: skip
+        two = await measured(system, pictures, "uploadedBytes")
+        assert two.tiers["gate"] == 0
+        await system.client.delete("jointinferenceservices", SERVICE, "default")
+        await system.until("the end of all workers", lambda: not [p for p in system.processes() if "worker" in p])
+    print(f"\n{len(pictures)} unseen digits: three tiers {three}, two tiers {two}")
+    assert three.accuracy >= two.accuracy
+    assert three.cloud_bytes < two.cloud_bytes

@@ -1,0 +1,77 @@
+"""Two processes over a real Mosquitto: an edge worker keeps to its upload budget, and audits are part of it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+import pytest
+
+from halimede.frames import encode_image
+from services.broker import Broker
+from tests.integration.workers import site
+from tests.scraping import scrape, value
+from tests.simulated import eventually
+
+pytestmark = pytest.mark.timeout(120)
+
+TARGET, AUDITS = 0.15, 0.05
+#: the brighter a picture, the less sure is the small model of its parity; in one shade of ten it errs
+SMALL = """
+    import numpy
+    from halimede.worker import run_edge
+
+    class Small:
+        def predict(self, data):
+            shade = round(240 * float(numpy.asarray(data).flat[0]))
+            sure = 1 - shade / 520
+            label = "odd" if shade % 2 or shade % 10 == 0 else "even"
+            return {"label": label, "probabilities": [sure, 1 - sure]}
+
+    run_edge(Small)
+"""
+BIG = """
+    import numpy
+    from halimede.worker import run_cloud
+
+    class Big:
+        def predict(self, data):
+            shade = round(240 * float(numpy.asarray(data).flat[0]))
+            return {"label": "odd" if shade % 2 else "even", "probabilities": [0.99, 0.01]}
+
+    run_cloud(Big)
+"""
+
+
+async def test_the_budget_is_held_and_audits_are_counted(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    pictures = [encode_image(np.full((4, 4), chance.randrange(250), np.uint8)) for _ in range(800)]
+    options = {"TARGET_UPLOAD_RATIO": str(TARGET), "AUDIT_SHARE": str(AUDITS), "HALIMEDE_HTTP": "127.0.0.1:0"}
+    async with site(mosquitto, unique, tmp_path) as s:
+        edge = f"{unique}-e"
+        s.start_script("cloud", f"{unique}-c", BIG)
+        # a threshold that would send nearly everything up
+        threshold = '[{"key": "threshold_margin", "value": "0.99"}]'
+        s.start_script("edge", edge, SMALL, **options, HEM_PARAMETERS=threshold)
+        await s.running(f"{unique}-c", edge)
+        await s.send(pictures, fps=400)
+        await s.answered()
+        assert set(s.copies.values()) == {1}
+        audited = [result for result in s.results.values() if result.audit]
+        await eventually(lambda: s.counts(edge).inference_number == 800 and s.counts(edge).audited == len(audited))
+        told = s.counts(edge)
+        assert told.upload_cloud_ratio == pytest.approx(TARGET, abs=0.02)
+        assert len(audited) > 10
+        assert {(result.by, result.degraded) for result in audited} == {("edge", False)}
+        assert told.audit_agreed > 0.6 * told.audited
+        assert told.uploaded_bytes > 0
+        async with aiohttp.ClientSession() as session:
+            families = await scrape(session, s.infos[edge].http)
+        assert value(families, "halimede_worker_upload_target_ratio") == TARGET
+        assert abs(value(families, "halimede_worker_upload_error_ratio")) < 0.02
+        low, found, high = (
+            value(families, "halimede_worker_agreement_ratio", bound=bound) for bound in ("low", "value", "high")
+        )
+        assert 0.6 < low < found <= high <= 1

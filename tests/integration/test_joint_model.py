@@ -1,0 +1,135 @@
+"""JointModel over a real broker with a real cloud worker, and every Python block of docs/joint-model.md."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from halimede import JointModel
+from halimede.access.site import Principal
+from halimede.errors import HalimedeError
+from halimede.topic import Role
+from services.broker import Broker
+from tests.access_world import access_world
+from tests.digits import Digits
+from tests.integration.workers import PREPROCESS, ROOT, site
+from tests.ports import free_port
+
+pytestmark = pytest.mark.timeout(180)
+
+FORM: dict[str, Any] = {
+    "labels": list("0123456789"),
+    "preprocess": PREPROCESS,
+    "postprocess": {"output": "probabilities"},
+}
+
+
+async def test_the_small_model_is_here_and_the_cloud_over_the_bus(
+    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+) -> None:
+    async with site(mosquitto, unique, tmp_path) as s:
+        worker = s.start("cloud", f"{unique}-c", digits.big)
+        await s.running(f"{unique}-c")
+        rule: dict[str, Any] = {"mining": "Margin", "parameters": {"threshold_margin": 0.19}, "deadline_ms": 3000}
+        async with JointModel.connect(unique, edge=digits.small, broker=mosquitto.url, **FORM, **rule) as model:
+            answers = await model.apredict_batch(digits.pictures[:200])
+            asked = [answer for answer in answers if answer.hard]
+            assert 5 < len(asked) < 100
+            assert {(answer.by, answer.worker, answer.degraded) for answer in asked} == {
+                ("cloud", f"{unique}-c", False)
+            }
+            assert {answer.by for answer in answers if not answer.hard} == {"edge"}
+            assert not s.results, "its results are its caller's alone"
+            worker.kill()
+            with JointModel(digits.small, **FORM) as alone:
+                expected = [answer.label for answer in alone.predict_batch(digits.pictures[:200])]
+            answers = await model.apredict_batch(digits.pictures[:200])
+            assert [answer.label for answer in answers] == expected
+            assert {answer.by for answer in answers} == {"edge"}
+            hard = [answer for answer in answers if answer.hard]
+            assert len(hard) == len(asked)
+            assert all(answer.degraded and answer.detail for answer in hard)
+            assert {answer.reason for answer in hard} <= {"no-cloud", "deadline", "circuit-open", "error"}
+
+
+async def test_without_a_broker_the_small_model_answers(unique: str, digits: Digits) -> None:
+    gone = f"127.0.0.1:{free_port()}"
+    model = JointModel.connect(unique, edge=digits.small, broker=gone, mining="CloudOnly", deadline_ms=100, **FORM)
+    async with model:
+        answer = await model.apredict(digits.pictures[0])
+    assert (answer.by, answer.degraded, answer.reason) == ("edge", True, "no-cloud")
+    assert answer.label
+
+
+async def test_a_broker_that_does_not_let_it_in_or_ask_says_what_to_do(tmp_path: Path, digits: Digits) -> None:
+    async with access_world(tmp_path / "site") as w:
+
+        def model(principal: Principal | None) -> JointModel:
+            folder = w.folder / principal.folder if principal else ""
+            return JointModel.connect(
+                "digits", edge=digits.small, broker=w.broker.url, credentials=folder, mining="CloudOnly",
+                deadline_ms=2000, node="edge0", **FORM,
+            )  # fmt: skip
+
+        with pytest.raises(HalimedeError, match="connect with the credentials of an edge worker"):
+            await model(None).apredict(digits.pictures[0])
+        async with model(Principal(Role.CAMERA, "cam0")) as camera:
+            answer = await camera.apredict(digits.pictures[0])
+            assert (answer.by, answer.degraded) == ("edge", True)
+            assert "connect with the credentials of an edge worker" in answer.detail
+        async with model(Principal(Role.EDGE, "edge0")) as edge:
+            answer = await edge.apredict(digits.pictures[0])
+            assert (answer.by, answer.reason) == ("edge", "no-cloud")
+
+
+async def test_the_python_of_the_documentation(
+    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HALIMEDE_BROKER", mosquitto.url)
+    for name, source in (("small.onnx", digits.small), ("big.onnx", digits.big)):
+        (tmp_path / name).write_bytes(source.read_bytes())
+    (tmp_path / "digit.png").write_bytes(digits.pictures[0])
+    (tmp_path / "service.yaml").write_text(manifests(tmp_path))
+    text = (ROOT / "docs" / "joint-model.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 6
+    names: dict[str, Any] = {"__name__": "documentation"}
+    async with site(mosquitto, unique, tmp_path) as s:
+        s.start("cloud", f"{unique}-c", digits.big)
+        await s.running(f"{unique}-c")
+        for block in blocks:
+            code = compile(block.replace('connect("digits"', f'connect("{unique}"'), "joint-model.md", "exec")
+            with threadpool_limits(1):  # scikit-learn's threads are in one another's way on a busy machine
+                await asyncio.to_thread(exec, code, names)
+    async with TestClient(TestServer(names["app"])) as client:
+        answer = await client.post("/", data=digits.pictures[0])
+        assert (await answer.json())["by"] in {"edge", "cloud"}
+
+
+def manifests(folder: Path) -> str:
+    """Return a service and its two models as a manifest (JSON is YAML)."""
+    form = {**FORM, "format": "onnx"}
+    template = {"spec": {"nodeName": "n", "containers": [{"name": "w", "image": "halimede-worker"}]}}
+    bodies: list[dict[str, Any]] = [
+        {
+            "apiVersion": "sedna.io/v1alpha1",
+            "kind": "Model",
+            "metadata": {"name": name},
+            "spec": {"url": f"{name}.onnx", **form},
+        }
+        for name in ("small", "big")
+    ]
+    mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.19"}]}
+    edge = {"model": {"name": "small"}, "hardExampleMining": mining, "template": template, "deadlineMs": 5000}
+    spec = {"edgeWorker": edge, "cloudWorker": {"model": {"name": "big"}, "template": template}}
+    meta = {"name": "digits"}
+    service = {"apiVersion": "sedna.io/v1alpha1", "kind": "JointInferenceService", "metadata": meta, "spec": spec}
+    return "\n---\n".join(json.dumps(body) for body in [*bodies, service])

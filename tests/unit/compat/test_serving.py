@@ -1,0 +1,77 @@
+"""A script's cloud worker answers scripts as they asked, and frames of halimede's own edge workers as any estimator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede.api.model import ModelSpec
+from halimede.compat.sedna.core.joint_inference import BigModelService, TSBigModelService
+from halimede.compat.sedna.exchange import MARK, read_answer, write_call
+from halimede.compat.sedna.serving import BigModel, Estimator
+from halimede.errors import DecodeError
+from halimede.frames.compute import answer, prepare
+from halimede.frames.payloads import new_frame
+from halimede.inference.estimator import open_estimator
+from halimede.messages import Prediction
+
+
+class Counting:
+    calls = 0
+
+    def load(self, model_url: str) -> None:
+        self.model = model_url
+
+    def predict(self, data: Any, **_: Any) -> Any:
+        self.calls += 1
+        if np.sum(data) == 13:
+            raise SystemExit("thirteen")
+        return [0.25, 0.75]
+
+
+@pytest.fixture
+def model() -> BigModel:
+    service = BigModelService(Counting)
+    return BigModel(open_estimator(Estimator(service), "/big", ModelSpec(url="/x", format="python")), service)
+
+
+def test_calls_and_frames_are_answered_side_by_side_and_a_bad_one_alone_fails(model: BigModel) -> None:
+    values = [1, 13, 2, 3]
+    calls = [write_call([value], {}) for value in values]
+    frames = [*calls, new_frame(np.array([1], np.uint8))]
+    outcomes, _ = answer(model, frames, 8)
+    said = [read_answer(o.prediction) if o.prediction else o.error for o in outcomes]
+    assert said == [
+        [0.25, 0.75],
+        "the estimator failed: SystemExit: thirteen",
+        [0.25, 0.75],
+        [0.25, 0.75],
+        [0.25, 0.75],
+    ]
+    own = outcomes[-1].prediction
+    assert own is not None
+    assert (own.label, own.probabilities) == ("1", [0.25, 0.75])
+    assert model._service.estimator.calls == 5  # a call whose batch broke is not computed again
+    assert model._service.estimator.model == "/big"
+
+
+def test_a_call_that_makes_no_sense_is_the_frames_own_fault(model: BigModel) -> None:
+    frame = new_frame(np.zeros(4, np.uint8))
+    frame.edge = Prediction(value={MARK: {"size": 5}})
+    with pytest.raises(DecodeError, match="5 bytes"):
+        prepare(model, frame)
+
+
+def test_an_answer_that_cannot_travel_is_an_error_of_that_sample(model: BigModel) -> None:
+    model._service.inference = lambda *_, **__: object()
+    outcomes, _ = answer(model, [write_call("text", {})], 1)
+    assert outcomes[0].prediction is None
+    assert "JSON" in outcomes[0].error
+
+
+def test_the_name_of_older_scripts_is_there() -> None:
+    assert TSBigModelService is BigModelService
+    with pytest.raises(NotImplementedError, match="trains nothing"):
+        TSBigModelService(Counting).train([])

@@ -1,0 +1,313 @@
+"""One model to its user, wherever he is: a script, an event loop, a web handler, several threads."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halimede import JointModel
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.inference import Array
+from halimede.joint_model import NoAnswerError, Rule, Tier
+from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, Big, Small
+
+EDGE_ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
+
+
+def picture(value: int) -> Array:
+    return np.full((4, 4), value, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[JointModel]:
+    with JointModel(Small, Big, parameters={"threshold_margin": 0.2}) as made:
+        yield made
+
+
+def test_easy_samples_are_the_small_models_and_hard_ones_the_big_ones(model: JointModel) -> None:
+    easy = model.predict(picture(EASY))
+    assert (easy.label, easy.by, easy.tier, easy.hard, easy.degraded) == ("small", "edge", "edge", False, False)
+    assert (easy.score, easy.probabilities) == (0.9, [0.9, 0.1])
+    hard = model.predict(picture(HARD))
+    assert (hard.label, hard.by, hard.hard, hard.degraded, hard.reason, hard.detail) == (
+        "big", "cloud", True, False, "", "",
+    )  # fmt: skip
+    assert hard.edge is not None
+    assert hard.edge.label == "small"
+    assert hard.hardness is not None
+    assert hard.cut is not None
+    assert hard.hardness >= hard.cut > (easy.hardness or 0)
+    assert hard.ms >= hard.offload_ms > 0
+
+
+def test_all_forms_of_a_picture_are_the_same_sample(model: JointModel, tmp_path: Path) -> None:
+    image = Image.fromarray(picture(HARD))
+    image.save(tmp_path / "p.png")
+    data = (tmp_path / "p.png").read_bytes()
+    forms: list[Any] = [image, tmp_path / "p.png", str(tmp_path / "p.png"), data, memoryview(data), image.convert("P")]
+    assert [answer.by for answer in model.predict_batch(forms)] == ["cloud"] * len(forms)
+    assert model.predict([0.5, 1.5]).by == "edge"
+
+
+@pytest.mark.parametrize(
+    ("sample", "what"),
+    [
+        (b"neither", r"x: '7 bytes' is not accepted: .*neither a JPEG"),
+        ("nowhere.png", r"x: 'nowhere.png' is not accepted: it cannot be read: No such file"),
+        (object(), r"give a NumPy array, a Pillow image"),
+        (np.zeros((2, 0)), r"give a NumPy array, a Pillow image"),
+        (np.zeros(3 * 2**20), r"over 16 MiB"),
+        (np.zeros((1, 1, 1, 1, 1)), r"give a NumPy array"),
+    ],
+)
+def test_what_is_no_sample_is_refused_by_its_name(model: JointModel, sample: Any, what: str) -> None:
+    with pytest.raises(InvalidFieldError, match=what):
+        model.predict(sample)
+
+
+def test_one_bad_sample_costs_the_others_nothing(model: JointModel) -> None:
+    samples: list[Any] = [picture(EASY), b"neither", picture(BREAKS_BOTH), picture(BREAKS_SMALL)]
+    fine, refused, failed, saved = model.predict_batch(samples, return_errors=True)
+    assert not isinstance(fine, Exception)
+    assert fine.by == "edge"
+    assert isinstance(refused, InvalidFieldError)
+    assert refused.field == "xs[1]"
+    assert isinstance(failed, NoAnswerError)
+    assert "too bright for the small model" in str(failed)
+    assert "too bright for the big model" in str(failed)
+    assert not isinstance(saved, Exception)
+    assert (saved.label, saved.by, saved.edge) == ("big", "cloud", None)
+    with pytest.raises(InvalidFieldError, match=r"xs\[1\]"):
+        model.predict_batch(samples)
+
+
+def test_a_batch_keeps_its_order(model: JointModel) -> None:
+    values = [EASY, HARD] * 150
+    answers = model.predict_batch(picture(value) for value in values)
+    assert [answer.by for answer in answers] == ["edge", "cloud"] * 150
+
+
+def test_threads_share_it(model: JointModel) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda i: model.predict(picture(HARD if i % 2 else EASY)), range(64)))
+    assert [answer.label for answer in answers] == ["small", "big"] * 32
+
+
+async def test_event_loops_are_not_held_up(model: JointModel) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    answers = await model.apredict_batch([picture(HARD)] * 40)
+    assert {answer.by for answer in answers} == {"cloud"}
+    assert (await model.apredict(picture(EASY))).by == "edge"
+    errors = await model.apredict_batch([b"neither", picture(EASY)], return_errors=True)
+    assert isinstance(errors[0], InvalidFieldError)
+    assert ticks
+    ticking.cancel()
+    # as in a notebook's cell: a loop runs in this thread, and the plain call works all the same
+    assert model.predict(picture(HARD)).by == "cloud"
+
+
+async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
+    class Slow:
+        def predict(self, data: Any) -> str:
+            time.sleep(0.2)
+            return "slow"
+
+    async with JointModel(Slow, **EDGE_ALONE) as model:
+        task = asyncio.create_task(model.apredict(picture(1)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(TimeoutError):
+            await model.apredict(picture(1), timeout_s=0.01)
+        assert (await model.apredict(picture(1))).label == "slow"
+
+
+def test_an_edge_alone_asks_nobody() -> None:
+    with JointModel(Small) as model:
+        answer = model.predict(picture(HARD))
+        assert (answer.by, answer.degraded, answer.label) == ("edge", False, "small")
+
+
+def test_a_big_model_that_takes_too_long_leaves_the_small_ones_answer() -> None:
+    class Slow(Big):
+        def predict(self, data: Any) -> dict[str, Any]:
+            time.sleep(0.5)
+            return super().predict(data)
+
+    with JointModel(Small, Slow, parameters={"threshold_margin": 0.2}, deadline_ms=50) as model:
+        answer = model.predict(picture(HARD))
+        assert (answer.label, answer.by, answer.degraded, answer.reason) == ("small", "edge", True, "deadline")
+        assert answer.detail
+
+
+def test_a_chain_of_tiers_asks_one_after_the_other() -> None:
+    class Middle:
+        def predict(self, data: Any) -> dict[str, Any]:
+            sure = int(np.asarray(data).flat[0]) == HARD
+            return {"label": "middle", "probabilities": [0.95, 0.05] if sure else [0.5, 0.5]}
+
+    rule = Rule(parameters={"threshold_margin": 0.2})
+    middle = Tier(model=Middle, name="site", rule=rule)
+    with JointModel(Small, Big, tiers=[middle], parameters={"threshold_margin": 0.2}) as model:
+        answers = model.predict_batch([picture(EASY), picture(HARD), picture(HARD + 10)])
+    assert [(answer.label, answer.by, answer.tier) for answer in answers] == [
+        ("small", "edge", "edge"), ("middle", "cloud", "site"), ("big", "cloud", "cloud"),
+    ]  # fmt: skip
+
+
+def test_a_budget_is_held() -> None:
+    with JointModel(Small, Big, parameters={"threshold_margin": 0.2}, target_upload_ratio=0.1) as model:
+        answers = model.predict_batch([picture(HARD)] * 400)
+    asked = sum(answer.by == "cloud" for answer in answers) / 400
+    assert asked <= 0.15
+    assert {answer.by for answer in answers} == {"edge", "cloud"}
+
+
+def test_a_fitted_classifier_of_scikit_learn_is_a_model() -> None:
+    class Fitted:
+        classes_ = np.array([3, 8])
+
+        def get_params(self) -> dict[str, Any]:
+            return {}
+
+        def predict_proba(self, rows: Array) -> Array:
+            assert rows.ndim == 2
+            return np.array([[0.8, 0.2] if row[0] < 100 else [0.45, 0.55] for row in rows])
+
+    class Labels(Fitted):
+        predict_proba = None  # type: ignore[assignment]
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "predict_proba":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+        def predict(self, rows: Array) -> Array:
+            return np.array([8] * len(rows))
+
+    with JointModel(Fitted(), Labels(), parameters={"threshold_margin": 0.2}) as model:
+        easy, hard = model.predict_batch([np.array([1.0, 2.0]), np.array([200.0, 2.0])])
+    assert (easy.label, easy.score, easy.by) == ("3", 0.8, "edge")
+    assert (hard.label, hard.score, hard.by) == ("8", None, "cloud")
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda: JointModel("nowhere.onnx", Big), r"edge: .*there is no such file"),
+        (lambda: JointModel(Small, 3), r"cloud: 3 is not accepted: give the path of an ONNX file"),
+        (lambda: JointModel(Small, tiers=[Small]), r"cloud: None is not accepted: name the last tier"),
+        (lambda: JointModel(Small, Big, target_upload_ratio=2), r"edge.targetUploadRatio"),
+        (lambda: JointModel(Small, Big, fusion="mixture"), r"edge.fusion"),
+        (lambda: JointModel(Small, Big, calibration="nowhere.json"), r"edge.calibration: .*no such file"),
+        (lambda: JointModel(Small, Big, deadline_ms=0), r"deadline_ms: 0 is not accepted"),
+        (lambda: JointModel(Small, Big, timeout_s=0), r"timeout_s: 0 is not accepted"),
+        (lambda: JointModel(Small, Big, preprocess=[{"op": "fly"}]), r"edge.preprocess"),
+        (lambda: JointModel(Small, Big, tiers=[Tier(model=Small, name="cloud")]), r"tiers\[0\].name"),
+        (lambda: JointModel.connect("digits"), r"edge: None is not accepted: give the small model, or a manifest"),
+        (lambda: JointModel.connect("Digits!", edge=Small), r"service: 'Digits!'"),
+        (lambda: JointModel.connect("digits", edge=Small, broker="a b"), r"broker: 'a b'"),
+    ],
+)
+def test_a_mistake_names_the_argument(made: Any, what: str) -> None:
+    with pytest.raises(InvalidFieldError, match=what):
+        made()
+
+
+def test_a_mistake_that_only_opening_shows_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    with pytest.raises(HalimedeError, match=r"cloud model: .*is no ONNX model"):
+        JointModel(Small, tmp_path / "bad.onnx").open()
+    with pytest.raises(HalimedeError, match="Nonsense"):
+        JointModel(Small, Big, mining="Nonsense").predict(picture(EASY))
+
+
+def test_it_opens_at_the_first_sample_and_never_again_once_closed() -> None:
+    model = JointModel(Small, **EDGE_ALONE)
+    assert model.predict(picture(EASY)).by == "edge"
+    model.close()
+    model.close()
+    with pytest.raises(HalimedeError, match="this JointModel is closed"):
+        model.predict(picture(EASY))
+
+
+def test_what_is_under_way_is_answered_before_it_closes() -> None:
+    class Slow:
+        def predict(self, data: Any) -> str:
+            time.sleep(0.1)
+            return "slow"
+
+    before = set(threading.enumerate())
+    model = JointModel(Slow, **EDGE_ALONE).open()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(model.predict, picture(1))
+        time.sleep(0.05)
+        model.close()
+        assert answer.result().label == "slow"
+    assert not [t for t in threading.enumerate() if t.name == "joint-model" and t not in before]
+
+
+def test_a_model_that_is_dropped_ends_its_thread() -> None:
+    before = {thread for thread in threading.enumerate() if thread.name == "joint-model"}
+    model = JointModel(Small, **EDGE_ALONE).open()
+    (ours,) = {thread for thread in threading.enumerate() if thread.name == "joint-model"} - before
+    del model
+    ours.join(5)
+    assert not ours.is_alive()
+
+
+def test_importing_halimede_stays_light_and_a_script_ends_by_itself() -> None:
+    script = """
+import sys, halimede
+assert not {"numpy", "PIL", "onnxruntime", "halimede.joint_model"} & set(sys.modules)
+class Small:
+    def predict(self, data):
+        return {"label": "a", "probabilities": [1.0, 0.0]}
+model = halimede.JointModel(Small, Small)
+print(model.predict([1.0]).label)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
+
+
+async def test_a_web_handler_answers_pictures() -> None:
+    from aiohttp import web
+    from aiohttp.test_utils import TestClient, TestServer
+
+    key = web.AppKey("model", JointModel)
+
+    async def classify(request: web.Request) -> web.Response:
+        answer = await request.app[key].apredict(await request.read())
+        return web.json_response({"label": answer.label, "by": answer.by})
+
+    app = web.Application()
+    app.router.add_post("/", classify)
+    out = io.BytesIO()
+    Image.fromarray(picture(HARD)).save(out, format="PNG")
+    async with JointModel(Small, Big, parameters={"threshold_margin": 0.2}) as model:
+        app[key] = model
+        async with TestClient(TestServer(app)) as client:
+            posts = [client.post("/", data=out.getvalue()) for _ in range(16)]
+            for answer in await asyncio.gather(*posts):
+                assert await answer.json() == {"label": "big", "by": "cloud"}

@@ -1,0 +1,81 @@
+"""Kept samples as a data set: who is believed, where each goes, and what a manifest says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.errors import InvalidFieldError
+from halimede.evaluation.data import read_labelled
+from halimede.frames import encode_image
+from halimede.kept.export import Export, class_folder
+from halimede.messages import KeptReply, KeptSample, Prediction
+from tests.unit.kept.samples import box, sample
+
+np = pytest.importorskip("numpy")
+PNG = encode_image(np.zeros((4, 8), np.uint8))
+
+
+def reply(kept: KeptSample) -> KeptReply:
+    return KeptReply(worker="e", namespace="default", service="digits", node="edge0", sample=kept, data=PNG)
+
+
+def exported(folder: Path, by: str, form: str, *samples: KeptSample) -> Export:
+    made = Export(folder, by, form)  # type: ignore[arg-type]
+    made.open()
+    for each in samples:
+        made.add(reply(each))
+    made.close()
+    return made
+
+
+def test_a_folder_of_classes_by_either_model(tmp_path: Path) -> None:
+    samples = [sample(1), sample(2, label="7"), sample(3, by="edge", degraded=True, reason="no-cloud", label="3")]
+    cloud = exported(tmp_path / "cloud", "cloud", "folder", *samples)
+    assert dict(cloud.written) == {"5": 1, "7": 1}
+    assert dict(cloud.left_out) == {"the cloud gave no answer": 1}
+    edge = exported(tmp_path / "edge", "edge", "folder", *samples)
+    assert dict(edge.written) == {"3": 3}
+    read = read_labelled(tmp_path / "cloud")
+    assert read.truths == ["5", "7"]
+    lines = [json.loads(line) for line in (tmp_path / "cloud" / "manifest.jsonl").read_text().splitlines()]
+    first = lines[0]
+    assert first["file"] == f"5/{1:032x}.png"
+    assert first["edge"] == {"worker": "e", "model": "v1", "digest": "d" * 64, "label": "3", "score": 0.4}
+    assert (first["final"]["by"], first["final"]["worker"], first["final"]["model"]) == ("cloud", "c", "v2")
+
+
+def test_boxes_as_coco(tmp_path: Path) -> None:
+    kept = sample(1, label=None, boxes=[box("cat"), box(3)], edge=Prediction(boxes=[]))
+    made = exported(tmp_path / "out", "cloud", "coco", kept, sample(2))
+    assert dict(made.left_out) == {"the answer has no boxes": 1}
+    told = json.loads((tmp_path / "out" / "annotations.json").read_text())
+    assert [each["name"] for each in told["categories"]] == ["3", "cat"]
+    assert told["images"] == [{"id": 1, "file_name": f"images/{1:032x}.png", "width": 8, "height": 4}]
+    assert [each["bbox"] for each in told["annotations"]] == [[1, 2, 10, 20]] * 2
+    read = read_labelled(tmp_path / "out")
+    assert read.boxes is not None
+    assert sorted(str(each.label) for each in read.boxes[0]) == ["3", "cat"]
+    exported(tmp_path / "edge", "edge", "coco", kept)
+    assert json.loads((tmp_path / "edge" / "annotations.json").read_text())["annotations"] == []
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(InvalidFieldError, match="name a new folder, or an empty one"):
+        Export(tmp_path, "cloud", "folder").open()
+
+
+@given(st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=200))
+def test_a_label_never_leaves_the_folder_and_two_never_meet(one: str, other: str) -> None:
+    names = [class_folder(one), class_folder(other)]
+    for name in names:
+        assert "/" not in name
+        assert "\0" not in name
+        assert name not in {"", ".", ".."}
+        assert len(name) <= 100
+    assert (one == other) == (names[0] == names[1])

@@ -1,0 +1,112 @@
+"""The share of samples that go up is the target's: in the long run, in every window, and through drift."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.worker.deferral.steering import Steering, restored
+
+SAMPLES, WINDOW, TARGET = 20_000, 2_000, 0.2
+
+
+def slowly(chance: random.Random, i: int) -> float:
+    return min(1.0, max(0.0, chance.gauss(0.3 + 0.3 * i / SAMPLES, 0.15)))
+
+
+def at_once(chance: random.Random, i: int) -> float:
+    return chance.betavariate(2, 8) if (i // 5000) % 2 == 0 else chance.betavariate(8, 2)
+
+
+def in_waves(chance: random.Random, i: int) -> float:
+    return chance.gauss(math.sin(i / 1500), 0.3)
+
+
+def with_two_values(chance: random.Random, i: int) -> float:
+    return float(chance.random() < 0.1 + 0.5 * i / SAMPLES)
+
+
+def with_one_value(_: random.Random, __: int) -> float:
+    return 0.0
+
+
+def ever_harder(_: random.Random, i: int) -> float:
+    return float(i)
+
+
+def ever_easier(_: random.Random, i: int) -> float:
+    return -float(i)
+
+
+@pytest.mark.parametrize(
+    "difficulty", [slowly, at_once, in_waves, with_two_values, with_one_value, ever_harder, ever_easier]
+)
+def test_the_target_is_held_in_the_long_run_and_in_every_window(
+    difficulty: Callable[[random.Random, int], float],
+) -> None:
+    chance = random.Random(7)
+    steering = Steering(TARGET, cut=0.5)
+    sent = list(accumulate((steering.steer(difficulty(chance, i)) for i in range(SAMPLES)), initial=0))
+    windows = [(sent[i + WINDOW] - sent[i]) / WINDOW for i in range(SAMPLES - WINDOW + 1)]
+    assert abs(sent[-1] / SAMPLES - TARGET) < 0.003
+    assert max(abs(share - TARGET) for share in windows) < 0.03
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=400), st.floats(0.0, 1.0))
+def test_whatever_comes_the_debt_stays_bounded(hardnesses: list[float], target: float) -> None:
+    steering = Steering(target, cut=0.0)
+    sent = sum(steering.steer(hardness) for hardness in hardnesses)
+    assert sent - target * len(hardnesses) == pytest.approx(steering.debt, abs=1e-6)
+    assert -(1 - target) / 0.02 - 1 <= steering.debt <= target / 0.02 + 1
+
+
+@pytest.mark.parametrize(("target", "sent"), [(0.0, 0), (1.0, 1000)])
+def test_nothing_and_everything_are_targets_too(target: float, sent: int) -> None:
+    chance, steering = random.Random(1), Steering(target, cut=0.5)
+    assert sum(steering.steer(chance.random()) for _ in range(1000)) == sent
+
+
+def test_of_samples_the_hardest_go_up() -> None:
+    chance, steering = random.Random(3), Steering(0.1, cut=0.9)
+    went: list[float] = []
+    stayed: list[float] = []
+    for _ in range(5000):
+        hardness = chance.random()
+        (went if steering.steer(hardness) else stayed).append(hardness)
+    assert sum(hardness > 0.85 for hardness in went) > 0.9 * len(went)
+    assert sum(hardness < 0.95 for hardness in stayed) > 0.98 * len(stayed)
+
+
+def test_audits_are_paid_for_by_hard_samples() -> None:
+    chance, steering = random.Random(5), Steering(TARGET, cut=0.8)
+    sent = 0
+    for _ in range(SAMPLES):
+        if steering.steer(chance.random()):
+            sent += 1
+        elif chance.random() < 0.05:
+            steering.spend()
+            sent += 1
+    assert abs(sent / SAMPLES - TARGET) < 0.003
+
+
+def test_after_an_outage_what_did_not_go_up_is_not_made_up_for_at_once() -> None:
+    chance, steering = random.Random(9), Steering(TARGET, cut=0.8)
+    for _ in range(SAMPLES):
+        if steering.steer(chance.random()):
+            steering.refund()
+    after = [steering.steer(chance.random()) for _ in range(WINDOW)]
+    assert abs(sum(after) / WINDOW - TARGET) < 0.05
+
+
+def test_a_worker_that_starts_anew_pays_what_its_predecessor_owed() -> None:
+    chance = random.Random(11)
+    spent = Steering(TARGET, cut=0.0, debt=restored(TARGET, uploaded=300, samples=1000))
+    assert not any(spent.steer(chance.random()) for _ in range(20))
+    saved = Steering(TARGET, cut=0.8, debt=restored(TARGET, uploaded=100, samples=1000))
+    assert sum(saved.steer(chance.random()) for _ in range(500)) > 500 * TARGET + 20

@@ -1,0 +1,132 @@
+"""One decision for each sample, of mining, budget, uplink and audits together."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from halimede.errors import InvalidFieldError
+from halimede.frames.reasons import Reason
+from halimede.messages import Prediction
+from halimede.mining import Verdict
+from halimede.mining.artefact import Artefact, MixtureRule, write_artefact
+from halimede.mining.cloud_only import CloudOnly
+from halimede.mining.margin import Margin
+from halimede.worker.deferral.audit import Audits
+from halimede.worker.deferral.budget import Budget
+from halimede.worker.deferral.triage import Decision, Triage, create
+from halimede.worker.deferral.uplink import Uplink
+from tests.unit.worker.world import World
+
+SAID = Prediction(label="7")
+
+
+def decide(triage: Triage, verdict: Verdict, *, size: int = 1000, left_s: float = 2.0) -> Decision:
+    return triage.decide(verdict, SAID, size, left_s, 0.0)
+
+
+def graded(hardness: float) -> Verdict:
+    return Verdict(hard=hardness >= 0.5, hardness=hardness, cut=0.5)
+
+
+def slow_uplink() -> Uplink:
+    uplink = Uplink()
+    for _ in range(10):
+        uplink.end(uplink.begin(1000), 1.0, 0.0, answered=True)
+    uplink.hopeless(1000, 0.1, 0.0)
+    uplink.end(uplink.begin(1000), 1.0, 0.0, answered=False)  # a probe that failed
+    return uplink
+
+
+def test_without_anything_else_mining_decides() -> None:
+    triage = Triage()
+    easy, hard = decide(triage, graded(0.4)), decide(triage, graded(0.6))
+    assert (easy.ask, easy.hard, easy.hardness, easy.cut) == (False, False, 0.4, 0.5)
+    assert (hard.up, hard.hard, hard.hardness, hard.cut) == (True, True, 0.6, 0.5)
+
+
+def test_the_budget_moves_the_cut_and_what_is_below_it_is_easy() -> None:
+    triage, chance = Triage(budget=Budget(0.1, 0.5)), random.Random(1)
+    decisions = [decide(triage, graded(chance.random())) for _ in range(4000)]
+    assert sum(decision.hard for decision in decisions) / 4000 == pytest.approx(0.1, abs=0.01)
+    last = decisions[-1]
+    assert last.cut is not None
+    assert 0.8 < last.cut < 0.97
+    assert not triage.withheld
+
+
+def test_a_hard_sample_beyond_the_budget_stays_hard_and_says_why_it_was_not_sent() -> None:
+    triage = Triage(budget=Budget(0.2))
+    decisions = [decide(triage, Verdict(hard=True)) for _ in range(100)]
+    kept = [decision for decision in decisions if not decision.ask]
+    assert 78 <= len(kept) <= 82
+    assert {(decision.hard, decision.reason) for decision in kept} == {(True, Reason.BUDGET)}
+    assert triage.withheld == {"budget": len(kept)}
+
+
+def test_what_would_be_too_late_is_not_sent_and_costs_no_budget() -> None:
+    triage = Triage(budget=Budget(0.2, 0.5), uplink=slow_uplink())
+    decision = decide(triage, graded(0.9), left_s=0.1)
+    assert (decision.ask, decision.hard, decision.reason) == (False, True, Reason.TOO_SLOW)
+    assert triage.budget
+    assert triage.budget.debt == pytest.approx(-0.2)
+
+
+def test_what_nobody_here_could_answer_goes_up_whatever_it_costs() -> None:
+    triage = Triage(budget=Budget(0.0), uplink=slow_uplink())
+    assert triage.forced(1000).up
+
+
+def test_an_audit_is_asked_beside_and_counts_against_the_budget() -> None:
+    triage = Triage(budget=Budget(0.2, 0.5), audits=Audits(0.5, lambda: 0.0))
+    decision = decide(triage, graded(0.1))
+    assert (decision.ask, decision.up, decision.hard, decision.audit) == (True, False, False, True)
+    assert triage.budget
+    assert triage.budget.debt == pytest.approx(0.8)
+    triage.ended(decision, 0.1, 1.0, sent=True, answered=True)
+    assert triage.audits
+    assert triage.audits.open == 0
+
+
+def test_what_was_to_go_up_and_did_not_is_paid_back() -> None:
+    triage = Triage(budget=Budget(0.2, 0.5))
+    decision = decide(triage, graded(0.9))
+    triage.ended(decision, 2.0, 2.0, sent=False, answered=False)
+    assert triage.budget
+    assert triage.budget.debt == pytest.approx(-0.2)
+
+
+def test_numbers_that_no_message_can_carry_are_left_out() -> None:
+    triage = Triage(budget=Budget(0.0, 0.5))
+    assert decide(triage, graded(0.9)).cut is None
+
+
+def test_settings_say_what_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_bytes(write_artefact(Artefact(service="s", mixture=MixtureRule(edge=1, cloud=1))))
+    world = World(tmp_path, None)
+    plain = create(world.settings("edge", "e0"), Margin(), random.random)
+    assert (plain.budget, plain.audits, plain.drift, plain.mixture) == (None, None, None, None)
+    settings = world.settings(
+        "edge", "e0", target_upload_ratio=0.2, audit_share=0.01, calibration=path, fusion="mixture"
+    )
+    full = create(settings, Margin(0.3), random.random, uploaded=300, samples=1000)
+    assert full.budget
+    assert full.budget.debt > 0
+    assert full.budget.cut == float("inf")  # its predecessor has spent it all
+    assert full.audits
+    assert full.drift
+    assert full.mixture
+    ungraded = create(settings, CloudOnly(), random.random).budget
+    assert ungraded
+    assert ungraded.cut is None
+
+
+def test_a_broken_calibration_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text("{")
+    settings = World(tmp_path, None).settings("edge", "e0", calibration=path)
+    with pytest.raises(InvalidFieldError, match="CALIBRATION_URL"):
+        create(settings, Margin(), random.random)
