@@ -12,7 +12,7 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults check contract model models clean soak bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge
+.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults check contract model models clean soak bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -32,10 +32,14 @@ demo: setup $(MODELS) ## Answer handwritten digits on two edge nodes and one clo
 demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a node that is killed; ends with a page
 	@exec $(BIN)/python -m examples.multi_edge.demo $(ARGS)
 
+# hundreds of processes start: none compiles again what it imports, or reads the authorities of the internet, where no
+# test goes
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
 	@scripts/setup.sh browser
+	@$(if $(ARGS),,scripts/compile_tests.sh)
 	@echo '==> pytest'
-	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double or on a real API server (KUBEBUILDER_ASSETS=folder)
 	@echo '==> pytest tests/kubernetes'
@@ -44,7 +48,7 @@ test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double 
 
 faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEAT times; ends with a table (REPEAT=10)
 	@echo '==> faults and attacks, $(REPEAT) times'
-	@$(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 6 --dist worksteal tests/faults tests/attacks $(ARGS)
+	@HALIMEDE_FAULTS=whole $(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 6 --dist worksteal tests/faults tests/attacks $(ARGS)
 
 model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
 	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)
@@ -63,6 +67,9 @@ bench-gallery: setup ## 100,000 embeddings: queries, memory, restarts (ARGS="--v
 
 bench-blobs: setup ## 200 MB over the bus against HTTP, and what others notice (ARGS="--megabytes 20")
 	@$(BIN)/python -m bench.blobs $(ARGS)
+
+bench-accuracy: setup ## Joint inference on digits: accuracy, fusion, budget, risk, audits (ARGS="--seeds 3")
+	@$(BIN)/python -m bench.accuracy $(ARGS)
 
 bench-serve: setup $(MODELS) ## Our server beside MLServer, which it installs below build/peers (ARGS="--rounds 3")
 	@$(BIN)/python -m bench.serve $(ARGS)

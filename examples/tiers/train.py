@@ -70,7 +70,7 @@ def train(split: data.Split) -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="sklearn")
     FOLDER.mkdir(exist_ok=True)
     for name, model in models().items():
-        rows = _seen_by(name, split.train_x)
+        rows = seen_by(name, split.train_x)
         with _quickly():
             model.fit(rows, split.train_y)
         onnx = to_onnx(model, rows[:1], options={id(model): {"zipmap": False}})
@@ -88,15 +88,15 @@ def margins(split: data.Split) -> tuple[float, float, float]:
         with _quickly():
             small, middle = (
                 cross_val_predict(
-                    models()[name], _seen_by(name, split.train_x), split.train_y, cv=folds, method="predict_proba"
+                    models()[name], seen_by(name, split.train_x), split.train_y, cv=folds, method="predict_proba"
                 )
                 for name in ("device", "gate")
             )
             # its labels alone matter: they need no probabilities
             big = cross_val_predict(SVC(C=10), split.train_x, split.train_y, cv=folds)
-        device.append(np.quantile(_margin(small), [TO_GATE, TO_CLOUD]))
+        device.append(np.quantile(margin(small), [TO_GATE, TO_CLOUD]))
         worse = (middle.argmax(axis=1) != split.train_y) & (big == split.train_y)
-        gate = max(gate, float(_margin(middle)[worse].max(initial=0.0)))
+        gate = max(gate, float(margin(middle)[worse].max(initial=0.0)))
     to_gate, to_cloud = np.mean(device, axis=0)
     return float(to_gate), (1 + gate) / 2, float(to_cloud)
 
@@ -109,11 +109,13 @@ def _quickly() -> Iterator[None]:
         yield
 
 
-def _seen_by(name: str, images: Rows) -> Rows:
+def seen_by(name: str, images: Rows) -> Rows:
+    """Return the rows as a model gets them."""
     return tiny(images) if name == "device" else images
 
 
-def _margin(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+def margin(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return by how much the best class leads the second, for each row."""
     best = np.sort(probabilities, axis=1)
     return np.asarray(best[:, -1] - best[:, -2])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -167,7 +167,8 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
             here = here[int(index)]
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL):
         name = unknown[1]
-        close = difflib.get_close_matches(name, _field_names(wanted), n=1)
+        known = _fields_at(wanted, [name for name, _ in steps])
+        close = difflib.get_close_matches(name, known or _field_names(wanted), n=1)
         given = here.get(name) if isinstance(here, Mapping) else None
         fix = f"did you mean {close[0]}?" if close else "remove it: there is no such field"
         return InvalidFieldError(f"{field}.{name}", given, fix)
@@ -177,6 +178,24 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
     if "`str`" in reason and isinstance(here, int | float | bool):
         fix += " (put it in quotes)"
     return InvalidFieldError(field, here, fix)
+
+
+def _fields_at(wanted: type, path: Iterable[str]) -> set[str]:
+    """The field names of the object at a path below a type, "" being an item of a list; of several, those of all."""
+    schema = msgspec.json.schema(wanted)
+
+    def plain(parts: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        for part in parts:
+            if "$ref" in part:
+                yield schema["$defs"][part["$ref"].rpartition("/")[2]]
+            else:
+                yield from plain(part["anyOf"]) if "anyOf" in part else [part]
+
+    here = list(plain([schema]))
+    for name in path:
+        found = [part.get("properties", {}).get(name) if name else part.get("items") for part in here]
+        here = list(plain(part for part in found if isinstance(part, Mapping)))
+    return {name for part in here for name in part.get("properties", {})}
 
 
 def _field_names(wanted: type) -> set[str]:

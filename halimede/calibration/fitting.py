@@ -28,7 +28,7 @@ from halimede.evaluation.data import Labelled
 from halimede.evaluation.quality import quality, referenced
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
-from halimede.mining import MiningError, create, parameters_at
+from halimede.mining import MiningError, create, names, parameters_at
 from halimede.mining.artefact import Artefact, LearnedRule, MixtureRule, Reference
 from halimede.mining.foresight import AFTER
 from halimede.mining.mixture import mix
@@ -101,7 +101,7 @@ def fit(
     """Fit temperatures, mixture, rule and cut; measure them on the share ``held_out`` of the samples (0: do not).
 
     Raises InvalidFieldError with the option (``--data``, ``--rule``, ``--max-risk``) for too few samples, a rule that
-    has no threshold, or a limit that so few samples cannot show.
+    has no threshold or does not fit the mode, or a limit that so few samples cannot show, or this rule not hold.
     """
     labelled = data.truths is not None or data.boxes is not None
     samples = Samples(referenced(data, cloud), edge, cloud)
@@ -117,6 +117,9 @@ def fit(
     if not labelled:
         notes.append("the data have no labels: the big model's answers count as true, and cannot be bettered")
     learner = rule.lower() == LEARNED.lower()
+    if learner and mode != AFTER:
+        fix = f"it looks at what the small model answers: set mode to {AFTER}, or choose one that looks at samples"
+        raise InvalidFieldError("--rule", LEARNED, fix)
     deciding = learning
     if goal.max_risk is not None and learner:
         half = len(learning) // 2
@@ -132,7 +135,7 @@ def fit(
         hardness = own if deciding is learning else hardness_by(learned, deciding.edge)
     else:
         learned, hardness = None, _hardness(rule, mode, parameters or {}, deciding)
-    cut = _cut(goal, hardness, deciding, rule)
+    cut = _cut(goal, hardness, deciding, rule, of=len(samples))
     if learned:
         learned = msgspec.structs.replace(learned, cut=min(max(cut, -1.0), 1.0))
         chosen, cut = {}, learned.cut
@@ -140,10 +143,11 @@ def fit(
         miner = create(rule, parameters or {})
         chosen = {**(parameters or {}), **parameters_at(miner, cut)}
         cut = create(rule, chosen).cut  # type: ignore[attr-defined]  # parameters_at found its cut
+    _check_risk(goal, hardness, cut, deciding, rule)
     unseen = _hardness_by(learned, rule, mode, chosen, testing) if tested else np.zeros(0)
     artefact = msgspec.structs.replace(
         base,
-        rule=LEARNED if learned else rule,
+        rule=next(name for name in names() if name.lower() == rule.lower()),
         parameters=chosen,
         learned=learned,
         reference=_reference(np.concatenate([hardness, unseen]), samples),
@@ -218,7 +222,7 @@ def _learned(samples: Samples, base: Artefact) -> tuple[LearnedRule, Vector]:
 
 def _hardness(rule: str, mode: str, parameters: Mapping[str, str], samples: Samples) -> Vector:
     try:
-        miner = create(rule, parameters)
+        miner = create(rule, parameters, mode=mode)
     except InvalidFieldError as error:
         raise InvalidFieldError("--rule", rule, f"{error.field.rpartition('.')[2]}: {error.fix}") from error
     verdicts = judged(miner, mode, samples.data, samples.edge)
@@ -235,7 +239,8 @@ def _hardness_by(
     return hardness_by(learned, samples.edge) if learned else _hardness(rule, mode, parameters, samples)
 
 
-def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str) -> float:
+def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, of: int) -> float:
+    """Return the cut for what is wanted; ``samples`` are those of all (``of``) that may decide on it."""
     if goal.max_risk is None:
         return cut_for_budget(hardness, goal.target_upload or 0.0)
     loss, _ = asking(samples)
@@ -243,8 +248,8 @@ def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str) -> float:
     if found is None:
         wanted = risk.least(goal.max_risk, goal.confidence) if goal.max_risk > 0 else 0
         fix = (
-            f"{len(samples)} samples are too few to show that with {goal.confidence:.0%}: give at least {wanted} to"
-            f" {rule}'s threshold, or allow more"
+            f"{of} samples are too few to show that with {goal.confidence:.4g}: give at least"
+            f" {math.ceil(wanted * of / len(samples))}, of which {rule}'s threshold gets {wanted}, or allow more"
             if wanted
             else "no data can show that: allow more than 0"
         )
@@ -253,6 +258,17 @@ def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str) -> float:
         highest = hardness[np.isfinite(hardness)].max(initial=0.0)
         return math.nextafter(float(highest), math.inf)
     return found
+
+
+def _check_risk(goal: Goal, hardness: Vector, cut: float, samples: Samples, rule: str) -> None:
+    """Refuse a rule whose parameters do not reach the cut that the limit needs: samples would stay against it."""
+    if goal.max_risk is None:
+        return
+    loss, _ = asking(samples)
+    allowed = risk.losses_allowed(len(samples), goal.max_risk, goal.confidence)
+    if np.count_nonzero(loss & (hardness < cut)) > allowed:
+        fix = f"{rule} cannot hold it: what it finds easiest stays at any threshold; allow more, or try another --rule"
+        raise InvalidFieldError("--max-risk", goal.max_risk, f"{fix} (of boxes, also another `empty`)")
 
 
 def _reference(hardness: Vector, samples: Samples) -> Reference:

@@ -17,6 +17,7 @@ from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import Labelled
 from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, Tier, answered, answers
+from halimede.mining.foresight import AFTER
 
 #: gets what is done, how many samples are done, and how many there are
 Told = Callable[[str, int, int], None]
@@ -42,7 +43,8 @@ def calibrated(
 ) -> Calibrated:
     """Calibrate the tier at a place of the chain against the next one, on the samples that come to it.
 
-    ``rule``: the algorithm; without it Learned, for boxes the tier's own. Raises InvalidFieldError, ModelError.
+    ``rule``: the algorithm; without it Learned, for boxes and for mining before inference the tier's own. Raises
+    InvalidFieldError, ModelError.
     """
     low, high = chain.tiers[at : at + 2]
     data = _reaching(chain, at, data, told)
@@ -53,7 +55,7 @@ def calibrated(
     assert deferral is not None  # noqa: S101  # every tier but the last has one
     mining = deferral.hard_example_mining
     boxes = any(answer.boxes is not None for answer in said[0].predictions)
-    name = rule or (mining.name if boxes else LEARNED)
+    name = rule or (mining.name if boxes or mining.mode != AFTER else LEARNED)
     own = name.lower() == mining.name.lower() != LEARNED.lower()
     found = fit(
         said[0].predictions,

@@ -46,7 +46,7 @@ def calibrate(
     ] = None,
     confidence: Annotated[
         float, typer.Option(min=0.5, max=0.9999, metavar="SHARE", help="How sure --max-risk holds.")
-    ] = 0.95,
+    ] = 0.99,
     rule: Annotated[
         str, typer.Option("--rule", metavar="NAME", help="The algorithm; Learned, or of boxes the service's own.")
     ] = "",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
-from halimede.cli.output import Format, console, dump, plain, table, warn
+from halimede.cli.output import Format, as_json, console, dump, plain, table, warn
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.kept.asking import KeptSamples
-from halimede.kept.export import SUFFIXES, By, Export, Form, as_json, moment
+from halimede.kept.export import SUFFIXES, By, Export, Form, moment
+from halimede.kept.export import as_json as told_of
 from halimede.messages import KeptEntry, KeptReply, KeptRequest
 
 COLUMNS = ("TIME", "SERVICE", "CAMERA", "EDGE", "SCORE", "FINAL", "SCORE", "BY", "REASON", "HARDNESS", "NODE", "ID")
@@ -39,7 +39,7 @@ async def show_list(broker: Broker, wanted: KeptRequest, limit: int, form: Forma
     if form is Format.JSON:
         for reply, entry in found[:limit]:
             told = {"namespace": reply.namespace, "service": reply.service, "worker": reply.worker, "node": reply.node}
-            print(json.dumps({**told, **plain(entry)}, ensure_ascii=False), flush=True)
+            print(as_json({**told, **plain(entry)}), flush=True)
         return
     console().print(table(COLUMNS, [_row(reply, entry) for reply, entry in found[:limit]]))
     samples, room = sum(reply.samples for reply in replies), sum(reply.room for reply in replies)
@@ -51,7 +51,7 @@ async def show(broker: Broker, id_: str, out: Path | None) -> None:
     async with asking(broker) as kept:
         reply = await kept.sample(id_)
     assert reply.sample is not None  # noqa: S101  # an answer without one is an error
-    shown = as_json(reply)
+    shown = told_of(reply)
     if out:
         shown["file"] = str(_write(out, id_ + SUFFIXES[reply.sample.image.form], reply.data))
     dump(shown, Format.JSON)

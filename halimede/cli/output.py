@@ -59,9 +59,15 @@ def plain(value: Any) -> Any:
 def dump(value: Any, form: Format) -> None:
     """Print data as JSON or YAML."""
     if form is Format.JSON:
-        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(as_json(value, indent=2) + "\n")
     else:
         sys.stdout.write(to_yaml(value))
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Return data as JSON. What terminals act on (C1 controls, a change of direction) is escaped in it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _ACTED_ON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def to_yaml(value: Any) -> str:

@@ -7,7 +7,7 @@ disagree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,28 +66,40 @@ def _same(edge: TraceReply, cloud: TraceReply) -> bool:
 
 
 def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Timeline:
-    zero = _start(edge.spans)
-    rows = _rows(edge, zero)
+    rows = _rows(edge, _start(edge.spans))
     remarks = []
-    for cloud in clouds:
-        request = _request(edge.spans, cloud.worker)
-        if request is None:
-            remarks.append(f"{edge.worker} remembers no request to {cloud.worker}: its steps are left out")
-            continue
+    #: who has a place, and where its own clock's zero is: a tier in between asks others itself
+    placed = [(edge, _start(edge.spans))]
+    left = list(clouds)
+    while found := next(_placeable(placed, left), None):
+        cloud, asker, zero, request = found
+        left.remove(cloud)
         begin, busy = _start(cloud.spans), _busy(cloud.spans)
         slack = request.duration_ns - busy
-        placed = request.start_ns + max(0, slack // 2)
-        rows += _rows(cloud, zero + begin - placed)
-        apart_ms = (begin - placed) / MS
+        put = request.start_ns + max(0, slack // 2)
+        placed.append((cloud, zero + begin - put))
+        rows += _rows(cloud, zero + begin - put)
+        apart_ms = (begin - put) / MS
         if abs(apart_ms) > max(0, slack) / 2 / MS + TOLERANCE_MS:
             ahead = "ahead of" if apart_ms > 0 else "behind"
             remarks.append(
                 f"the clock of {cloud.node or cloud.worker} is about {abs(apart_ms):.0f} ms {ahead} "
-                f"{edge.node or edge.worker}'s"
+                f"{asker.node or asker.worker}'s"
             )
+    remarks += [f"{edge.worker} remembers no request to {cloud.worker}: its steps are left out" for cloud in left]
     if clouds and len(rows) > len(edge.spans):
         remarks.insert(0, "the cloud's steps are placed in the middle of the request: clocks of machines differ")
     return Timeline(_ordered(rows), remarks)
+
+
+def _placeable(
+    placed: Sequence[tuple[TraceReply, int]], left: Sequence[TraceReply]
+) -> Iterator[tuple[TraceReply, TraceReply, int, Span]]:
+    """Yield who was asked by somebody that has a place: both, the asker's zero, and the request."""
+    for cloud in left:
+        for asker, zero in placed:
+            if request := _request(asker.spans, cloud.worker):
+                yield cloud, asker, zero, request
 
 
 def _rows(reply: TraceReply, zero_ns: int) -> list[Row]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from halimede.errors import InvalidFieldError
 from halimede.evaluation.curves import Point
 from halimede.evaluation.data import Labelled
 from halimede.evaluation.quality import Quality, quality, referenced
@@ -118,6 +119,7 @@ def evaluate(
 ) -> Report:
     """Answer all samples by all tiers and put together what follows. Raises InvalidFieldError, ModelError."""
     link = link or Link()
+    _check_calibrations(chain)
     said = [answered(tier, data, _part(told, tier)) for tier in chain.tiers]
     known = referenced(data, said[-1].predictions)
     hard, reached = _decisions(chain, data, said)
@@ -161,6 +163,14 @@ def evaluate(
         bytes_cloud_only=round(float(sent[0].mean()), 1),
         latency_cloud_only_ms=round(float((link.ms + sent[0] * 8 / link.kbps).mean() + said[-1].ms), 3),
     )
+
+
+def _check_calibrations(chain: Chain) -> None:
+    """Refuse a calibration that is not there: without it, other figures than the service's would come out."""
+    for tier in chain.tiers:
+        if tier.deferral and (named := tier.deferral.calibration) and tier.calibration is None:
+            fix = "there is no such Model in the manifests given, or not its file: give what `halimede calibrate` wrote"
+            raise InvalidFieldError("--service", f"calibration {named.name} of {tier.name}", fix)
 
 
 def _part(told: Told | None, tier: Tier) -> Callable[[int, int], None] | None:

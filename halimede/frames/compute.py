@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
@@ -26,16 +27,17 @@ class ModelStuckError(HalimedeError):
 class ModelThread:
     """The one thread in which a model runs: models need not be thread-safe, and the event loop never starves.
 
-    Leaving the block does not wait for a call under way.
+    Leaving the block does not wait for a call under way. ``make`` makes another kind of thread, by its name.
     """
 
-    def __init__(self, name: str = "model") -> None:
+    def __init__(self, name: str = "model", make: Callable[[str], Executor] | None = None) -> None:
         self._name = name
-        self._executor: ThreadPoolExecutor | None = None
+        self._make = make or partial(ThreadPoolExecutor, 1)
+        self._executor: Executor | None = None
         self._began: float | None = None
 
     async def __aenter__(self) -> Self:
-        self._executor = ThreadPoolExecutor(1, self._name)
+        self._executor = self._make(self._name)
         return self
 
     async def __aexit__(

@@ -30,9 +30,7 @@ class Answers:
     """Answers samples by a plan; over ``broker``, or all of it in this process."""
 
     def __init__(self, plan: Plan, broker: MqttSettings | None, *, timeout_s: float, node: str = "here") -> None:
-        if not timeout_s > 0:
-            raise InvalidFieldError("timeout_s", timeout_s, "give seconds, more than 0")
-        self._timeout_s = timeout_s
+        self._timeout_s = _seconds(timeout_s)
         self._make = partial(Engine, plan, broker, node, max(MODEL_S, timeout_s))
         self._engine: Engine | None = None
         self._closed = False
@@ -170,8 +168,14 @@ class Answers:
             return self._engine
 
     def _submit(self, x: Sample, field: str, timeout_s: float | None) -> Future[Answer]:
-        limit = self._timeout_s if timeout_s is None else timeout_s
+        limit = self._timeout_s if timeout_s is None else _seconds(timeout_s)
         return self._opened().submit(partial(payload, x, field), field, limit)
+
+
+def _seconds(timeout_s: float) -> float:
+    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise InvalidFieldError("timeout_s", timeout_s, "give seconds, more than 0")
+    return timeout_s
 
 
 def _wait(future: Future[Answer]) -> Answer:

@@ -33,6 +33,7 @@ from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
 from halimede.joint_model.desk import CREDENTIALS, Desk, Noted, closed
 from halimede.joint_model.plan import Plan, Rule, Stage
+from halimede.joint_model.thread import Loose
 from halimede.models.desired import DesiredModel
 from halimede.worker.job import Connect, Job, Parts
 from halimede.worker.joint_inference import joint_inference
@@ -50,6 +51,8 @@ log = structlog.get_logger()
 CONNECT_S = 5.0
 #: seconds for a worker to answer what it has when it is stopped, and for the thread to end
 GRACE_S, END_S = 5.0, 15.0
+#: seconds for those who wait for an answer to hear that there is none
+LAST_S = 1.0
 
 
 class Engine:
@@ -62,6 +65,10 @@ class Engine:
         self._node = node
         self._model_timeout_s = model_timeout_s
         self._thread = threading.Thread(target=self._run, name="joint-model", daemon=True)
+        self._lock = threading.Lock()
+        #: no more samples are taken; those that are being answered
+        self._over = False
+        self._answering: set[Future[Any]] = set()
         self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -88,15 +95,24 @@ class Engine:
             self._thread.join(END_S)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._loop is None or not self._thread.is_alive():
-            work.close()
-            raise closed()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._loop is None or self._over:
+                work.close()
+                raise closed()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._answering.add(future)
+        future.add_done_callback(self._answering.discard)
+        return future
 
     async def _answer(self, payload: Callable[[], bytes], field: str, timeout_s: float) -> Answer:
         assert self._desk is not None  # noqa: S101  # it is open
-        data = await asyncio.to_thread(payload)
-        return await self._desk.answer(data, field, timeout_s)
+        try:
+            data = await asyncio.to_thread(payload)
+            return await self._desk.answer(data, field, timeout_s)
+        except asyncio.CancelledError:
+            if self._over:  # by the loop's end, not by whoever asked
+                raise closed() from None
+            raise
 
     # --- in the thread --------------------------------------------------------------------------------------------
 
@@ -104,6 +120,7 @@ class Engine:
         try:
             asyncio.run(self._main())
         except BaseException as error:  # noqa: BLE001 (its caller gets it, in his own thread)
+            self._end()
             if not self._opened.done():
                 self._opened.set_exception(_plain(error))
             else:
@@ -119,6 +136,15 @@ class Engine:
                 self._opened.set_result(None)
                 await self._stop.wait()
         self._desk.fail(closed())
+        self._end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                while self._answering:  # noqa: ASYNC110  # other threads empty it, too
+                    await asyncio.sleep(0.001)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
 
     async def _connect(self) -> tuple[Connect, str]:
         """Return what makes connections, after one that tells whether we are let in. Raises NotAllowedError."""
@@ -222,7 +248,7 @@ class Here(Opener):
     async def open(self, wish: DesiredModel) -> Loaded:  # noqa: ARG002  # there is one model to open
         """Open the stage's model in a thread of its own. Raises UnfitError."""
         async with AsyncExitStack() as stack:
-            thread = await stack.enter_async_context(ModelThread("model"))
+            thread = await stack.enter_async_context(ModelThread("model", Loose))
             try:
                 model = await thread.call(_open, self.stage)
             except (ModelError, InvalidFieldError) as error:

@@ -60,6 +60,8 @@ class JointModel(Answers):
             mining=mining, parameters=parameters or {}, mode=mode, calibration=calibration,
             target_upload_ratio=target_upload_ratio, audit_share=audit_share, fusion=fusion,
         )  # fmt: skip
+        if isinstance(tiers, str | os.PathLike):
+            raise InvalidFieldError("tiers", str(tiers), "give a list of the models between edge and cloud")
         given = [edge, *tiers, *([] if cloud is None else [cloud])]
         if cloud is None and tiers:
             raise InvalidFieldError("cloud", None, "name the last tier's model as cloud")
@@ -163,6 +165,6 @@ def _fields(tier: Tier) -> dict[str, Any]:
 
 
 def _deadline(ms: float) -> float:
-    if not 1 <= ms <= 600_000:
+    if not isinstance(ms, int | float) or not 1 <= ms <= 600_000:
         raise InvalidFieldError("deadline_ms", ms, "give 1 to 600000 milliseconds")
     return ms / 1000

@@ -15,9 +15,10 @@ from halimede.api.base import convert
 from halimede.api.deferral import Deferral, check_deferral
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
-from halimede.errors import InvalidFieldError
+from halimede.errors import InvalidFieldError, one_line
 from halimede.inference import Model
 from halimede.joint_model.classifier import Classifier, fitted
+from halimede.mining import create
 from halimede.names import check_label
 from halimede.worker.settings import Fusion, MiningMode
 
@@ -29,6 +30,8 @@ DEFAULT = "Margin"
 MODELS = "give the path of an ONNX file, an object or class with predict, or a fitted scikit-learn model"
 #: what no file is looked for under
 NOWHERE = "/none"
+#: what the field of a service, and a command's option, is called where it is an argument here
+SPEC, OPTION = "spec.edgeWorker", "--service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,10 @@ class Rule:
         check_deferral(at, convert(told, Deferral, at))
         if self.calibration and not self.calibration.is_file():
             raise InvalidFieldError(f"{at}.calibration", str(self.calibration), "there is no such file")
+        try:
+            create(self.mining, self.texts(), self.calibration, self.mode)
+        except InvalidFieldError as error:
+            raise _renamed(error, SPEC, at) from None
 
     def texts(self) -> dict[str, str]:
         """Return the parameters as services have them: all text."""
@@ -131,7 +138,7 @@ def stage(tier: Tier, at: str, *, last: bool) -> Stage:
         "url": path or NOWHERE,
         "format": "onnx" if path else "python",
         "labels": [str(label) for label in labels],
-        "preprocess": [dict(step) for step in tier.preprocess],
+        "preprocess": [dict(step) if isinstance(step, Mapping) else step for step in tier.preprocess],
         **({"postprocess": dict(tier.postprocess)} if tier.postprocess is not None else {}),
     }
     spec = convert(told, ModelSpec, at)
@@ -167,7 +174,10 @@ def from_manifests(manifests: Sequence[Path]) -> Plan:
     """Return the plan of a service's manifests, all of it run here. Raises InvalidFieldError, FetchError."""
     from halimede.evaluation.service import read_chain  # noqa: PLC0415  # YAML is of the cli extra alone
 
-    found = read_chain(manifests)
+    try:
+        found = read_chain(manifests)
+    except InvalidFieldError as error:
+        raise _renamed(error, OPTION, "manifest") from None
     stages = _stages(found)
     meta = found.service.metadata
     return Plan(
@@ -183,6 +193,14 @@ def edge_of(plan: Plan) -> Plan:
     """Return the part of a service's plan that runs here when its other tiers are elsewhere."""
     asked = plan.stages[1].name if plan.tiers else ""
     return replace(plan, stages=plan.stages[:1], next_tier=asked)
+
+
+def _renamed(error: InvalidFieldError, before: str, after: str) -> InvalidFieldError:
+    """Return an error about a field as one about the argument that it came by."""
+    if error.field.startswith(before):
+        error.field = after + error.field.removeprefix(before)
+        error.args = (f"{one_line(error.field)}: {error.value} is not accepted: {error.fix}",)
+    return error
 
 
 def _stages(found: Chain) -> list[Stage]:

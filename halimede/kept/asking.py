@@ -1,11 +1,13 @@
 """Asks edge workers for the hard samples that they keep, from anywhere on the bus: pages of them, or one whole.
 
-All workers hear a question without a worker's name; what comes within a short time is the answer.
+All workers hear a question without a worker's name; what comes within a short time is the answer. Whatever a worker
+says, it costs bounded memory and ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import AsyncIterator
 
@@ -21,12 +23,32 @@ from halimede.topic import Filter
 QUIET_S, LONGEST_S = 0.5, 5.0
 #: seconds for the answer of one worker that is known to be there
 ANSWER_S = 15.0
-#: answers to one question that are kept
-MOST = 1024
+#: answers to one question that are kept, and bytes of them
+MOST, MOST_BYTES = 1024, 64 * 1024 * 1024
+#: samples that one worker may keep, as a service may say
+MOST_SAMPLES = 1_000_000
+#: names that a question may hold, and its answers hold then
+NAMES = ("namespace", "service", "worker", "node")
 NOBODY = (
     "no edge worker that keeps hard samples is there: set keepHardSamples in the service's edgeWorker, and see "
     "`halimede get ji -A`"
 )
+
+
+class _Question:
+    """What came of one question. What is over the bounds, or is of somebody who was not asked, is left out."""
+
+    def __init__(self, wanted: KeptRequest) -> None:
+        self.replies: asyncio.Queue[KeptReply] = asyncio.Queue()
+        self._names = {name: value for name in NAMES if (value := getattr(wanted, name))}
+        self._left, self._room = 1 if wanted.worker or wanted.id else MOST, MOST_BYTES
+
+    def take(self, reply: KeptReply, size: int) -> None:
+        asked = all(getattr(reply, name) == value for name, value in self._names.items())
+        if asked and self._left and size <= self._room:
+            self._left -= 1
+            self._room -= size
+            self.replies.put_nowait(reply)
 
 
 class KeptSamples:
@@ -36,7 +58,7 @@ class KeptSamples:
         self._bus = bus
         self._reply_to = topics.KEPT_REPLY.at(client=bus.client_id)
         self._to = topics.KEPT_REQUEST.at(client=bus.client_id)
-        self._open: dict[bytes, asyncio.Queue[KeptReply]] = {}
+        self._open: dict[bytes, _Question] = {}
 
     async def start(self) -> None:
         """Listen for answers."""
@@ -44,18 +66,19 @@ class KeptSamples:
 
     async def pages(self, wanted: KeptRequest) -> list[KeptReply]:
         """Return the first page of each worker. Raises HalimedeError when nobody keeps anything."""
-        replies: list[KeptReply] = []
+        replies: dict[tuple[str, ...], KeptReply] = {}
         async for reply in self._ask(wanted, QUIET_S, LONGEST_S):
-            replies.append(reply)
-            if len(replies) == MOST or wanted.worker:
+            replies.setdefault((reply.namespace, reply.service, reply.worker), reply)
+            if wanted.worker:
                 break
         if not replies:
             raise HalimedeError(NOBODY)
-        return replies
+        return list(replies.values())
 
     async def entries(self, first: KeptReply, wanted: KeptRequest) -> AsyncIterator[KeptEntry]:
         """Yield a worker's samples, the newest first, from its first page on. Raises HalimedeError."""
         page = first
+        before, most = wanted.before or None, MOST_SAMPLES
         while True:
             if page.error:
                 raise HalimedeError(f"worker {page.worker} on {page.node}: {page.error}")
@@ -63,6 +86,10 @@ class KeptSamples:
                 yield entry
             if not page.next:
                 return
+            most -= max(1, len(page.entries))  # a page of none has read one at least
+            if (before is not None and page.next >= before) or most <= 0:
+                raise HalimedeError(f"worker {page.worker} on {page.node}: its pages have no end")
+            before = page.next
             page = await self._one(msgspec.structs.replace(_to(first, wanted), before=page.next))
 
     async def sample(self, entry_id: str, of: KeptReply | None = None) -> KeptReply:
@@ -76,6 +103,9 @@ class KeptSamples:
             ) from None
         if reply.error:
             raise HalimedeError(f"worker {reply.worker} on {reply.node}: {reply.error}")
+        sample = reply.sample
+        if sample is None or sample.id != entry_id or hashlib.sha256(reply.data).hexdigest() != sample.image.sha256:
+            raise HalimedeError(f"worker {reply.worker} on {reply.node}: what it sent is not hard sample {entry_id}")
         return reply
 
     async def _one(self, wanted: KeptRequest) -> KeptReply:
@@ -87,7 +117,7 @@ class KeptSamples:
     async def _ask(self, wanted: KeptRequest, quiet_s: float, longest_s: float) -> AsyncIterator[KeptReply]:
         """Yield what comes until nothing more has come for a while."""
         correlation = secrets.token_bytes(16)
-        queue = self._open[correlation] = asyncio.Queue(MOST)
+        question = self._open[correlation] = _Question(wanted)
         loop = asyncio.get_running_loop()
         until = loop.time() + longest_s
         try:
@@ -100,7 +130,7 @@ class KeptSamples:
             while loop.time() < until:
                 try:
                     async with asyncio.timeout(min(patience, until - loop.time())):
-                        reply = await queue.get()
+                        reply = await question.replies.get()
                 except TimeoutError:
                     return
                 patience = quiet_s
@@ -109,9 +139,9 @@ class KeptSamples:
             del self._open[correlation]
 
     async def _answered(self, delivery: Delivery[KeptReply]) -> None:
-        queue = self._open.get(delivery.packet.correlation)
-        if queue is not None and not queue.full():
-            queue.put_nowait(delivery.body)
+        question = self._open.get(delivery.packet.correlation)
+        if question is not None:
+            question.take(delivery.body, len(delivery.packet.payload))
 
 
 def _to(of: KeptReply, wanted: KeptRequest) -> KeptRequest:

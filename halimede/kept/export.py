@@ -21,8 +21,11 @@ By = Literal["edge", "cloud"]
 Form = Literal["folder", "coco"]
 
 MANIFEST, ANNOTATIONS, PICTURES = "manifest.jsonl", "annotations.json", "images"
+#: what else is in the folder
+OURS = {MANIFEST, ANNOTATIONS}
 SUFFIXES = {"png": ".png", "jpeg": ".jpg", "npy": ".npy"}
-MOST_NAME = 80
+#: characters of a class's folder, and bytes: file systems take 255
+MOST_NAME, MOST_NAME_BYTES = 80, 200
 
 
 class Export:
@@ -70,10 +73,12 @@ class Export:
         self._manifest.write(json.dumps({"file": file, **as_json(reply)}, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
-        """Write what stands in one file about all of them. Raises OSError."""
+        """Write what stands in one file about all of them; of none the folder is left empty. Raises OSError."""
         if self._manifest:
             self._manifest.close()
-        if self._form == "coco":
+        if not self.written:
+            (self._folder / MANIFEST).unlink(missing_ok=True)
+        elif self._form == "coco":
             (self._folder / ANNOTATIONS).write_text(json.dumps(self._coco(), ensure_ascii=False), encoding="utf-8")
 
     def _lacks(self, sample: KeptSample, said: Prediction | None) -> str:
@@ -120,8 +125,9 @@ def answer(sample: KeptSample, by: By) -> Prediction | None:
 
 def class_folder(label: str) -> str:
     """Return a label as the name of a folder: what a path cannot hold is left out, and two labels never meet."""
-    kept = re.sub(r"[^\w .-]", "_", label)[:MOST_NAME].strip(" .")
-    return kept if kept == label else f"{kept or 'label'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+    kept = re.sub(r"[^\w .-]", "_", label)[:MOST_NAME]
+    kept = kept.encode()[:MOST_NAME_BYTES].decode(errors="ignore").strip(" .")
+    return kept if kept == label and kept not in OURS else f"{kept or 'label'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def as_json(reply: KeptReply) -> dict[str, Any]:

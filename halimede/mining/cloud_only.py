@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @register("CloudOnly")
 @dataclass(frozen=True, slots=True)
 class CloudOnly:
-    """Every sample is hard. No budget changes that: there is no number that it could move."""
+    """Every sample is hard. There is no number that a budget could move: what is over it is answered here, degraded."""
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it looks at nothing)
         """Whether the sample is hard."""

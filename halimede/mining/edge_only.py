@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @register("EdgeOnly")
 @dataclass(frozen=True, slots=True)
 class EdgeOnly:
-    """Every sample is easy. No budget changes that: there is no number that it could move."""
+    """Every sample is easy, and nothing goes up but audits, not even what the small model fails on."""
 
     def __call__(self, prediction: Prediction, /) -> bool:  # noqa: ARG002 (it looks at nothing)
         """Whether the sample is hard."""

@@ -80,15 +80,15 @@ def expected_gain(rule: LearnedRule, prediction: Prediction) -> float:
 
 def width(classes: int, embedding: int = 0) -> int:
     """Return how many features there are."""
-    return 2 * TOP + 3 + (2 * classes if classes <= MAX_ONE_HOT else 0) + embedding
+    return 2 * TOP + 3 + (3 * classes if classes <= MAX_ONE_HOT else 0) + embedding
 
 
 def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
     """Return what the rule looks at. Raises MiningError.
 
     The best probabilities in their order and their logarithms, entropy, margin (and its square root), the class
-    itself (alone, and times the margin), and the model's penultimate features where it exports them (``embedding`` of
-    them).
+    itself (alone, and times the margin), the square root of each class's probability, and the model's penultimate
+    features where it exports them (``embedding`` of them).
     """
     probabilities = distribution(prediction)
     best = max(range(len(probabilities)), key=probabilities.__getitem__)
@@ -100,6 +100,7 @@ def features_of(prediction: Prediction, embedding: int = 0) -> list[float]:
     if len(probabilities) <= MAX_ONE_HOT:
         for value in (1.0, margin):
             features += [value if index == best else 0.0 for index in range(len(probabilities))]
+        features += map(math.sqrt, probabilities)
     return features + _embedding(prediction, embedding) if embedding else features
 
 

@@ -21,7 +21,8 @@ DOUBT = 1e-4
 def mix(artefact: Artefact, edge: Prediction, cloud: Prediction) -> Prediction:
     """Return the mixture of two answers; ``cloud`` itself where nothing can be mixed, or helps.
 
-    That is: without a fitted mixture, of boxes and of values without class probabilities, and of other classes.
+    That is: without a fitted mixture, of boxes and of values without class probabilities, and of other classes, also
+    of the same ones in another order.
     """
     rule = artefact.mixture
     if rule is None:
@@ -32,10 +33,19 @@ def mix(artefact: Artefact, edge: Prediction, cloud: Prediction) -> Prediction:
         return cloud
     if len(small) != len(big) or (artefact.labels and len(artefact.labels) != len(big)):
         return cloud
+    if artefact.labels and not (_named(artefact.labels, edge, small) and _named(artefact.labels, cloud, big)):
+        return cloud
     mixed = pool(rule, tempered(small, artefact.temperature_edge), tempered(big, artefact.temperature_cloud))
     best = max(range(len(mixed)), key=mixed.__getitem__)
     label = cloud.label if big[best] == max(big) else artefact.labels[best] if artefact.labels else str(best)
     return Prediction(label=label, score=mixed[best], probabilities=mixed)
+
+
+def _named(labels: list[str], said: Prediction, classes: list[float]) -> bool:
+    """Whether the classes have these names in this order, as far as an answer tells: its label is its best class."""
+    return said.label is None or any(
+        name == said.label and p == max(classes) for name, p in zip(labels, classes, strict=True)
+    )
 
 
 def pool(rule: MixtureRule, small: list[float], big: list[float]) -> list[float]:

@@ -142,7 +142,7 @@ class Answering:
             return Decision(ask=verdict.hard, hard=verdict.hard and self._asking.hard)
         size = sample.frame.data.nbytes
         if prediction is None:
-            return triage.forced(size)
+            return triage.forced(size, sample.decision)
         if sample.decision:
             return sample.decision
         now = asyncio.get_running_loop().time()

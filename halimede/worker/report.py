@@ -48,9 +48,14 @@ class Speaker(Protocol):
 
 
 class Reporter:
-    """Publishes WorkerInfo. ``counts`` gives the worker's counts; before the worker has any, it is None."""
+    """Publishes WorkerInfo. ``counts`` gives the worker's counts; before the worker has any, it is None.
 
-    def __init__(self, bus: Bus, settings: Speaker, *, owner_kind: str = "jointinferenceservice") -> None:
+    ``tier``: of a service with tiers, the worker's own.
+    """
+
+    def __init__(
+        self, bus: Bus, settings: Speaker, *, owner_kind: str = "jointinferenceservice", tier: str = ""
+    ) -> None:
         self.counts: Callable[[], TaskInfo] | None = None
         #: which model the worker answers with; None: it cannot take another one
         self.model: Callable[[], ModelInUse] | None = None
@@ -71,7 +76,7 @@ class Reporter:
             owner_uid=settings.uid,
             owner_kind=owner_kind,
             role=settings.role,
-            tier=settings.tier,
+            tier=tier,
             status="starting",
             period_s=HEARTBEAT * settings.period_s,
         )

@@ -50,7 +50,7 @@ async def serve(
     """Run the worker until ``stop`` is set, then drain it. Raises WorkerError for a mistake of the user's."""
     job = job or joint_inference(settings)
     async with connect(settings.client_id(), announce=job.announce) as bus:
-        reporter = Reporter(bus, settings, owner_kind=job.owner_kind)
+        reporter = Reporter(bus, settings, owner_kind=job.owner_kind, tier=settings.tier)
         try:
             await _run(settings, connect, stop, estimator, bus=bus, reporter=reporter, job=job)
         except (HalimedeError, ExceptionGroup) as error:

@@ -34,6 +34,7 @@ edge only:
   SOURCE_LOOP                  1: begin a folder again at its end
   DEADLINE_MS                  how long a hard sample may wait for the cloud (default 2000)
   HARD_SAMPLES                 off: publish no thumbnails of hard samples
+  KEEP_HARD_SAMPLES            JSON: {"maxMegabytes", "maxSamples"} of the hard samples that are kept on the node
 member and joint (of multi-edge services):
   APPLICATION                  JSON: {"name": "reid", "parameters": [{"key", "value"}]}
   PART, MEMBERS, CAMERAS       what the service calls it; JSON lists of its edge workers and of its cameras

@@ -24,6 +24,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.models import redact
 from tests.e2e.running import ROOT, running
+from tests.typed import halimede
 
 SECRETS = ("s3cret-user", "s3cret-word", "s3cret-token", "s3cret-key")
 URL = "http://s3cret-user:s3cret-word@127.0.0.1:9/m.onnx?token=s3cret-token&key=s3cret-key"
@@ -151,12 +152,9 @@ async def test_attack_22_on_a_running_system_a_models_secrets_stay_in_its_addres
             await system.until("a reason", lambda: "127.0.0.1:9" in condition(system)[1], 60)
             for words in (["events"], ["describe", "ji", "digits"], ["get", "ji", "-o", "yaml"], ["nodes"],
                           ["get", "models", "-o", "wide"], ["describe", "model", "digits-small"]):  # fmt: skip
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", "from halimede.cli import main; main()", *words, cwd=ROOT,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                    env={**os.environ, "HALIMEDE_HOME": str(system.home), "HALIMEDE_BROKER": ""},
-                )  # fmt: skip
-                events.append((await process.communicate())[0].decode())
+                env = {**os.environ, "HALIMEDE_HOME": str(system.home), "HALIMEDE_BROKER": ""}
+                done = await asyncio.to_thread(halimede, *words, env=env)
+                events.append(done.stdout + done.stderr)
         lines = [" ".join(process.cmdline()) for process in system.processes().values()]
         lines += [" ".join(psutil.Process(system.process.pid).cmdline()), (system.home / "run.json").read_text()]
         processes = [repr(process.environ()) for process in system.processes().values()]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import DIGITS, ROOT, digits, running
+from tests.e2e.running import DIGITS, digits, running
 from tests.e2e.test_documentation import commands
+from tests.typed import halimede
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -28,10 +29,6 @@ async def test_the_lines_of_the_operators_commands(tmp_path: Path) -> None:
         environment = {**os.environ, "PATH": path, "HALIMEDE_HOME": str(system.home), "COLUMNS": "160"}
         for line in lines:
             words = shlex.split(line.replace("$REC", str(tmp_path / "recording")))
-            process = await asyncio.create_subprocess_exec(
-                *words, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-            )
-            async with asyncio.timeout(90):
-                output, _ = await process.communicate()
-            assert process.returncode == 0, f"{line}\n{output.decode()}"
+            done = await asyncio.to_thread(halimede, *words[1:], env=environment)
+            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         await system.until("answers", lambda: len(system.results) >= 100)

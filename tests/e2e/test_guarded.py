@@ -6,76 +6,62 @@ import asyncio
 import os
 import stat
 import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from halimede.bus import Packet
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.client import NotLetInError, knock
-from tests.e2e.running import DIGITS, ROOT, System, digits, running
+from tests.e2e.running import DIGITS, System, digits, running
+from tests.typed import halimede
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 SECRET_FILES = ("password", "tls.key", "ca.key", "passwords")
-MODES = pytest.mark.parametrize("options", [(), ("--tls",)], ids=["passwords", "tls"])
 
 
-async def started(system: System) -> None:
-    await system.follow("digits")
-    await system.apply(DIGITS)
-    await system.until("Running", lambda: system.phase == "Running")
+@dataclass
+class Guarded:
+    """A system that runs the digits, and a stranger who has listened from its beginning."""
+
+    system: System
+    tls: bool
+    stranger: asyncio.subprocess.Process
+
+
+@pytest_asyncio.fixture(params=[(), ("--tls",)], ids=["passwords", "tls"], scope="module", loop_scope="module")
+async def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
+    """One for each way of letting in: what is looked at changes nothing; the test that deletes comes last."""
+    async with running(tmp_path_factory.mktemp("guarded") / "a home", "edge0,cloud0", *request.param) as system:
+        stranger = ["mosquitto_sub", "-h", "127.0.0.1", "-p", system.port, "-t", "#", "-t", "$SYS/#", "-W", "60"]
+        if request.param:
+            stranger += ["--cafile", str(system.home / "site" / "ca.crt")]
+        listening = await asyncio.create_subprocess_exec(
+            *stranger, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"}
+        )
+        await system.follow("digits")
+        await system.apply(DIGITS)
+        await system.until("Running", lambda: system.phase == "Running")
+        yield Guarded(system, bool(request.param), listening)
+    assert not (system.home / "clients").exists()
 
 
 async def said(system: System, *words: str) -> tuple[int, str]:
     """Run the command line as its user would, with what the run file names; return its exit code and output."""
     environment = {**os.environ, "HALIMEDE_HOME": str(system.home), "HALIMEDE_BROKER": "", "HALIMEDE_CREDENTIALS": ""}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from halimede.cli import main; main()", *words,
-        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    return process.returncode or 0, output.decode()
+    done = await asyncio.to_thread(halimede, *words, env=environment)
+    return done.returncode, done.stdout + done.stderr
 
 
-@MODES
-async def test_the_whole_job_is_done_and_whoever_shows_nothing_gets_nothing(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    pictures = digits()[:200]
-    async with running(tmp_path / "home", "edge0,cloud0", *options) as system:
-        assert system.settings.secure is bool(options)
-        stranger = ["mosquitto_sub", "-h", "127.0.0.1", "-p", system.port, "-t", "#", "-t", "$SYS/#", "-W", "20"]
-        if options:
-            stranger += ["--cafile", str(system.home / "site" / "ca.crt")]
-        listening = await asyncio.create_subprocess_exec(
-            *stranger, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"}
-        )
-        await started(system)
-        await system.send(pictures)
-        await system.until("all answers", lambda: set(system.sent) == set(system.results))
-        assert {r.by for r in system.results.values()} == {"edge", "cloud"}
-        assert not any(r.degraded for r in system.results.values())
-        await system.until("the count", lambda: system.metric("inferenceNumber") == len(pictures))
-        code, output = await said(system, "delete", "-f", str(DIGITS))
-        assert code == 0, output
-        await system.until("status cleared", lambda: system.status is None)
-        await system.until("workers gone", lambda: not any(n.startswith("worker:") for n in system.processes()))
-        heard, complained = await asyncio.wait_for(listening.communicate(), 30)
-        assert (heard, listening.returncode == 0) == (b"", False), complained
-
-
-@MODES
-async def test_mosquittos_own_tools_work_as_the_operator(tmp_path: Path, options: tuple[str, ...]) -> None:
-    async with running(tmp_path / "a home", "edge0", *options) as system:
-        command = ["mosquitto_sub", "-t", "sedna/gm/presence", "-C", "1", "-W", "20"]
-        heard = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False, env=system.tools)
-        assert b'"online":true' in heard.stdout, heard.stderr
-    assert not (system.home / "clients").exists()
+async def test_mosquittos_own_tools_work_as_the_operator(guarded: Guarded) -> None:
+    command = ["mosquitto_sub", "-t", "sedna/gm/presence", "-C", "1", "-W", "20"]
+    heard = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False, env=guarded.system.tools)
+    assert b'"online":true' in heard.stdout, heard.stderr
 
 
 def secrets_of(home: Path) -> set[bytes]:
@@ -114,45 +100,62 @@ async def messages_of(system: System, seconds: float) -> list[tuple[str, bytes]]
     return heard
 
 
-@MODES
-async def test_no_secret_is_anywhere_but_in_the_files_of_the_site(tmp_path: Path, options: tuple[str, ...]) -> None:
-    async with running(tmp_path / "home", "edge0,cloud0", *options) as system:
-        await started(system)
-        await system.send(digits()[:50])
-        secrets = secrets_of(system.home)
-        assert len(secrets) >= 8, "a user each at least"
-        seen = list(where_it_should_not_be(system))
-        seen += await messages_of(system, 3)
-        for words in (["get", "ji", "digits", "-o", "yaml"], ["describe", "ji", "digits"], ["events"], ["nodes"],
-                      ["get", "models", "-o", "json"], ["logs", "digits"]):  # fmt: skip
-            code, output = await said(system, *words)
-            assert code == 0, output
-            seen.append((" ".join(words), output.encode()))
-        assert len(seen) > 20
-        assert [(name, s) for name, text in seen for s in secrets if s in text] == []
-        # the search finds what is there
-        clients = (system.home / "clients" / "mosquitto_sub").read_bytes()
-        assert options or any(secret in clients for secret in secrets)
+async def test_no_secret_is_anywhere_but_in_the_files_of_the_site(guarded: Guarded) -> None:
+    system = guarded.system
+    await system.send(digits()[:50])
+    await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+    secrets = secrets_of(system.home)
+    assert len(secrets) >= 8, "a user each at least"
+    seen = list(where_it_should_not_be(system))
+    seen += await messages_of(system, 3)
+    for words in (["get", "ji", "digits", "-o", "yaml"], ["describe", "ji", "digits"], ["events"], ["nodes"],
+                  ["get", "models", "-o", "json"], ["logs", "digits"]):  # fmt: skip
+        code, output = await said(system, *words)
+        assert code == 0, output
+        seen.append((" ".join(words), output.encode()))
+    assert len(seen) > 20
+    assert [(name, s) for name, text in seen for s in secrets if s in text] == []
+    # the search finds what is there
+    clients = (system.home / "clients" / "mosquitto_sub").read_bytes()
+    assert guarded.tls or any(secret in clients for secret in secrets)
 
 
-@MODES
-async def test_a_worker_is_told_its_roles_credentials_and_the_files_are_their_owners(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    async with running(tmp_path / "home", "edge0,cloud0", *options) as system:
-        await started(system)
-        site = system.home / "site"
-        for name, role, node in (("edge-edge0", "edge-worker", "edge0"), ("cloud-cloud0", "cloud-worker", "cloud0")):
-            told = system.processes()[f"worker:digits-{name}"].environ()
-            assert told["HALIMEDE_CREDENTIALS"] == str(site / "nodes" / node / role)
-            assert [k for k, v in told.items() if str(site) in v and k != "HALIMEDE_CREDENTIALS"] == []
-        for folder in (site, system.home / "clients"):
-            for path in (folder, *folder.rglob("*")):
-                mode = stat.S_IMODE(path.stat().st_mode)
-                if path.is_dir():
-                    assert mode == 0o700, f"{path}: {mode:o}"
-                elif path.name in SECRET_FILES or folder.name == "clients":
-                    assert mode == 0o600, f"{path}: {mode:o}"
+async def test_a_worker_is_told_its_roles_credentials_and_the_files_are_their_owners(guarded: Guarded) -> None:
+    system = guarded.system
+    site = system.home / "site"
+    for name, role, node in (("edge-edge0", "edge-worker", "edge0"), ("cloud-cloud0", "cloud-worker", "cloud0")):
+        told = system.processes()[f"worker:digits-{name}"].environ()
+        assert told["HALIMEDE_CREDENTIALS"] == str(site / "nodes" / node / role)
+        assert [k for k, v in told.items() if str(site) in v and k != "HALIMEDE_CREDENTIALS"] == []
+    for folder in (site, system.home / "clients"):
+        for path in (folder, *folder.rglob("*")):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if path.is_dir():
+                assert mode == 0o700, f"{path}: {mode:o}"
+            elif path.name in SECRET_FILES or folder.name == "clients":
+                assert mode == 0o600, f"{path}: {mode:o}"
+
+
+async def test_the_whole_job_is_done_and_whoever_shows_nothing_gets_nothing(guarded: Guarded) -> None:
+    """The last one of a system: it deletes what runs."""
+    system, listening = guarded.system, guarded.stranger
+    assert system.settings.secure is guarded.tls
+    before = set(system.sent)
+    pictures = digits()[:200]
+    await system.send(pictures)
+    await system.until("all answers", lambda: set(system.sent) <= set(system.results))
+    mine = [result for id_, result in system.results.items() if id_ in set(system.sent) - before]
+    assert {r.by for r in mine} == {"edge", "cloud"}
+    assert not any(r.degraded for r in mine)
+    await system.until("the count", lambda: system.metric("inferenceNumber") == len(system.sent))
+    code, output = await said(system, "delete", "-f", str(DIGITS))
+    assert code == 0, output
+    await system.until("status cleared", lambda: system.status is None)
+    await system.until("workers gone", lambda: not any(n.startswith("worker:") for n in system.processes()))
+    if listening.returncode is None:
+        listening.terminate()
+    heard, complained = await asyncio.wait_for(listening.communicate(), 30)
+    assert (heard, listening.returncode == 0) == (b"", False), complained
 
 
 async def test_other_users_of_the_site_may_not_do_what_an_operator_may(tmp_path: Path) -> None:

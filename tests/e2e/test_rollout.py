@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import pytest
 
 from halimede.cli.manifests import load as load_manifests
-from tests.e2e.running import DIGITS, ROOT, System, digits, running
+from tests import typed
+from tests.e2e.running import DIGITS, System, digits, running
 from tests.simulated import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -36,14 +36,9 @@ async def change(system: System, name: str, file: Path) -> str:
 
 async def halimede(system: System, *words: str) -> str:
     environment = {**os.environ, "HALIMEDE_HOME": str(system.home), "COLUMNS": "160"}
-    command = [sys.executable, "-c", "from halimede.cli import main; main()", *words]
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    async with asyncio.timeout(60):
-        output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()
-    return output.decode()
+    done = await asyncio.to_thread(typed.halimede, *words, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def workers(system: System) -> dict[str, int]:

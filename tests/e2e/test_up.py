@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.ports import free_port
+from tests.typed import halimede
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -62,10 +63,7 @@ class Up:
         return None
 
     def halimede(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from halimede.cli import main; main()", *arguments]
-        return subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=30, check=False
-        )
+        return halimede(*arguments, env=self.environment)
 
     def end(self) -> None:
         """However a test ended: nothing of this system stays."""

@@ -20,6 +20,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, NotAllowedError
 from services.broker import Broker
 from services.lc.credentials import NodeCredentials
+from tests import typed
 from tests.ports import free_port
 from tests.rendering import DEPLOY, copy, documents
 
@@ -39,8 +40,7 @@ class Made:
 
 
 def halimede(*words: str | Path, code: int = 0) -> str:
-    command = [sys.executable, "-c", "from halimede.cli import main; main()", *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = typed.halimede(*words)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr

@@ -29,6 +29,7 @@ from services.gm.cluster.local import LocalCluster
 from services.site import LocalSite, Security
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.typed import halimede
 
 ROOT = Path(__file__).parents[2]
 MODES = pytest.mark.parametrize("security", [Security.PASSWORDS, Security.TLS])
@@ -55,10 +56,7 @@ async def guarded(home: Path, security: Security, port: int | None = None) -> As
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     names = {"HALIMEDE_BROKER": "", "HALIMEDE_CREDENTIALS": "", "HALIMEDE_HOME": "/nowhere", **environment}
-    line = [sys.executable, "-c", "from halimede.cli import main; main()", *words]
-    return subprocess.run(
-        line, cwd=ROOT, env={**os.environ, **names}, capture_output=True, text=True, timeout=60, check=False
-    )
+    return halimede(*words, env={**os.environ, **names})
 
 
 @MODES

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.typed import halimede
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "security.md").read_text()
@@ -18,12 +20,9 @@ def commands() -> list[str]:
 
 
 def test_its_commands_work_in_the_order_in_which_they_stand(tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     said = {}
     for line in commands():
-        done = subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = halimede(*shlex.split(line)[1:], cwd=tmp_path)
         said[line] = done.stdout
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
     assert {line.split()[2] for line in said} == {"init", "show", "add", "remove", "rotate", "acl"}

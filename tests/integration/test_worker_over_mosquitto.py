@@ -137,7 +137,7 @@ async def test_a_slow_cloud_sheds_and_the_edge_keeps_its_pace(
         await s.answered()
         once(s)
         assert 5 <= len(s.by("cloud")) <= 60
-        assert set(s.reasons()) <= {"shed", "window-full", "deadline", "circuit-open"}
+        assert set(s.reasons()) <= {"shed", "window-full", "deadline", "circuit-open", "too-slow"}
         assert s.reasons()["shed"] + s.reasons()["window-full"] > s.reasons()["deadline"]
 
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import structlog
 from msgspec import Struct
 
@@ -18,6 +19,7 @@ from halimede.frames.reasons import Reason
 from halimede.messages import Prediction
 from halimede.mining import Graded, Miner, Verdict
 from halimede.mining.artefact import Artefact, read_artefact
+from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.foresight import BEFORE, ForesightedByNumber
 from halimede.worker.deferral.audit import Audits, agrees
 from halimede.worker.deferral.budget import Budget, check_shares
@@ -65,6 +67,7 @@ class Triage:
         audits: Audits | None = None,
         drift: Drift | None = None,
         mixture: Artefact | None = None,
+        closed: bool = False,
     ) -> None:
         #: hard samples that were not asked about, by reason
         self.withheld: Counter[str] = Counter()
@@ -74,6 +77,8 @@ class Triage:
         self.drift = drift
         #: whose mixture answers of two models are; None: the next tier's word stands
         self.mixture = mixture
+        #: the user wants nothing to go up, not even what nobody here can answer
+        self._closed = closed
 
     def decide(self, verdict: Verdict, prediction: Prediction | None, size: int, left_s: float, now: float) -> Decision:
         """Say what becomes of a sample of ``size`` bytes, whose answer is wanted in ``left_s`` seconds.
@@ -109,10 +114,24 @@ class Triage:
             return Decision(ask=True, hard=False, audit=True, hardness=hardness, cut=cut, trip=trip)
         return Decision(ask=False, hard=False, hardness=hardness, cut=cut)
 
-    def forced(self, size: int) -> Decision:
-        """Send a sample up that nobody here could answer: it counts against the budget and is not refused by it."""
+    def forced(self, size: int, before: Decision | None = None) -> Decision:
+        """Send a sample up that nobody here could answer: it counts against the budget and is not refused by it.
+
+        ``before``: what was decided of it before the model was asked. This takes its place, and its trip.
+        """
+        if self._closed:
+            if before:
+                self.ended(before, 0.0, 0.0, sent=False, answered=False)
+            return Decision(ask=False, hard=True)
+        if before and before.trip:  # it was to be an audit, and is paid for as one
+            if self.audits:
+                self.audits.open -= 1
+            return Decision(ask=True, hard=True, trip=before.trip)
         if self.budget:
-            self.budget.forced()
+            if before:
+                self.budget.spend()  # as a sample it was counted then
+            else:
+                self.budget.forced()
         return Decision(ask=True, hard=True, trip=self.uplink.begin(size))
 
     def ended(
@@ -157,6 +176,16 @@ def create(
     return Triage(
         budget=budget,
         audits=Audits(settings.audit_share, chance) if settings.audit_share else None,
-        drift=Drift(artefact) if artefact else None,
+        drift=Drift(_of_rule(artefact, settings.hem_name)) if artefact else None,
         mixture=artefact if settings.fusion == "mixture" else None,
+        closed=isinstance(miner, EdgeOnly),
     )
+
+
+def _of_rule(artefact: Artefact, rule: str) -> Artefact:
+    """Leave out what a calibration measured by another rule: its hardness is no measure of this one's."""
+    if artefact.rule.lower() in {"", rule.lower()}:
+        return artefact
+    known = artefact.reference
+    reference = msgspec.structs.replace(known, hardness=[]) if known else None
+    return msgspec.structs.replace(artefact, reference=reference, figures={})

@@ -44,7 +44,7 @@ def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) ->
     """Yield what is to be written and removed. What is being deleted is waited for.
 
     All that we make and may come to want no more are autoscalers, ingresses, and the Deployments of workers that an
-    edit has taken out of a multi-edge service. Another object that names the service as its owner, such as a copy of
+    edit has taken out of a service. Another object that names the service as its owner, such as a copy of
     ours that somebody made by hand, is his own: GM leaves it alone, and its service goes on.
     """
     wanted = {Ref.of(body): body for body in built.objects}

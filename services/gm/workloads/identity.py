@@ -70,11 +70,9 @@ def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, st
     name, uid = service.metadata.name, service.metadata.uid
     if role == "serve":
         return {MANAGED_BY: MANAGER, MODEL_NAME: name, MODEL_UID: uid, WORKER_TYPE: role, APP: name}
-    if worker and service.kind.plural == MULTI_EDGE:
-        return {MANAGED_BY: MANAGER, MULTI_NAME: name, MULTI_UID: uid, WORKER_TYPE: role, WORKER: worker, APP: name}
-    if worker:  # a tier: what selects the cloud workers must not select its pods
-        tier = {WORKER: worker, APP: deployment_name(name, worker)}
-        return {MANAGED_BY: MANAGER, NAME: name, UID: uid, WORKER_TYPE: role, **tier}
+    if worker:
+        whose = {MULTI_NAME: name, MULTI_UID: uid} if service.kind.plural == MULTI_EDGE else {NAME: name, UID: uid}
+        return {MANAGED_BY: MANAGER, **whose, WORKER_TYPE: role, WORKER: worker, APP: name}
     return {MANAGED_BY: MANAGER, NAME: name, UID: uid, WORKER_TYPE: role, APP: deployment_name(name, role)}
 
 

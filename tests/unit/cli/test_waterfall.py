@@ -73,6 +73,16 @@ def test_a_cloud_that_nobody_asked_is_left_out_and_one_without_an_edge_has_its_o
     assert alone.remarks == ["no edge worker remembers it: c1's own clock"]
 
 
+def test_a_tiers_own_request_is_where_the_next_tiers_steps_stand() -> None:
+    steps = [span("receive", 500, 1), span("compute", 501, 1), span("offload.request", 502, 6, to="c7", answered=True)]
+    gate = TraceReply(worker="c1", role="cloud", service="s", node="gate0", spans=[*steps, span("reply", 508, 5)])
+    (timeline,) = timelines([cloud(-70.0, "c7"), gate, edge()])
+    # 10 ms for the request, 8 of them at the gate, which asked from its third millisecond on for 6, 4 in the cloud
+    assert at(timeline, "c1", "receive") == 7
+    assert at(timeline, "c7", "receive") == 10
+    assert not [remark for remark in timeline.remarks if "left out" in remark]
+
+
 def test_each_service_that_had_the_frame_has_its_own_timeline() -> None:
     found = timelines([edge(), edge(worker="e2", service="t"), cloud(0.0), cloud(0.0, service="t")])
     assert [{row.worker for row in timeline.rows} for timeline in found] == [{"e", "c1"}, {"e2", "c1"}]

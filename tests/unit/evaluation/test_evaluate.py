@@ -99,6 +99,11 @@ def test_with_a_mixture_the_curve_ends_at_what_both_say_together(tmp_path: Path)
     assert "no learned rule" in report.left_out["Learned"]
 
 
+def test_a_calibration_that_is_named_and_missing_is_no_plain_service(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFieldError, match=r"calibration found of edge.*halimede calibrate"):
+        evaluate(chain(tmp_path, calibration={"name": "found"}, fusion="mixture"), data())
+
+
 def test_a_rule_that_looks_at_samples_spares_the_small_model(tmp_path: Path) -> None:
     body = joint(mining="Random", random_ratio="0.5", seed="1")
     after = evaluate(chain(tmp_path, body), data()).operating_point

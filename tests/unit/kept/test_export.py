@@ -77,5 +77,13 @@ def test_a_label_never_leaves_the_folder_and_two_never_meet(one: str, other: str
         assert "/" not in name
         assert "\0" not in name
         assert name not in {"", ".", ".."}
-        assert len(name) <= 100
+        assert len(name.encode()) <= 255
     assert (one == other) == (names[0] == names[1])
+
+
+@pytest.mark.parametrize("label", ["../../x", "/etc/x", "manifest.jsonl", "annotations.json", "\U00020000" * 80, "é" * 999])
+def test_odd_labels_are_folders_like_all_others(label: str, tmp_path: Path) -> None:
+    made = exported(tmp_path / "out", "cloud", "folder", sample(1, label=label), sample(2))
+    assert made.written[label] == 1
+    assert {file.parent.parent for file in tmp_path.rglob("*.png")} == {tmp_path / "out"}
+    assert len(read_labelled(tmp_path / "out").truths or ()) == 2

@@ -91,13 +91,16 @@ async def test_each_tier_answers_what_it_is_sure_of(tmp_path: Path) -> None:
 
 @simulated
 async def test_without_the_cloud_the_gate_answers_and_says_why_until_it_is_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as system:
-        async with gate(system), system.worker("edge", "e0", DEVICE, tier="edge", next_tier="gate"):
-            result = await system.answer(await system.send(HARDEST))
-            assert (result.tier, result.label, result.degraded, result.reason) == ("gate", "gate", False, "no-cloud")
-            async with system.worker("cloud", "c0", CLOUD, tier="cloud"):
-                await asyncio.sleep(15)  # until the way is tried again
-                assert (await system.answer(await system.send(HARDEST))).tier == "cloud"
+    async with (
+        world(tmp_path) as system,
+        gate(system),
+        system.worker("edge", "e0", DEVICE, tier="edge", next_tier="gate"),
+    ):
+        result = await system.answer(await system.send(HARDEST))
+        assert (result.tier, result.label, result.degraded, result.reason) == ("gate", "gate", False, "no-cloud")
+        async with system.worker("cloud", "c0", CLOUD, tier="cloud"):
+            await asyncio.sleep(15)  # until the way is tried again
+            assert (await system.answer(await system.send(HARDEST))).tier == "cloud"
 
 
 @simulated
@@ -151,7 +154,7 @@ async def test_a_tier_audits_easy_samples_beside_their_answers(tmp_path: Path) -
 
 @simulated
 async def test_a_tier_mixes_its_answer_with_the_next_ones(tmp_path: Path) -> None:
-    artefact = Artefact(service=SERVICE, labels=["a", "b"], mixture=MixtureRule(kind="sum", edge=1000, cloud=0))
+    artefact = Artefact(service=SERVICE, mixture=MixtureRule(kind="sum", edge=1000, cloud=0))
     path = tmp_path / "calibration.json"
     path.write_bytes(msgspec.json.encode(artefact))
     async with chain(tmp_path, fusion="mixture", calibration=path) as system:

@@ -186,6 +186,16 @@ async def test_what_the_small_model_fails_on_goes_up_though_the_budget_is_spent(
 
 
 @simulated
+async def test_where_nothing_may_go_up_what_the_small_model_fails_on_stays(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"hem_name": "EdgeOnly", "hem_parameters": {}}
+    async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", **options):
+        result = await w.answer(await w.send(BREAKS_SMALL))
+        assert (result.by, result.degraded, result.reason) == ("edge", True, "error")
+        await eventually(lambda: w.info("e0").inference_number == 1)
+        assert w.info("e0").uploaded_bytes == 0
+
+
+@simulated
 async def test_samples_unlike_those_of_the_calibration_are_told(tmp_path: Path) -> None:
     reference = Reference(hardness=[-1 + i / 100 for i in range(51)], classes={"is 0": 0.5, "is 1": 0.5}, samples=500)
     options: dict[str, Any] = {"calibration": calibration(tmp_path, reference=reference)}

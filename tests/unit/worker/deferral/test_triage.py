@@ -11,8 +11,9 @@ from halimede.errors import InvalidFieldError
 from halimede.frames.reasons import Reason
 from halimede.messages import Prediction
 from halimede.mining import Verdict
-from halimede.mining.artefact import Artefact, MixtureRule, write_artefact
+from halimede.mining.artefact import Artefact, MixtureRule, Reference, write_artefact
 from halimede.mining.cloud_only import CloudOnly
+from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.margin import Margin
 from halimede.worker.deferral.audit import Audits
 from halimede.worker.deferral.budget import Budget
@@ -101,6 +102,40 @@ def test_what_was_to_go_up_and_did_not_is_paid_back() -> None:
 def test_numbers_that_no_message_can_carry_are_left_out() -> None:
     triage = Triage(budget=Budget(0.0, 0.5))
     assert decide(triage, graded(0.9)).cut is None
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_was_kept_or_audited_before_the_model_failed_goes_up_and_is_counted_once(share: float) -> None:
+    triage = Triage(budget=Budget(0.2, 0.5), audits=Audits(share, lambda: 0.0))
+    assert triage.budget
+    assert triage.audits
+    before = triage.decide(graded(0.1), None, 1000, 2.0, 0.0)
+    decision = triage.forced(1000, before)
+    assert (decision.up, decision.hard) == (True, True)
+    assert triage.budget.debt == pytest.approx(0.8)  # one sample, and it goes up
+    triage.ended(decision, 0.1, 1.0, sent=True, answered=True)
+    assert triage.audits.open == 0
+    later = triage.uplink.begin(1000)
+    assert later.ahead == 1000  # nothing else counts as under way
+
+
+def test_of_a_site_that_sends_nothing_a_failure_stays_there_too(tmp_path: Path) -> None:
+    settings = World(tmp_path, None).settings("edge", "e0", hem_name="EdgeOnly", hem_parameters={})
+    decision = create(settings, EdgeOnly(), random.random).forced(1000)
+    assert (decision.ask, decision.hard) == (False, True)
+
+
+@pytest.mark.parametrize(("rule", "watched"), [("Margin", {"hardness", "agreement"}), ("Entropy", set())])
+def test_hardness_by_another_rule_is_not_taken_for_drift(tmp_path: Path, rule: str, watched: set[str]) -> None:
+    reference = Reference(hardness=[i / 20 for i in range(21)], samples=500)
+    path = tmp_path / "calibration.json"
+    path.write_bytes(
+        write_artefact(Artefact(service="s", rule=rule, reference=reference, figures={"agreement.low": 0.9}))
+    )
+    settings = World(tmp_path, None).settings("edge", "e0", hem_name="margin", calibration=path)
+    drift = create(settings, Margin(), random.random).drift
+    assert drift
+    assert set(drift.figures()) == watched
 
 
 def test_settings_say_what_there_is(tmp_path: Path) -> None:

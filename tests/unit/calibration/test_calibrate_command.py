@@ -1,0 +1,117 @@
+"""``halimede calibrate`` with the digits' own models, as a user types it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from examples.digits import data
+from halimede import api
+from halimede.cli.app import app
+from halimede.evaluation.service import read_chain
+from halimede.mining.artefact import read_artefact
+from services.lc.modelfiles import ModelFiles
+
+SERVICE = Path("examples/digits/2-service.yaml")
+MODELS = Path("examples/digits/1-models.yaml")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """The half that no model was trained on."""
+    split, path = data.load(), tmp_path_factory.mktemp("digits") / "test.npz"
+    images = np.rint(split.test_x * 240).astype(np.uint8).reshape(-1, 8, 8)
+    np.savez(path, x=images, y=split.test_y)
+    return path
+
+
+def calibrate(*arguments: object):
+    return CliRunner().invoke(app, ["calibrate", "--service", str(SERVICE), *map(str, arguments)])
+
+
+def test_it_writes_a_service_that_can_be_applied_and_the_calibration_that_it_names(pictures, tmp_path):
+    done = calibrate("--data", pictures, "--target-upload", 0.2, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "fitted on 629 samples, measured on 270 others; truth: labels" in done.output
+    assert f"halimede apply -f {tmp_path}/digits.calibration.yaml" in done.output
+    chain = read_chain([tmp_path / "digits.calibration.yaml", MODELS])
+    deferral = chain.edge.deferral
+    assert deferral.hard_example_mining.name == "Learned"
+    assert deferral.target_upload_ratio == 0.2
+    assert deferral.audit_share == 0.01
+    assert deferral.calibration.name == "digits-calibration"
+    assert chain.service.spec.edge_worker.source.cameras == ["cam0", "cam1"]
+    artefact = read_artefact(chain.edge.calibration)
+    assert artefact.edge_digest == hashlib.sha256(chain.edge.path.read_bytes()).hexdigest()
+    assert artefact.figures["joint"] > artefact.figures["edge_only"]
+
+
+def test_a_limit_on_the_risk_leaves_no_budget_to_move_its_cut(pictures, tmp_path):
+    done = calibrate("--data", pictures, "--max-risk", 0.05, "--rule", "margin", "--out", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["figures"]["risk"] <= 0.05
+    deferral = read_chain([tmp_path / "digits.calibration.yaml", MODELS]).edge.deferral
+    assert deferral.hard_example_mining.name == "Margin"
+    assert deferral.target_upload_ratio is None
+
+
+def test_a_service_that_mines_before_inference_keeps_a_rule_that_can(pictures, tmp_path):
+    body = SERVICE.read_text().replace("name: Margin", "name: Sharpness\n      mode: mining-then-inference")
+    service = tmp_path / "service.yaml"
+    service.write_text(body.replace('{key: threshold_margin, value: "0.19"}', '{key: threshold_sharpness, value: "9"}'))
+    options = ("--service", service, "--service", MODELS, "--data", pictures, "--target-upload", 0.2, "--out", tmp_path)
+    done = CliRunner().invoke(app, ["calibrate", *map(str, options)])
+    assert done.exit_code == 0, done.output
+    mining = read_chain([tmp_path / "digits.calibration.yaml", MODELS]).edge.deferral.hard_example_mining
+    assert (mining.name, mining.mode) == ("Sharpness", "mining-then-inference")
+
+
+def test_a_deadline_becomes_the_share_that_can_be_back_in_time(pictures, tmp_path):
+    done = calibrate("--data", pictures, "--deadline-ms", 100, "--out", tmp_path)
+    assert "for upload ratio 1" in done.output
+    late = calibrate("--data", pictures, "--deadline-ms", 10, "--out", tmp_path)
+    assert late.exit_code == 1
+    assert "--deadline-ms: 10.0 is not accepted: nothing is back by then" in late.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "one of --target-upload, --max-risk"),
+        (("--target-upload", 0.2, "--max-risk", 0.1), "one of --target-upload, --max-risk"),
+        (("--max-risk", "nan"), "--max-risk"),
+        (("--target-upload", 0.2, "--tier", "fog"), "--tier: 'fog' is not accepted: use one of edge"),
+        (("--target-upload", 0.2, "--rule", "Margn"), "did you mean Margin?"),
+        (("--max-risk", 0.0001), "are too few to show that"),
+    ],
+)
+def test_a_mistake_is_named_with_the_option_and_what_to_do(pictures, tmp_path, arguments, said):
+    done = calibrate("--data", pictures, "--out", tmp_path, *arguments)
+    assert done.exit_code != 0
+    assert said in " ".join(done.output.replace("│", "").split())
+    assert not any(tmp_path.iterdir())
+
+
+async def test_a_node_takes_a_calibration_as_a_plain_file_that_nothing_tries(tmp_path):
+    from halimede.models import Cache
+    from services.lc.plan import Want
+
+    path = tmp_path / "digits.calibration"
+    path.write_bytes(b"{}")
+    body = {
+        "apiVersion": "sedna.io/v1alpha1",
+        "kind": "Model",
+        "metadata": {"name": "digits-calibration", "uid": "u", "generation": 1},
+        "spec": {"url": str(path), "format": "calibration", "sha256": hashlib.sha256(b"{}").hexdigest()},
+    }
+    model = api.parse(body)
+    want = Want(model.key, "u", 1, str(path), model.spec.sha256, model.spec.format)
+    brought = await ModelFiles()(want, Cache(tmp_path / "cache"), lambda *_: None)
+    assert brought.path.read_bytes() == b"{}"
+    assert not brought.facts.inputs

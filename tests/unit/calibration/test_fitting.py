@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from halimede.calibration.deferral import fit_learned, hardness_by
+from halimede.calibration.fitting import Goal, Samples, asking, fit
+from halimede.calibration.logistic import fit_head, predict
+from halimede.calibration.words import about, rows
+from halimede.errors import InvalidFieldError
+from halimede.evaluation import curves
+from halimede.evaluation.quality import right
+from halimede.messages import Box, Prediction
+from halimede.mining import create, hardness_of, judge
+from halimede.mining.artefact import Artefact, read_artefact, write_artefact
+from halimede.mining.learned import expected_gain
+from tests.unit.calibration.samples import LABELS, answers, pair
+
+
+def accuracy(hardness, ratio, edge, cloud, data):
+    return curves.at(curves.curve(hardness, right(data.truths, edge), right(data.truths, cloud)), ratio)
+
+
+class TestLearned:
+    def test_it_finds_errors_that_confidence_does_not_tell(self):
+        edge, cloud, data = pair(1500)
+        learnt = fit_learned(edge, *asking(Samples(data, edge, cloud)))
+        edge, cloud, data = pair(1500, seed=1)
+        learned = accuracy(hardness_by(learnt.rule, edge), 0.2, edge, cloud, data)
+        margin = accuracy(hardness_of(create("Margin", {}), edge), 0.2, edge, cloud, data)
+        assert learned > margin + 0.015
+
+    def test_a_worker_judges_one_sample_as_calibration_judges_all(self):
+        edge, cloud, data = pair(300)
+        learnt = fit_learned(edge, *asking(Samples(data, edge, cloud)))
+        one_by_one = [expected_gain(learnt.rule, answer) for answer in edge]
+        assert one_by_one == pytest.approx(hardness_by(learnt.rule, edge), abs=1e-12)
+        assert all(-1 <= value <= 1 for value in one_by_one)
+
+    def test_the_hardness_of_what_it_was_fitted_on_is_out_of_fold(self):
+        chance = np.random.default_rng(0)
+        noise = answers(np.random.default_rng(1).dirichlet(np.ones(4), 400))
+        gains = chance.random(400) < 0.3
+        learnt = fit_learned(noise, gains, ~gains & False)
+        assert learnt.hardness[gains].mean() - learnt.hardness[~gains].mean() < 0.02  # nothing is there to be known
+
+    def test_penultimate_features_are_read_where_the_model_exports_them(self):
+        edge, cloud, data = pair(600)
+        gains, losses = asking(Samples(data, edge, cloud))
+        telling = [
+            Prediction(
+                label=answer.label,
+                probabilities=answer.probabilities,
+                embeddings=np.array([gain, 1 - gain], "<f2").tobytes(),
+            )
+            for answer, gain in zip(edge, gains.astype(float), strict=True)
+        ]
+        learnt = fit_learned(telling, gains, losses)
+        assert learnt.rule.embedding == 2
+        assert learnt.hardness[gains].min() > learnt.hardness[~gains].max()
+
+    def test_too_few_errors_are_refused_in_plain_words(self):
+        edge, _, _ = pair(60)
+        with pytest.raises(InvalidFieldError, match=r"--data: 0 .*calibrate --rule Margin"):
+            fit_learned(edge, np.zeros(60, bool), np.zeros(60, bool))
+
+    def test_a_head_finds_the_weights_that_made_the_samples(self):
+        x = np.random.default_rng(0).normal(0, [1, 10, 0], (4000, 3))
+        p = 1 / (1 + np.exp(-(x @ [1.5, -0.1, 0] - 0.5)))
+        hits = (np.random.default_rng(1).random(4000) < p).astype(float)
+        head = fit_head(x, hits, 0.01)
+        assert head.weights == pytest.approx([1.5, -0.1, 0], abs=0.12)
+        assert predict(head, x) == pytest.approx(p, abs=0.06)
+
+    def test_samples_that_can_be_told_apart_without_fault_end_the_search(self):
+        head = fit_head(np.array([[-1.0], [1.0]] * 20), np.array([0.0, 1.0] * 20), 1e-6)
+        assert np.isfinite(head.weights).all()
+
+
+class TestFitting:
+    def test_a_budget_is_met_on_samples_that_were_held_out(self):
+        edge, cloud, data = pair(2000)
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.25), labels=LABELS, service="zoo")
+        figures = found.artefact.figures
+        assert (found.fitted, found.held_out) == (1400, 600)
+        assert figures["upload_ratio.low"] <= 0.25 <= figures["upload_ratio.high"]
+        assert figures["edge_only"] < figures["joint"] <= figures["joint.high"]
+        assert figures["calibration_error"] < figures["calibration_error.before"]
+        assert found.artefact.reference.samples == 2000
+        assert sum(found.artefact.reference.classes.values()) == pytest.approx(1)
+
+    def test_the_rule_that_is_written_decides_as_it_was_measured(self, tmp_path):
+        edge, cloud, data = pair(900)
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.2), labels=LABELS)
+        path = tmp_path / "zoo.calibration"
+        path.write_bytes(write_artefact(found.artefact))
+        assert read_artefact(path) == found.artefact
+        rule = create("Learned", {}, calibration=path)
+        share = np.mean([judge(rule, answer).hard for answer in edge])
+        assert share == pytest.approx(0.2, abs=0.03)
+
+    @pytest.mark.parametrize("rule", ["Margin", "Entropy", "CrossEntropy", "MaxProbability", "Energy"])
+    def test_any_rule_with_a_threshold_gets_the_one_for_the_budget(self, rule):
+        edge, cloud, data = pair(600)
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.3), rule=rule, labels=LABELS, held_out=0)
+        made = create(found.artefact.rule, found.artefact.parameters)
+        assert np.mean([judge(made, answer).hard for answer in edge]) == pytest.approx(0.3, abs=0.005)
+
+    @pytest.mark.parametrize("rule", ["Learned", "Margin"])
+    def test_a_limit_on_the_risk_is_kept_on_samples_that_nobody_has_seen(self, rule):
+        edge, cloud, data = pair(2000)
+        found = fit(edge, cloud, data, goal=Goal(max_risk=0.05), rule=rule, labels=LABELS)
+        assert found.artefact.figures["risk.low"] <= 0.05
+        assert found.artefact.figures["upload_ratio"] < 0.9
+
+    def test_a_limit_that_so_few_samples_cannot_show_is_refused_with_how_many_can(self):
+        edge, cloud, data = pair(300)
+        with pytest.raises(InvalidFieldError, match=r"--max-risk.*too few.*at least 1312, .*gets 459"):
+            fit(edge, cloud, data, goal=Goal(max_risk=0.01), labels=LABELS)
+        with pytest.raises(InvalidFieldError, match=r"--max-risk.*allow more than 0"):
+            fit(edge, cloud, data, goal=Goal(max_risk=0.0), rule="Margin", labels=LABELS)
+
+    def test_without_labels_the_big_model_is_the_truth(self):
+        edge, cloud, data = pair(600)
+        found = fit(edge, cloud, replace(data, truths=None), goal=Goal(target_upload=0.2), labels=LABELS)
+        assert found.artefact.figures["cloud_only"] == 1.0
+        assert found.artefact.mixture is None
+        assert any("no labels" in note for note in found.notes)
+        assert not found.labelled
+
+    def test_too_few_samples_are_refused_with_how_many_are_needed(self):
+        edge, cloud, data = pair(60)
+        with pytest.raises(InvalidFieldError, match=r"--data: 60 .*at least 72"):
+            fit(edge, cloud, data, goal=Goal(target_upload=0.2))
+
+    def test_a_rule_without_a_threshold_is_refused(self):
+        edge, cloud, data = pair(200)
+        with pytest.raises(InvalidFieldError, match=r"--rule: 'CloudOnly'.*threshold"):
+            fit(edge, cloud, data, goal=Goal(target_upload=0.2), rule="CloudOnly")
+        with pytest.raises(InvalidFieldError, match=r"--rule: 'Nonsense'"):
+            fit(edge, cloud, data, goal=Goal(target_upload=0.2), rule="Nonsense")
+
+    def test_boxes_are_calibrated_by_what_asking_finds(self):
+        chance = np.random.default_rng(0)
+        truths, edge, cloud = [], [], []
+        for _ in range(200):
+            boxes = [Box(20 * i, 0, 20 * i + 10, 10, 1.0, "cat") for i in range(chance.integers(1, 5))]
+            seen = [Box(b.x1, b.y1, b.x2, b.y2, float(chance.uniform(0.2, 1)), "cat") for b in boxes]
+            truths.append(boxes)
+            edge.append(Prediction(boxes=[box for box in seen if box.score > 0.4]))
+            cloud.append(Prediction(boxes=seen))
+        _, _, data = pair(200)
+        data = replace(data, truths=None, boxes=truths)
+        with pytest.raises(InvalidFieldError, match=r"--rule: 'Learned'.*UncertainBoxes"):
+            fit(edge, cloud, data, goal=Goal(target_upload=0.3))
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.3), rule="Threshold")
+        assert found.artefact.figures["edge_only"] < found.artefact.figures["cloud_only"]
+        assert "agreement" not in found.artefact.figures
+        assert found.artefact.parameters["threshold"]
+
+    def test_a_limit_that_no_threshold_of_the_rule_can_hold_is_refused(self):
+        _, _, data = pair(300)
+        thing = [Box(0, 0, 10, 10, 1.0, "cat")]
+        data = replace(data, truths=None, boxes=[thing] * 300)
+        # where the edge sees nothing it is wrong; `easy` keeps just those, whatever the threshold
+        edge = [Prediction(boxes=thing if i % 5 else []) for i in range(300)]
+        cloud = [Prediction(boxes=thing)] * 300
+        goal, easy = Goal(max_risk=0.1), {"empty": "easy"}
+        with pytest.raises(InvalidFieldError, match=r"--max-risk: 0\.1 .*cannot hold it.*`empty`"):
+            fit(edge, cloud, data, goal=goal, rule="BoxCount", parameters=easy)
+        assert fit(edge, cloud, data, goal=goal, rule="BoxCount").artefact.figures["risk"] == 0
+
+    @pytest.mark.parametrize("rule", ["Learned", "Margin"])
+    def test_a_rule_that_does_not_fit_the_services_mode_is_refused(self, rule):
+        edge, cloud, data = pair(300)
+        with pytest.raises(InvalidFieldError, match=rf"--rule: '{rule}' .*what the small model answers"):
+            fit(edge, cloud, data, goal=Goal(target_upload=0.2), rule=rule, mode="mining-then-inference")
+
+    def test_too_few_samples_for_a_limit_are_told_how_many_are_needed_in_all(self):
+        edge, cloud, data = pair(449)
+        with pytest.raises(InvalidFieldError, match=r"449 samples are too few to show that with 0\.99: give.* 653,"):
+            fit(edge, cloud, data, goal=Goal(max_risk=0.02))
+
+    def test_what_came_of_it_is_said_in_words(self):
+        edge, cloud, data = pair(600)
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.2), labels=LABELS, service="zoo")
+        text = "\n".join(about(found, "small", "big"))
+        assert "zoo: small asks big, for upload ratio 0.2" in text
+        assert "fitted on 420 samples, measured on 180 others; truth: labels" in text
+        assert any("few" in note for note in found.notes)
+        assert next(row for row in rows(found) if row[0] == "big model alone")[:2] == ["big model alone", "1.0000"]
+
+
+class TestTheFile:
+    @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"service": 1}', b"\xff", b'{"service": "s", "v": 2}'])
+    def test_what_is_none_is_refused_by_name(self, tmp_path, data):
+        path = tmp_path / "broken.calibration"
+        path.write_bytes(data)
+        with pytest.raises(InvalidFieldError, match=r"broken\.calibration.*halimede calibrate"):
+            read_artefact(path)
+
+    def test_one_that_is_missing_or_too_large_is_refused(self, tmp_path):
+        with pytest.raises(InvalidFieldError, match="cannot be read"):
+            read_artefact(tmp_path / "none")
+        (tmp_path / "large").write_bytes(b" " * (1024 * 1024 + 1))
+        with pytest.raises(InvalidFieldError, match="bytes"):
+            read_artefact(tmp_path / "large")
+
+    def test_a_file_that_has_changed_is_read_again(self, tmp_path):
+        path = tmp_path / "c"
+        path.write_bytes(write_artefact(Artefact(service="one")))
+        assert read_artefact(path).service == "one"
+        path.write_bytes(write_artefact(Artefact(service="another")))
+        assert read_artefact(path).service == "another"
+
+    def test_a_learned_rule_of_other_features_is_refused(self, tmp_path):
+        edge, cloud, data = pair(300)
+        found = fit(edge, cloud, data, goal=Goal(target_upload=0.2), labels=LABELS)
+        found.artefact.learned.gain.weights.pop()
+        path = tmp_path / "c"
+        path.write_bytes(write_artefact(found.artefact))
+        with pytest.raises(InvalidFieldError, match=r"calibration.*needs 25 weights"):
+            create("Learned", {}, calibration=path)
+        path.write_bytes(write_artefact(Artefact(service="s")))
+        with pytest.raises(InvalidFieldError, match="no learned rule"):
+            create("Learned", {"calibration": str(path)})

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.calibration.fusion import fit_mixture, mixture
+from halimede.calibration.temperature import calibrate, calibration_error, temperature
+from halimede.messages import Box, Prediction
+from halimede.mining.artefact import Artefact, MixtureRule
+from halimede.mining.mixture import mix, pool, tempered
+
+
+def distributions(samples: int, classes: int, seed: int = 0, sharp: float = 2.0) -> np.ndarray:
+    logits = np.random.default_rng(seed).normal(0, sharp, (samples, classes))
+    powers = np.exp(logits)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def drawn(rows: np.ndarray, seed: int = 1) -> np.ndarray:
+    chance = np.random.default_rng(seed).random(len(rows))
+    return (rows.cumsum(axis=1) < chance[:, None]).sum(axis=1).clip(max=rows.shape[1] - 1)
+
+
+class TestTemperature:
+    def test_of_a_model_that_is_too_sure_is_over_one_and_mends_that(self):
+        honest = distributions(4000, 5)
+        truth = drawn(honest)
+        boastful = calibrate(honest, 0.4)
+        warm = temperature(boastful, truth)
+        assert warm == pytest.approx(2.5, rel=0.1)
+        assert calibration_error(calibrate(boastful, warm), truth) < calibration_error(boastful, truth) / 3
+
+    def test_of_nothing_is_one(self):
+        assert temperature(np.zeros((0, 3)), np.zeros(0, np.int64)) == 1.0
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=2, max_size=8),
+    st.floats(0.05, 20),
+    st.floats(0.05, 20),
+    st.sampled_from(["product", "sum"]),
+    st.floats(0.1, 1),
+)
+def test_a_worker_mixes_one_sample_as_calibration_mixes_all(values, warm, warmer, kind, weight):
+    total = sum(values)
+    small = [value / total for value in values] if total > 1e-6 else [1 / len(values)] * len(values)
+    big = small[::-1]
+    rule = MixtureRule(kind=kind, edge=weight, cloud=1 - weight / 2)
+    one = pool(rule, tempered(small, warm), tempered(big, warmer))
+    many = mixture(rule, calibrate(np.array([small]), warm), calibrate(np.array([big]), warmer))[0]
+    assert one == pytest.approx(many, abs=1e-9)
+    assert sum(one) == pytest.approx(1)
+
+
+class TestFittingAMixture:
+    def test_two_models_that_err_apart_are_mixed_and_know_more_than_either(self):
+        truth = np.random.default_rng(0).integers(0, 4, 3000)
+        sure = 1.5 * np.eye(4)[truth]
+        small, big = (calibrate(distributions(3000, 4, seed, 1.2) * np.exp(sure), 1.0) for seed in (1, 2))
+        small, big = (rows / rows.sum(axis=1, keepdims=True) for rows in (small, big))
+        found = fit_mixture(small[:1500], big[:1500], truth[:1500])
+        assert found.rule
+        assert found.mended > found.spoiled
+        mixed = mixture(found.rule, small[1500:], big[1500:]).argmax(axis=1)
+        assert (mixed == truth[1500:]).mean() > (big[1500:].argmax(axis=1) == truth[1500:]).mean() + 0.02
+
+    def test_where_the_small_model_knows_nothing_more_the_big_ones_word_stands(self):
+        truth = np.random.default_rng(0).integers(0, 4, 500)
+        big = calibrate(np.eye(4)[truth] * 0.9 + 0.025, 1.0)
+        assert fit_mixture(distributions(500, 4), big, truth).rule is None
+
+    def test_of_a_handful_of_samples_there_is_none(self):
+        assert fit_mixture(distributions(10, 3), distributions(10, 3, 1), np.zeros(10, np.int64)).rule is None
+
+
+class TestMixing:
+    rule = Artefact(service="s", labels=["a", "b"], mixture=MixtureRule(edge=0.5, cloud=0.5))
+
+    def test_two_answers_become_one_with_the_label_of_its_best_class(self):
+        edge = Prediction(label="a", score=0.9, probabilities=[0.9, 0.1])
+        cloud = Prediction(label="b", score=0.6, probabilities=[0.4, 0.6])
+        mixed = mix(self.rule, edge, cloud)
+        assert mixed.label == "a"
+        assert mixed.score == pytest.approx(max(mixed.probabilities))
+
+    @pytest.mark.parametrize(
+        "edge",
+        [
+            Prediction(boxes=[Box(0, 0, 1, 1, 0.5, "a")]),
+            Prediction(value={"any": 1}),
+            Prediction(label="a", probabilities=[0.2, 0.3, 0.5]),
+        ],
+    )
+    def test_what_cannot_be_mixed_leaves_the_clouds_answer_as_it_is(self, edge):
+        cloud = Prediction(label="b", score=0.6, probabilities=[0.4, 0.6])
+        assert mix(self.rule, edge, cloud) is cloud
+
+    @pytest.mark.parametrize("labels", [["b", "a"], ["cat", "dog"]])
+    def test_a_calibration_of_other_labels_renames_nothing(self, labels):
+        edge = Prediction(label="a", probabilities=[0.9, 0.1])
+        cloud = Prediction(label="b", probabilities=[0.4, 0.6])
+        other = Artefact(service="s", labels=labels, mixture=self.rule.mixture)
+        assert mix(other, edge, cloud) is cloud
+
+    def test_without_a_mixture_the_clouds_answer_stands(self):
+        cloud = Prediction(label="b", probabilities=[0.4, 0.6])
+        assert mix(Artefact(service="s"), Prediction(label="a", probabilities=[0.9, 0.1]), cloud) is cloud

@@ -1,0 +1,118 @@
+"""Which objects stand for the tiers of a service: a Deployment each, that no other worker's selector reaches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halimede.api import Resource
+from services.gm.cluster.port import Ref
+from services.gm.workloads.diff import differences
+from services.gm.workloads.objects import Built, build, replicas
+from services.gm.workloads.wishes import Remove
+from tests.unit.gm.workloads.world import (
+    SECRETS,
+    SETTINGS,
+    UID,
+    container,
+    known,
+    model,
+    objects,
+    reasons,
+    service,
+    template,
+)
+
+GATE = "Deployment/helmet-deployment-gate"
+MIDDLE = model("middle", "https://models.example/a/middle.onnx")
+
+
+def tier(name: str = "gate", **said: Any) -> dict[str, Any]:
+    ours = container(image="halimede/worker:1")
+    given = {"name": name, "model": {"name": "middle"}, "hardExampleMining": {"name": "Margin"}}
+    return {**given, "template": template(ours, nodeName="edge0"), **said}
+
+
+def tiered(*tiers: dict[str, Any], **more: Any) -> Resource[Any]:
+    return service(tiers=list(tiers or (tier(),)), **more)
+
+
+def made(of: Resource[Any], *models: Resource[Any], secrets: Any = SECRETS) -> Built:
+    return build(of, known(*(models or (MIDDLE,))), secrets, SETTINGS)
+
+
+def pod(body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = body["spec"]["template"]["spec"]
+    return found
+
+
+def told(body: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in pod(body)["containers"][0]["env"]}
+
+
+def test_each_tier_is_a_deployment_named_after_it_beside_those_of_edge_and_cloud() -> None:
+    found = objects(made(tiered(tier(), tier("region"))))
+    assert {name.rpartition("-")[2] for name in found if name.startswith("Deployment")} == {
+        "edge", "gate", "region", "cloud"
+    }  # fmt: skip
+    assert pod(found[GATE])["containers"][0]["args"] == ["tier"]
+
+
+def test_no_selector_reaches_another_workers_pods() -> None:
+    found = objects(made(tiered(tier(), tier("region"))))
+    pods = {n: b["spec"]["template"]["metadata"]["labels"] for n, b in found.items() if n.startswith("Deployment")}
+    for name, body in found.items():
+        chosen = body["spec"]["selector"]
+        wanted = chosen.get("matchLabels", chosen)
+        reached = [each for each, labels in pods.items() if wanted.items() <= labels.items()]
+        assert reached == ([name] if name in pods else ["Deployment/helmet-deployment-cloud"])
+        assert all(len(value) <= 63 for value in body["metadata"]["labels"].values())
+
+
+def test_tiers_know_which_one_they_are_and_ask_and_speak_as_cloud_workers() -> None:
+    found = objects(made(tiered(tier(targetUploadRatio=0.2, auditShare=0.01), tier("region"))))
+    gate, region = told(found[GATE]), told(found["Deployment/helmet-deployment-region"])
+    assert (gate["TIER"], gate["NEXT_TIER"], gate["TARGET_UPLOAD_RATIO"], gate["AUDIT_SHARE"]) == (
+        "gate", "region", "0.2", "0.01"
+    )  # fmt: skip
+    assert (region["TIER"], region["NEXT_TIER"]) == ("region", "cloud")
+    assert "SOURCE" not in gate
+    secrets = [v["secret"]["secretName"] for v in pod(found[GATE])["volumes"] if "secret" in v]
+    assert "halimede-cloud-worker" in secrets
+    assert "halimede-edge-worker" not in secrets
+    cloud, edge = told(found["Deployment/helmet-deployment-cloud"]), told(found["Deployment/helmet-deployment-edge"])
+    assert (cloud["TIER"], "NEXT_TIER" in cloud) == ("cloud", False)
+    assert (edge["TIER"], edge["NEXT_TIER"]) == ("edge", "gate")
+
+
+def test_what_a_tier_lacks_is_named_and_costs_no_other_worker() -> None:
+    built = build(tiered(tier(calibration={"name": "found"})), known(), SECRETS, SETTINGS)
+    assert reasons(built) == ["ModelNotFound", "ModelNotFound"]
+    assert "spec.tiers[0].model.name" in built.problems[0].message
+    assert "spec.tiers[0].calibration.name" in built.problems[1].message
+    assert built.kept == {"gate"}
+    assert {body["metadata"]["name"].rpartition("-")[2] for body in built.objects} == {"edge", "cloud"}
+
+
+def test_a_calibration_comes_by_a_way_of_its_own() -> None:
+    found = model("found", "https://models.example/a/calibration.json", format="calibration")
+    body = objects(made(tiered(tier(calibration={"name": "found"})), MIDDLE, found))[GATE]
+    fetches = [each["name"] for each in pod(body)["initContainers"]]
+    assert fetches == ["fetch", "fetch-calibration"]
+    assert told(body)["CALIBRATION_URL"].endswith("calibration.json")
+
+
+def test_a_tier_scales_as_any_worker() -> None:
+    hpa = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
+    found = objects(made(tiered(tier(hpa=hpa))))
+    scaler = found["HorizontalPodAutoscaler/hpa-helmet-deployment-gate"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "helmet-deployment-gate"
+    assert "replicas" not in found[GATE]["spec"]
+
+
+def test_a_tier_that_is_taken_away_goes_and_the_others_stay() -> None:
+    objects_before = made(tiered()).objects
+    before = {Ref.of(body): {**body, "metadata": {**body["metadata"], "uid": "u"}} for body in objects_before}
+    built = made(service())
+    removed = [wish for wish in differences(built, before, UID) if isinstance(wish, Remove)]
+    assert [wish.ref.name for wish in removed] == ["helmet-deployment-gate"]
+    assert replicas(built, before) == {"edge": 1, "cloud": 1}

@@ -1,0 +1,105 @@
+"""Tiers on a node that runs workers itself: their processes, what they are told, and how they are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from halimede.api.placement import worker_name
+from halimede.messages import TaskInfo, WorkerReport
+from halimede.names import Key
+from services.lc.folders import Folders, Worker
+from services.lc.leftovers import put_aside, remove
+from services.lc.status import compose
+from tests.integration.lc_world import model
+from tests.unit.lc.test_plan import decide
+
+SITE = Key("jointinferenceservices", "default", "site")
+EDGE, CLOUD = Worker("default", "site-edge-edge0"), Worker("default", "site-cloud-edge0")
+GATE = Worker("default", "site.gate-tier-edge0")
+
+
+def template(node: str) -> dict[str, Any]:
+    return {"spec": {"nodeName": node, "containers": [{"name": "worker", "image": "halimede/worker"}]}}
+
+
+def site(*, tiers: bool = True, cloud: str = "cloud0") -> dict[str, Any]:
+    """Return a service with its edge and its gate on this node."""
+    mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": "0.3"}]}
+    gate = {"name": "gate", "model": {"name": "middle"}, "calibration": {"name": "found"}, "hardExampleMining": mining,
+            "targetUploadRatio": 0.2, "template": template("edge0")}  # fmt: skip
+    spec = {
+        "edgeWorker": {"model": {"name": "small"}, "hardExampleMining": mining, "template": template("edge0")},
+        "cloudWorker": {"model": {"name": "big"}, "template": template(cloud)},
+        **({"tiers": [gate]} if tiers else {}),
+    }
+    meta = {"name": "site", "namespace": "default", "uid": "u1", "generation": 1}
+    return {"apiVersion": "sedna.io/v1alpha1", "kind": "JointInferenceService", "metadata": meta, "spec": spec}
+
+
+MODELS = (model("small"), model("middle"), model("found"))
+
+
+def test_a_tier_is_a_process_of_its_own_that_knows_whom_to_ask() -> None:
+    starts = {start.worker: start for start in decide(site(), *MODELS).start}
+    assert set(starts) == {EDGE, GATE}
+    gate = starts[GATE]
+    assert gate.spec.argv == ("python", "-m", "services.worker", "tier")
+    assert gate.role == "cloud"
+    told = gate.spec.env
+    assert (told["TIER"], told["NEXT_TIER"], told["HEM_NAME"]) == ("gate", "cloud", "Margin")
+    assert (told["TARGET_UPLOAD_RATIO"], told["CALIBRATION_URL"]) == ("0.2", "/cache/found")
+    assert not told.keys() & {"SOURCE", "DEADLINE_MS"}
+    assert (starts[EDGE].spec.env["TIER"], starts[EDGE].spec.env["NEXT_TIER"]) == ("edge", "gate")
+
+
+def test_a_tier_waits_for_its_models_and_the_others_do_not() -> None:
+    decided = decide(site(), model("small"), model("middle"))
+    assert [start.worker for start in decided.start] == [EDGE]
+    lack = decided.standings[SITE].lacks[GATE]
+    assert (lack.phase, lack.reason) == ("Pending", "ModelNotFound")
+
+
+def test_without_tiers_nobody_is_told_of_any() -> None:
+    (edge,) = decide(site(tiers=False), *MODELS).start
+    assert not edge.spec.env.keys() & {"TIER", "NEXT_TIER"}
+
+
+def test_each_tier_is_reported_by_its_name_with_its_own_counts_and_samples_count_once() -> None:
+    standing = decide(site(cloud="edge0"), *MODELS, model("big")).standings[SITE]
+    done = {
+        EDGE: TaskInfo(inference_number=10, uploaded_bytes=600),
+        GATE: TaskInfo(served=6, deferred=2, uploaded_bytes=200),
+        CLOUD: TaskInfo(served=2),
+    }
+    reports = {w: WorkerReport(name=w.name, role=standing.workers[w], phase="Running") for w in done}
+    said = compose(standing, reports, done)
+    assert {w.part: (w.role, w.task_info) for w in said.workers} == {
+        "edge": ("edge", done[EDGE]), "gate": ("cloud", done[GATE]), "cloud": ("cloud", done[CLOUD]),
+    }  # fmt: skip
+    assert said.output
+    assert said.output.task_info
+    counts = said.output.task_info
+    assert (counts.inference_number, counts.served, counts.uploaded_bytes, counts.deferred) == (10, 8, 600, 0)
+
+
+def test_what_a_tier_leaves_goes_with_its_service_and_no_other_ones(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, "edge0")
+    others = [Worker("default", n) for n in ("site.gate.edge0", "site.gate-tier-edge1", "other.gate-tier-edge0")]
+    for worker in (EDGE, GATE, *others):
+        folders.worker(worker).mkdir(parents=True)
+    put_aside(folders, SITE)
+    remove(folders)
+    left = {path.name for path in (folders.root / "workers" / "default").iterdir()}
+    assert left == {worker.name for worker in others}
+
+
+def test_no_two_services_lead_to_one_name_on_a_node() -> None:
+    names = [
+        worker_name(service, name, "n", tier=tier)
+        for service in ("a", "a-tier", "a.b", "a-edge", "a.gate")
+        for name in ("edge", "cloud", "gate", "gate-tier", "b")
+        for tier in (False, True)
+        if not (tier and name in {"edge", "cloud"})
+    ]
+    assert len(set(names)) == len(names)
