@@ -68,8 +68,9 @@ bench-gallery: setup ## 100,000 embeddings: queries, memory, restarts (ARGS="--v
 bench-blobs: setup ## 200 MB over the bus against HTTP, and what others notice (ARGS="--megabytes 20")
 	@$(BIN)/python -m bench.blobs $(ARGS)
 
-bench-accuracy: setup ## Joint inference on digits: accuracy, fusion, budget, risk, audits (ARGS="--seeds 3")
+bench-accuracy: setup ## Joint inference on digits: accuracy, fusion, budget, risk, audits, tiers (ARGS="--seeds 3")
 	@$(BIN)/python -m bench.accuracy $(ARGS)
+	@$(BIN)/python -m bench.tiers $(ARGS)
 
 bench-serve: setup $(MODELS) ## Our server beside MLServer, which it installs below build/peers (ARGS="--rounds 3")
 	@$(BIN)/python -m bench.serve $(ARGS)

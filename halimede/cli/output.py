@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ COLOURS = {
 }  # fmt: skip
 #: wide enough that no line is cut or folded: a terminal wraps it, a pipe takes it whole
 ENDLESS = 10_000
+#: controls that JSON may hold as they are, and marks that change the direction of writing
+_ACTED_ON = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Format(StrEnum):

@@ -77,7 +77,7 @@ class Told:
         try:
             return await self._asks.ask(frame, deadline_s, trace)
         except OffloadError as error:
-            detail = error.detail or WORDS[error.reason]
+            detail = WORDS[error.reason] + (f" ({error.detail})" if error.detail else "")
             if isinstance(error.__cause__, RefusedError):
                 detail = f"{error.__cause__}: {CREDENTIALS}"
                 self._seldom.warning("not allowed to ask the cloud", error=detail)

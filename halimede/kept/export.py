@@ -127,7 +127,9 @@ def class_folder(label: str) -> str:
     """Return a label as the name of a folder: what a path cannot hold is left out, and two labels never meet."""
     kept = re.sub(r"[^\w .-]", "_", label)[:MOST_NAME]
     kept = kept.encode()[:MOST_NAME_BYTES].decode(errors="ignore").strip(" .")
-    return kept if kept == label and kept not in OURS else f"{kept or 'label'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+    if kept == label and kept not in OURS:
+        return kept
+    return f"{kept or 'label'}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def as_json(reply: KeptReply) -> dict[str, Any]:

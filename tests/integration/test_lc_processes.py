@@ -90,6 +90,12 @@ class Node:
         self.process.kill()
         self.process.wait(PATIENCE)
 
+    async def killed(self) -> int:
+        """Kill; return how many syncs GM has had, once it has heard all that was still on its way."""
+        self.kill()
+        await eventually(lambda: not self.gm.presences[-1].online, PATIENCE)
+        return len(self.gm.syncs)
+
     def stop(self) -> int:
         assert self.process
         self.process.send_signal(signal.SIGTERM)
@@ -153,11 +159,9 @@ async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -
     pid = await node.has_worker()
     await node.gm.reaches(HELMET, "Running")
 
-    node.kill()
-    await eventually(lambda: not node.gm.presences[-1].online, PATIENCE)
+    before = await node.killed()
     assert node.workers() == [pid]
 
-    before = len(node.gm.syncs)
     node.start()
     await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
     assert node.gm.presences[-1].online
@@ -176,8 +180,7 @@ async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -
 async def test_an_adopted_worker_whose_service_changed_is_replaced(node: Node) -> None:
     await node.apply("steady")
     pid = await node.has_worker()
-    node.kill()
-    before = len(node.gm.syncs)
+    before = await node.killed()
     node.start()
     # one of the new controller: what is said before it listens is lost, and this GM says nothing twice
     await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
@@ -189,12 +192,11 @@ async def test_an_adopted_worker_whose_service_changed_is_replaced(node: Node) -
 async def test_a_worker_that_no_record_tells_of_is_found_by_its_mark(node: Node) -> None:
     await node.apply("steady")
     pid = await node.has_worker()
-    node.kill()
+    before = await node.killed()
     store = node.home / "nodes" / "edge0" / "store.db"
     for part in store.parent.glob("store.db*"):
         part.unlink()
     store.write_bytes(b"a damaged store" * 1000)
-    before = len(node.gm.syncs)
     node.start()
     await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
     assert node.gm.syncs[-1].holds == []

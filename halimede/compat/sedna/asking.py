@@ -128,10 +128,17 @@ class Cloud:
             loop.run_until_complete(self._serve())
         except BaseException as error:  # whoever opened it is told, or the log
             if self._ready.done():
+                if not threading.main_thread().is_alive():
+                    return  # Python ends, and starts no more threads: connecting anew needs one
                 log.exception("the connection to the bus has ended")
             else:
                 self._ready.set_exception(error)
         finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left))
             loop.close()
 
     async def _serve(self) -> None:

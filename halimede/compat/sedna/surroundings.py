@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping
 
 from halimede.errors import InvalidFieldError
+from halimede.names import check_name
 from halimede.worker.settings import Role, Settings, read
 
 #: variables of which one says that there is a bus to speak to
@@ -34,6 +35,7 @@ def settings(role: Role, environ: Mapping[str, str] = os.environ) -> Settings:
     if not told.get("SERVICE_NAME"):
         fix = "name the service whose edge and cloud workers belong together; the local controller sets it by itself"
         raise InvalidFieldError("SERVICE_NAME", "", fix)
+    check_name("SERVICE_NAME", told["SERVICE_NAME"])
     told.setdefault("NODE_NAME", _node())
     if not told.get("WORKER_NAME"):
         told["WORKER_NAME"] = f"{told['SERVICE_NAME']}-{role}-{secrets.token_hex(3)}"

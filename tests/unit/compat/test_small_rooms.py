@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from halimede.compat.sedna import surroundings
 from halimede.compat.sedna.common.config import BaseConfig, Context
 from halimede.compat.sedna.common.file_ops import FileOps
 from halimede.compat.sedna.core.base import model_path
@@ -20,6 +23,7 @@ from halimede.compat.sedna.core.multi_edge_inference.plugins.registered import R
 from halimede.compat.sedna.datasources import CSVDataParse, TxtDataParse
 from halimede.compat.sedna.missing import NotThereError
 from halimede.errors import HalimedeError, InvalidFieldError
+from tests.ports import free_port
 
 
 def test_parameters_are_found_as_written_then_in_upper_case(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +167,28 @@ def test_a_pluggable_model_is_loaded_when_it_is_made(tmp_path: Path, monkeypatch
     monkeypatch.setenv("MODEL_URL", "/nowhere")
     with pytest.raises(InvalidFieldError, match="MODEL_URL"):
         Mine()
+
+
+def test_a_script_without_a_broker_ends_quietly() -> None:
+    script = f"""
+import atexit, os, numpy, time
+os.environ |= {{"SERVICE_NAME": "x", "HALIMEDE_BROKER": "127.0.0.1:{free_port()}", "HEM_NAME": "CloudOnly"}}
+import halimede.compat.sedna.asking as asking
+asking.FIRST_S = asking.LAST_S = 0.3
+from halimede.compat.sedna.core.joint_inference import JointInference
+class Small:
+    def predict(self, data):
+        return [1.0, 0.0]
+service = JointInference(estimator=Small())
+print(service.inference(numpy.zeros(4))[1])
+atexit.register(time.sleep, 2)  # before it closes, when Python starts no more threads: it tries to connect anew
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "[1.0, 0.0]" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "has ended" not in done.stdout + done.stderr
+
+
+def test_a_service_that_cannot_be_one_is_named() -> None:
+    with pytest.raises(InvalidFieldError, match="SERVICE_NAME: 'X_x'"):
+        surroundings.settings("edge", {"SERVICE_NAME": "X_x"})

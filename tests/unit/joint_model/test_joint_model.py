@@ -70,6 +70,11 @@ def test_all_forms_of_a_picture_are_the_same_sample(model: JointModel, tmp_path:
         (np.zeros((2, 0)), r"give a NumPy array, a Pillow image"),
         (np.zeros(3 * 2**20), r"over 16 MiB"),
         (np.zeros((1, 1, 1, 1, 1)), r"give a NumPy array"),
+        (np.broadcast_to(np.uint8(0), (60_000,) * 3), r"over 16 MiB"),
+        (np.zeros(70_000, np.uint8), r"x: 'uint8 \(70000,\)' .*axes of at most 65535"),
+        (np.zeros(4, np.longdouble), r"x: .*make it one of uint8"),
+        ("a\0b", r"it cannot be read: embedded null"),
+        ("/dev/zero", r"it is no file"),
     ],
 )
 def test_what_is_no_sample_is_refused_by_its_name(model: JointModel, sample: Any, what: str) -> None:
@@ -225,6 +230,11 @@ def test_a_fitted_classifier_of_scikit_learn_is_a_model() -> None:
         (lambda: JointModel(Small, Big, timeout_s=0), r"timeout_s: 0 is not accepted"),
         (lambda: JointModel(Small, Big, preprocess=[{"op": "fly"}]), r"edge.preprocess"),
         (lambda: JointModel(Small, Big, tiers=[Tier(model=Small, name="cloud")]), r"tiers\[0\].name"),
+        (lambda: JointModel(Small, Big, mining="Nonsense"), r"^edge.hardExampleMining.name: 'Nonsense'"),
+        (lambda: JointModel(Small, Big, parameters={"threshold_margin": "much"}), r"^edge.*threshold_margin: 'much'"),
+        (lambda: JointModel(Small, Big, tiers="a.onnx"), r"tiers: 'a.onnx' is not accepted: give a list"),
+        (lambda: JointModel(Small, Big, deadline_ms="soon"), r"deadline_ms: 'soon' is not accepted"),  # type: ignore[arg-type]
+        (lambda: JointModel.from_file("nowhere.yaml"), r"^manifest: 'nowhere.yaml'"),
         (lambda: JointModel.connect("digits"), r"edge: None is not accepted: give the small model, or a manifest"),
         (lambda: JointModel.connect("Digits!", edge=Small), r"service: 'Digits!'"),
         (lambda: JointModel.connect("digits", edge=Small, broker="a b"), r"broker: 'a b'"),
@@ -239,8 +249,42 @@ def test_a_mistake_that_only_opening_shows_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     with pytest.raises(HalimedeError, match=r"cloud model: .*is no ONNX model"):
         JointModel(Small, tmp_path / "bad.onnx").open()
-    with pytest.raises(HalimedeError, match="Nonsense"):
-        JointModel(Small, Big, mining="Nonsense").predict(picture(EASY))
+
+
+async def test_closing_tells_all_who_wait_and_cancels_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halimede.joint_model.engine.GRACE_S", 0.1)
+
+    class Slow:
+        def predict(self, data: Any) -> str:
+            time.sleep(0.2)
+            return "slow"
+
+    model = JointModel(Slow, **EDGE_ALONE)
+    asked = [asyncio.create_task(model.apredict(picture(1))) for _ in range(80)]
+    await asyncio.sleep(0.1)
+    await model.aclose()
+    said = await asyncio.gather(*asked, return_exceptions=True)
+    errors = [each for each in said if isinstance(each, BaseException)]
+    assert errors
+    assert {str(each) for each in errors} == {"this JointModel is closed: make a new one"}
+
+
+def test_a_model_that_hangs_does_not_keep_a_script_from_ending() -> None:
+    script = """
+import time
+import halimede.joint_model.thread
+from halimede import JointModel
+halimede.joint_model.thread.LAST_S = 0.1
+class Hangs:
+    def predict(self, data):
+        time.sleep(1000)
+try:
+    JointModel(Hangs).predict([1.0], timeout_s=0.2)
+except TimeoutError:
+    print("too long")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("too long\n", "")
 
 
 def test_it_opens_at_the_first_sample_and_never_again_once_closed() -> None:

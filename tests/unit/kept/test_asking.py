@@ -31,7 +31,6 @@ async def told(replies: Callable[[KeptRequest], list[KeptReply]]) -> AsyncIterat
     """Ask over a bus on which a worker answers with anything at all."""
     broker = MemoryBroker()
     async with MemoryBus("asker", broker) as bus, MemoryBus("worker", broker) as worker:
-
         await asyncio.gather(bus.wait_connected(5), worker.wait_connected(5))
 
         async def asked(delivery: Delivery[KeptRequest]) -> None:

@@ -64,6 +64,13 @@ def test_boxes_as_coco(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "edge" / "annotations.json").read_text())["annotations"] == []
 
 
+@pytest.mark.parametrize("form", ["folder", "coco"])
+def test_of_no_sample_the_folder_stays_empty_for_the_next_time(form: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        exported(tmp_path / "out", "cloud", form)
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(InvalidFieldError, match="name a new folder, or an empty one"):
@@ -81,7 +88,9 @@ def test_a_label_never_leaves_the_folder_and_two_never_meet(one: str, other: str
     assert (one == other) == (names[0] == names[1])
 
 
-@pytest.mark.parametrize("label", ["../../x", "/etc/x", "manifest.jsonl", "annotations.json", "\U00020000" * 80, "é" * 999])
+@pytest.mark.parametrize(
+    "label", ["../../x", "/etc/x", "manifest.jsonl", "annotations.json", "\U00020000" * 80, "é" * 999]
+)
 def test_odd_labels_are_folders_like_all_others(label: str, tmp_path: Path) -> None:
     made = exported(tmp_path / "out", "cloud", "folder", sample(1, label=label), sample(2))
     assert made.written[label] == 1
