@@ -35,6 +35,8 @@ demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a no
 # hundreds of processes start: none compiles again what it imports, or reads the authorities of the internet, where no
 # test goes
 test: export PYTHONDONTWRITEBYTECODE :=
+# several test processes share the cores: linear algebra in as many threads each would only wait for itself
+test test-kubernetes faults: export OMP_NUM_THREADS = 1
 test: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
 	@scripts/setup.sh browser
 	@$(if $(ARGS),,scripts/compile_tests.sh)

@@ -16,7 +16,7 @@ from halimede.api import multiedge
 from halimede.bus import Delivery
 from halimede.messages import Fused, Result, StatusDocument
 from tests.e2e.running import DIGITS, System, digits, running
-from tests.e2e.test_observability import DOCUMENT, ELSEWHERE, page_of, targets
+from tests.e2e.test_observability import DOCUMENT, MULTI_EDGE, page_of, targets
 from tests.scraping import scrape
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -87,8 +87,8 @@ async def figures_are_documented(system: System) -> None:
             for family in (await scrape(session, f"http://{found[name]}")).values():
                 shown.add(family.name + ("_total" if family.type == "counter" else ""))
     documented = set(re.findall(r"`(halimede_worker_\w+)`", DOCUMENT.read_text()))
-    mine = tuple(prefix for prefix in ELSEWHERE if prefix.startswith("halimede_worker_"))
-    assert {name for name in shown if name.startswith(mine)} == {name for name in documented if name.startswith(mine)}
+    theirs = {name for name in documented if name.startswith(MULTI_EDGE)}
+    assert {name for name in shown if name.startswith(MULTI_EDGE)} == theirs
 
 
 async def test_three_nodes_share_vote_and_go_on_without_one(tmp_path: Path) -> None:

@@ -19,17 +19,21 @@ from tests.e2e.running import DIGITS, ROOT, System, digits, running
 from tests.scraping import scrape, value
 
 DOCUMENT = ROOT / "docs" / "observability.md"
-#: figures of servers, routers, and workers of multi-edge services or that keep hard samples
-ELSEWHERE = (
-    "halimede_serve_",
-    "halimede_router_",
+#: figures of members of multi-edge services; and of all that this system has none of
+MULTI_EDGE = (
     "halimede_worker_joint_",
-    "halimede_worker_kept_",
-    "halimede_worker_store_",
-    "halimede_worker_unkept_",
     "halimede_worker_overtaken_",
     "halimede_worker_peer_",
     "halimede_worker_shared_",
+)
+ELSEWHERE = (
+    "halimede_serve_",
+    "halimede_router_",
+    "halimede_worker_deferred_",
+    "halimede_worker_kept_",
+    "halimede_worker_store_",
+    "halimede_worker_unkept_",
+    *MULTI_EDGE,
 )
 
 

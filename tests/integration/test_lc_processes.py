@@ -114,11 +114,11 @@ class Node:
         return [p for p in found if not self.process or p.pid != self.process.pid]
 
     def workers(self) -> list[int]:
-        """Those among them that lead a session: a worker does, what it starts does not."""
+        """Those workers among them that lead a session: what they start does not; a model's trial is no worker."""
         found = []
         for process in self.leftovers():
-            with contextlib.suppress(ProcessLookupError):  # it may end while we look
-                if os.getsid(process.pid) == process.pid:
+            with contextlib.suppress(ProcessLookupError, psutil.Error):  # it may end while we look
+                if "WORKER_NAME" in process.environ() and os.getsid(process.pid) == process.pid:
                     found.append(process.pid)
         return found
 
@@ -131,8 +131,14 @@ class Node:
         await self.gm.insert(model(url=str(self.folder / "model.onnx")), body)
 
     async def has_worker(self) -> int:
-        await eventually(lambda: len(self.workers()) == 1, PATIENCE)
-        return self.workers()[0]
+        seen: list[int] = []
+
+        def one() -> bool:
+            seen[:] = self.workers()
+            return len(seen) == 1
+
+        await eventually(one, PATIENCE)
+        return seen[0]
 
 
 @pytest.fixture
