@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from halimede.bus.memory import MemoryBroker
@@ -64,6 +65,13 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first (with ``--no-loadscope-reorder``, processes take them in that order)."""
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """End with a test how it set up logging: commands that run in this process silence it for all who come after."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

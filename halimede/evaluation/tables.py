@@ -18,6 +18,8 @@ from halimede.inference import Array
 
 FIELD = "--data"
 MAX_CSV = 1024**3
+#: characters of one field: a number, or the name of a class
+MAX_FIELD = 4096
 NPZ_FIX = "save it by numpy.savez(file, x=samples, y=classes)"
 
 Table = tuple[list[Array], list[str] | None]
@@ -33,6 +35,7 @@ def read_csv(path: Path, limit: int, room: int) -> Table:
         raise InvalidFieldError(FIELD, str(path), f"it is larger than {MAX_CSV >> 30} GiB: give a part of it")
     rows: list[Array] = []
     classes: list[str] = []
+    csv.field_size_limit(MAX_FIELD)  # of the whole process: others set their own
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)

@@ -58,7 +58,8 @@ async def test_fault_18_the_edge_sheds_and_its_memory_stays(
         assert max(memory(edge) - before[0], memory(cloud) - before[1]) < 20 * MIB
         assert len(s.by("cloud")) >= 3
         assert set(s.reasons()) <= {"shed", "window-full", "deadline", "circuit-open", "too-slow"}
-        assert s.reasons()["shed"] + s.reasons()["window-full"] > s.reasons()["deadline"]
+        kept_back = sum(s.reasons()[reason] for reason in ("shed", "window-full", "too-slow"))
+        assert kept_back > s.reasons()["deadline"]
         await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.sent))
         assert s.counts(f"{unique}-e").degraded == sum(s.reasons().values())
 

@@ -138,7 +138,8 @@ async def test_a_slow_cloud_sheds_and_the_edge_keeps_its_pace(
         once(s)
         assert 5 <= len(s.by("cloud")) <= 60
         assert set(s.reasons()) <= {"shed", "window-full", "deadline", "circuit-open", "too-slow"}
-        assert s.reasons()["shed"] + s.reasons()["window-full"] > s.reasons()["deadline"]
+        kept_back = sum(s.reasons()[reason] for reason in ("shed", "window-full", "too-slow"))
+        assert kept_back > s.reasons()["deadline"]
 
 
 async def test_bad_frames_are_rejected_counted_dead_lettered_and_the_stream_goes_on(
