@@ -39,11 +39,10 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
     for version in (*spec.get("versions", ()), *spec.get("manifest", ())):
         field = "url" if "url" in version else "downloadURL"
         version[field] = data.draw(st.sampled_from(SCHEMES)) + version.get(field, "")
+    spec |= _postprocess(spec, data)
     names = [version.get("version", "") for version in (*spec.get("versions", ()), *spec.get("manifest", ()))]
     if spec.get("targetVersion"):
         spec["targetVersion"] = data.draw(st.sampled_from(["", *names]))
-    if spec.get("postprocess") and data.draw(st.sampled_from([True, True, True, False])):
-        spec["postprocess"] = {"task": "classification", "features": spec["postprocess"].get("features", "")}
     if spec.get("ingress"):
         spec["ingress"]["path"] = "/" + spec["ingress"].get("path", "")
     for i, worker in enumerate(spec.get("edgeWorkers", ())):
@@ -66,6 +65,13 @@ def mended(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
             least = worker["hpa"].setdefault("minReplicas", 1)  # it stays plain data: nobody fills it in here
             worker["hpa"]["maxReplicas"] = max(least, worker["hpa"]["maxReplicas"])
     return spec
+
+
+def _postprocess(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """Return, mostly, a reading of outputs whose parts fit together."""
+    if not spec.get("postprocess") or data.draw(st.sampled_from([False, False, False, True])):
+        return {}
+    return {"postprocess": {"task": "classification", "features": spec["postprocess"].get("features", "")}}
 
 
 @pytest.mark.parametrize("kind", KINDS)
