@@ -188,9 +188,7 @@ def check(spec: JointInferenceServiceSpec) -> None:
     """Check names, templates and that a source is of one kind."""
     for role, worker in (("edgeWorker", spec.edge_worker), ("cloudWorker", spec.cloud_worker)):
         _check_model(f"spec.{role}.model", worker.model)
-        template = convert(worker.template, PodTemplate, f"spec.{role}.template")
-        if template.spec.node_name:
-            check_name(f"spec.{role}.template.spec.nodeName", template.spec.node_name)
+        check_template(f"spec.{role}.template", worker.template)
         if worker.hpa is not None:
             check_autoscaler(worker.hpa, f"spec.{role}.hpa")
     if spec.dataset:
@@ -198,6 +196,13 @@ def check(spec: JointInferenceServiceSpec) -> None:
     check_source("spec.edgeWorker.source", spec.edge_worker.source)
     check_deferral("spec.edgeWorker", spec.edge_worker)
     _check_tiers(spec.tiers)
+
+
+def check_template(at: str, template: dict[str, Any]) -> None:
+    """Check a worker's pod template, which stands at ``at``, and the node that it names. Raises InvalidFieldError."""
+    pod = convert(template, PodTemplate, at).spec
+    if pod.node_name:
+        check_name(f"{at}.spec.nodeName", pod.node_name)
 
 
 def _check_tiers(tiers: list[TierWorker]) -> None:
@@ -212,9 +217,7 @@ def _check_tiers(tiers: list[TierWorker]) -> None:
         seen.add(tier.name)
         check_name(f"{at}.model.name", tier.model.name)
         check_deferral(at, tier)
-        template = convert(tier.template, PodTemplate, f"{at}.template")
-        if template.spec.node_name:
-            check_name(f"{at}.template.spec.nodeName", template.spec.node_name)
+        check_template(f"{at}.template", tier.template)
         if tier.hpa is not None:
             check_autoscaler(tier.hpa, f"{at}.hpa")
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from halimede.api.autoscaling import check_autoscaler
-from halimede.api.base import SEDNA, Spec, convert, register
+from halimede.api.base import SEDNA, Spec, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.jointinference import (
     NAME_FIX,
@@ -24,8 +24,8 @@ from halimede.api.jointinference import (
     Source,
     Template,
     check_source,
+    check_template,
 )
-from halimede.api.podtemplate import PodTemplate
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, Rule
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
@@ -133,9 +133,7 @@ def check(spec: MultiEdgeInferenceServiceSpec) -> None:
         seen.add(name)
         if worker.model:
             check_name(f"{at}.model.name", worker.model.name)
-        template = convert(worker.template, PodTemplate, f"{at}.template")
-        if template.spec.node_name:
-            check_name(f"{at}.template.spec.nodeName", template.spec.node_name)
+        check_template(f"{at}.template", worker.template)
         if isinstance(worker, MemberWorker):
             _check_member(at, worker)
     if spec.dataset:
