@@ -95,21 +95,20 @@ def unique() -> str:
     return f"t-{secrets.token_hex(6)}"
 
 
-@pytest.fixture(params=["memory_broker", "mosquitto"], ids=["memory", "mqtt"])
-def any_broker(request: pytest.FixtureRequest) -> MemoryBroker | Broker:
-    """Each broker in turn."""
-    broker: MemoryBroker | Broker = request.getfixturevalue(request.param)
-    return broker
+@pytest.fixture(params=["memory", "paho", "lean"])
+def _broker_of_world(request: pytest.FixtureRequest) -> tuple[str, MemoryBroker | Broker]:
+    return request.param, request.getfixturevalue("memory_broker" if request.param == "memory" else "mosquitto")
 
 
 @pytest.fixture
-async def world(any_broker: MemoryBroker | Broker) -> AsyncIterator[World]:
-    """Buses on either broker: a test that asks for it runs twice."""
+async def world(_broker_of_world: tuple[str, MemoryBroker | Broker]) -> AsyncIterator[World]:
+    """Buses of each adapter in turn: a test that asks for it runs three times."""
+    client, broker = _broker_of_world
     async with AsyncExitStack() as stack:
-        if isinstance(any_broker, Broker):
-            yield MqttWorld(any_broker, stack)
+        if isinstance(broker, MemoryBroker):
+            yield MemoryWorld(broker, stack)
         else:
-            yield MemoryWorld(any_broker, stack)
+            yield MqttWorld(broker, stack, "lean" if client == "lean" else "paho")
 
 
 @pytest.fixture(scope="session")

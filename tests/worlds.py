@@ -1,4 +1,7 @@
-"""The two worlds in which a bus has to behave the same: memory, and Mosquitto behind a proxy that can cut it off."""
+"""The worlds in which a bus has to behave the same: memory, and Mosquitto behind a proxy that can cut it off.
+
+Mosquitto is a world with the stock client, and another one with the lean client.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from halimede.bus import Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import Announce
+from halimede.bus.settings import Client
 from services.broker import Broker
 from tests.proxy import Proxy
 
@@ -58,17 +62,18 @@ class MemoryWorld:
 
 
 class MqttWorld:
-    def __init__(self, broker: Broker, stack: AsyncExitStack) -> None:
+    def __init__(self, broker: Broker, stack: AsyncExitStack, client: Client) -> None:
         self.broker = broker
         self._stack = stack
+        self._client: Client = client
         self._proxies: dict[Bus, Proxy] = {}
 
     def make(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
-        return MqttBus(client_id, MqttSettings("127.0.0.1", self.broker.port, **options), announce)
+        return MqttBus(client_id, MqttSettings("127.0.0.1", self.broker.port, client=self._client, **options), announce)
 
     async def connect(self, client_id: str, announce: Announce | None = None, **options: Any) -> Bus:
         proxy = await self._stack.enter_async_context(Proxy(self.broker.port))
-        bus = MqttBus(client_id, MqttSettings("127.0.0.1", proxy.port, **options), announce)
+        bus = MqttBus(client_id, MqttSettings("127.0.0.1", proxy.port, client=self._client, **options), announce)
         self._proxies[bus] = proxy
         return await _entered(self._stack, bus)
 

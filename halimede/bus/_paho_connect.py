@@ -16,14 +16,14 @@ from paho.mqtt.packettypes import PacketTypes
 from halimede.bus._paho_beside import ReadingClient
 from halimede.bus._paho_link import PahoLink
 from halimede.bus._paho_properties import no_properties, v5_properties
-from halimede.bus.link import Deliver, Ended
+from halimede.bus.link import Deliver
 from halimede.bus.port import Packet
 from halimede.bus.settings import MqttSettings
-from halimede.errors import DisconnectedError, InvalidFieldError, NotAllowedError
+from halimede.bus.turned_away import distrust, turned_away
+from halimede.errors import DisconnectedError, InvalidFieldError
 
 #: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline
 CANCEL_PATIENCE = 1.0
-NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client certificate, or does not accept ours"
 
 
 async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> PahoLink:
@@ -43,7 +43,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         if tls:
             tls.close()
         if isinstance(error, ssl.SSLError) or (tls and isinstance(error, ConnectionResetError)):
-            raise NotAllowedError(_distrust(error)) from error
+            raise distrust(error) from error
         raise
     link = PahoLink(client, settings, deliver)
     outcomes: list[asyncio.Future[Any]] = [link.accepted, link.ended]
@@ -57,25 +57,8 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         link.abort("cancelled")
         raise
     if link.ended.done():
-        raise _turned_away(link.ended.result(), secure=settings.secure)
+        raise turned_away(link.ended.result(), secure=settings.secure)
     return link
-
-
-def _turned_away(ended: Ended, *, secure: bool) -> DisconnectedError:
-    """Return the error for a connection that ended before the broker accepted us."""
-    if ended.barred:
-        return NotAllowedError(ended.reason)
-    if secure:
-        # with TLS 1.3 its word on our certificate comes after the handshake, and paho drops it
-        return NotAllowedError(f"{ended.reason}: {NO_CERTIFICATE}")
-    return DisconnectedError(f"{ended.reason} before the broker had answered; one that wants TLS does that (mqtts://)")
-
-
-def _distrust(error: OSError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the broker's certificate is not accepted: {error.verify_message}"
-    reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
-    return f"there is no TLS with the broker ({reason}): it may not speak it (mqtt://), or not accept our certificate"
 
 
 def _client(
@@ -99,7 +82,9 @@ def _client(
     if tls:
         client.tls_set_context(tls)  # type: ignore[arg-type]  # paho asks no more of a context
     if will:
-        client.will_set(will.topic, will.payload, will.qos, will.retain, v5_properties(will, PacketTypes.WILLMESSAGE))
+        client.will_set(
+            will.topic, bytes(will.payload), will.qos, will.retain, v5_properties(will, PacketTypes.WILLMESSAGE)
+        )
     client.on_socket_open = _no_delay
     return client
 

@@ -63,7 +63,8 @@ class PahoLink(Link):
     def publish(self, packet: Packet) -> asyncio.Future[int]:
         """Queue a packet for the socket. At QoS 0 the answer comes once it is written."""
         properties = v5_properties(packet, PacketTypes.PUBLISH)
-        info = self._client.publish(packet.topic, packet.payload, packet.qos, packet.retain, properties)
+        payload = b"".join((packet.payload, packet.tail)) if len(packet.tail) else bytes(packet.payload)
+        info = self._client.publish(packet.topic, payload, packet.qos, packet.retain, properties)
         return self._sent(info.rc, info.mid)
 
     def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:

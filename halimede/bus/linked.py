@@ -11,6 +11,7 @@ import asyncio
 import random
 from abc import abstractmethod
 from collections.abc import Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -144,7 +145,7 @@ class LinkedBus(Bus):
         try:
             async with asyncio.timeout(timeout_s):
                 await link.slots.acquire()
-                return await asyncio.shield(self._publish(link, packet))
+                return await asyncio.shield(self._publish(link, packet, size))
         except TimeoutError as error:
             raise DisconnectedError(f"{packet.topic}: no acknowledgement within {timeout_s:g} s") from error
 
@@ -229,15 +230,20 @@ class LinkedBus(Bus):
             return False
         return True
 
-    def _publish(self, link: Link, packet: Packet) -> asyncio.Future[int]:
+    def _publish(self, link: Link, packet: Packet, size: int) -> asyncio.Future[int]:
         """Publish in a slot that the caller has taken; it is free again once the broker answered."""
         try:
             answer = link.publish(packet)
         except BaseException:
             link.slots.release()
             raise
-        answer.add_done_callback(lambda _: link.slots.release())
+        self.owed += size
+        answer.add_done_callback(partial(self._answered, link, size))
         return answer
+
+    def _answered(self, link: Link, size: int, _: asyncio.Future[int]) -> None:
+        self.owed -= size
+        link.slots.release()
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker

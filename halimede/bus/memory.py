@@ -81,7 +81,7 @@ class MemoryBroker:
         """Return the payload of a retained message, None where there is none."""
         stored = self._retained.get(topic)
         packet = stored.left(asyncio.get_running_loop().time()) if stored else None
-        return packet.payload if packet else None
+        return bytes(packet.payload) if packet else None
 
     def join(self, link: MemoryLink, keep_s: int) -> None:
         """Take a client in, in place of another one of that id; of a session that is kept it is the next owner."""
@@ -192,6 +192,8 @@ class MemoryLink(Link):
         """Send a packet to the broker, through whatever faults are on."""
         key = self._next_key()
         answer = self._expect(key)
+        if len(packet.tail):
+            packet = replace(packet, payload=b"".join((packet.payload, packet.tail)), tail=b"")
         if not self._lost():
             self._up.carry(partial(self._published, key, packet, answered=True))
         elif packet.qos == 0:

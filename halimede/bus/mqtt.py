@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from halimede.bus._paho_connect import connect
 from halimede.bus.link import Deliver, Link
 from halimede.bus.linked import LinkedBus
 from halimede.bus.port import Announce, Packet
@@ -14,7 +13,7 @@ __all__ = ["MqttBus", "MqttSettings"]
 
 
 class MqttBus(LinkedBus):
-    """A client of an MQTT v5 broker, on paho-mqtt.
+    """A client of an MQTT v5 broker: paho-mqtt, or the lean one of the sample path, as the settings say.
 
     Sessions are clean (expiry 0) unless the settings name a ``session_s``: what was not acknowledged when a connection
     broke is not sent again by the broker. Messages that had arrived are still handled. Whoever asks owns deadline and
@@ -39,9 +38,16 @@ class MqttBus(LinkedBus):
 
         Raises OSError, TimeoutError, DisconnectedError, or NotAllowedError when the broker does not let us in.
         """
-        link = await connect(self._settings, self.client_id, None, lambda *_: None)
+        link = await self._open(None, lambda *_: None)
         await link.close()
         link.abort("closed")
 
     async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
-        return await connect(self._settings, self.client_id, will, deliver)
+        # the one that is not used takes no memory
+        if self._settings.client == "lean":
+            from halimede.bus.lean.connect import connect as lean  # noqa: PLC0415
+
+            return await lean(self._settings, self.client_id, will, deliver)
+        from halimede.bus._paho_connect import connect as paho  # noqa: PLC0415
+
+        return await paho(self._settings, self.client_id, will, deliver)

@@ -64,7 +64,14 @@ def packet_size(packet: Packet) -> int:
     properties += 1 + _text(packet.response_topic) if packet.response_topic else 0
     properties += 3 + len(packet.correlation) if packet.correlation else 0
     properties += 5 if packet.expiry_s is not None else 0
-    rest = _text(packet.topic) + (2 if packet.qos else 0) + _varint(properties) + properties + len(packet.payload)
+    rest = (
+        _text(packet.topic)
+        + (2 if packet.qos else 0)
+        + _varint(properties)
+        + properties
+        + len(packet.payload)
+        + len(packet.tail)
+    )
     return 1 + _varint(rest) + rest
 
 

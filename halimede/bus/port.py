@@ -42,11 +42,13 @@ def _nothing() -> None:
 class Packet:
     """One message as an adapter moves it. ``duplicate`` is only ever set on receipt.
 
-    ``done`` tells the broker that it was handled, where that is the receiver's to say (``later``).
+    ``done`` tells the broker that it was handled, where that is the receiver's to say (``later``). ``tail`` is what
+    follows the payload and is sent along uncopied; what has arrived has none. A large payload that has arrived may be
+    a view of the buffer that it came in.
     """
 
     topic: str
-    payload: bytes
+    payload: bytes | memoryview
     qos: int = 1
     retain: bool = False
     response_topic: str = ""
@@ -55,6 +57,7 @@ class Packet:
     properties: tuple[tuple[str, str], ...] = ()
     duplicate: bool = False
     done: Callable[[], None] = field(default=_nothing, compare=False, repr=False)
+    tail: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class Bus(ABC):
         #: whether the broker had kept the session of an earlier connection, when the last one was made
         self.resumed = False
         self.stats = BusStats()
+        #: bytes of publishes that the broker has not answered; 0 where nothing stands between us and it
+        self.owed = 0
         #: of the last connection that was accepted
         self.grants = Grants()
         #: what the broker did not grant when the connection was made, by filter or topic, and why

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import ssl
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, cast, get_args
 from urllib.parse import unquote, urlsplit
 
 from halimede.bus.credentials import Credentials
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 
+Client = Literal["lean", "paho"]
+
 PLAIN_PORT, TLS_PORT = 1883, 8883
+#: says which client the sample path takes
+CLIENT = "HALIMEDE_MQTT_CLIENT"
 FIX = "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS"
 
 
@@ -33,6 +39,7 @@ class MqttSettings:
         session_s: seconds that the broker keeps subscriptions and unacknowledged messages after the connection is gone;
             then whoever connects under our client id next goes on with them. 0: they end with the connection.
         connect_timeout_s: for the connection, and again for the broker's answer.
+        client: which client speaks MQTT: ``lean``, ours for the sample path, or ``paho``, the stock one.
 
     """
 
@@ -49,6 +56,7 @@ class MqttSettings:
     max_packet: int = 16 * 1024 * 1024 + 64 * 1024
     session_s: int = 0
     connect_timeout_s: float = 5.0
+    client: Client = "paho"
 
     @property
     def where(self) -> str:
@@ -75,6 +83,13 @@ class MqttSettings:
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
+
+    def for_samples(self, environ: Mapping[str, str]) -> MqttSettings:
+        """Return the settings of a connection that samples travel on. Raises InvalidFieldError."""
+        client = environ.get(CLIENT) or "lean"
+        if client not in get_args(Client):
+            raise InvalidFieldError(CLIENT, client, f"write one of {', '.join(get_args(Client))}")
+        return replace(self, client=cast("Client", client))
 
     @classmethod
     def from_url(

@@ -52,7 +52,7 @@ async def broker_version(bus: Bus) -> str:
 
     async def heard(packet: Packet) -> None:
         if not said.done():
-            said.set_result(packet.payload.decode("utf-8", "replace")[:100])
+            said.set_result(bytes(packet.payload).decode("utf-8", "replace")[:100])
 
     try:
         await bus.listen(VERSION, 0, heard, 1)

@@ -62,7 +62,7 @@ def main(
     """Run a worker and return its exit code. ``prepare`` reads its settings; none: those of joint inference."""
     try:
         settings, job = (prepare or _joint_inference(program))(environ, estimator is not None)
-        broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
+        broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials).for_samples(environ)
         logging.configure(
             node=settings.node, service=f"{settings.namespace}/{settings.service}", worker=settings.worker
         )

@@ -1,0 +1,125 @@
+"""Opening a lean connection: name, socket, TLS and the broker's word, each with a deadline, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+from halimede.bus.lean import writing
+from halimede.bus.lean.link import LeanLink
+from halimede.bus.link import Deliver
+from halimede.bus.port import Packet
+from halimede.bus.settings import MqttSettings
+from halimede.bus.turned_away import distrust, turned_away
+from halimede.errors import DisconnectedError, InvalidFieldError
+
+
+async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> LeanLink:
+    """Connect and wait until the broker accepts us. Raises OSError, TimeoutError, DisconnectedError or its subclass
+    NotAllowedError, when trying again will not help before somebody has changed something.
+    """
+    try:
+        context = settings.context()
+        login = settings.login()
+    except InvalidFieldError as error:  # changed since the start: perhaps in the middle of a rotation
+        raise DisconnectedError(str(error)) from error
+    async with asyncio.timeout(settings.connect_timeout_s):
+        sock = await _dial(settings.host, settings.port)
+    try:
+        if context:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                sock = await _secure(sock, context, settings.host)
+        link = LeanLink(sock, settings, deliver)
+    except BaseException:
+        sock.close()
+        raise
+    hello = writing.connect(
+        client_id,
+        keepalive_s=settings.keepalive_s,
+        session_s=settings.session_s,
+        receive_maximum=settings.receive_maximum,
+        max_packet=settings.max_packet,
+        login=login,
+        will=will,
+    )
+    outcomes: list[asyncio.Future[Any]] = [link.accepted, link.ended]
+    try:
+        link.begin(hello)
+        async with asyncio.timeout(settings.connect_timeout_s):
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+    except TimeoutError:
+        link.abort("no answer")
+        raise DisconnectedError("the broker took the connection but does not answer") from None
+    except BaseException:
+        link.abort("cancelled")
+        raise
+    if link.ended.done():
+        raise turned_away(link.ended.result(), secure=settings.secure)
+    return link
+
+
+async def _dial(host: str, port: int) -> socket.socket:
+    """Try each address of the host; raise the last one's error."""
+    loop = asyncio.get_running_loop()
+    last: OSError | None = None
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(0)
+            # without it a QoS 1 round trip takes 40 ms (Nagle's algorithm against delayed acknowledgements)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            last = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise last or OSError(f"no address for {host}")
+
+
+async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    """Shake hands, without blocking. Raises NotAllowedError."""
+    try:
+        secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    except OSError as error:
+        raise distrust(error) from error
+    try:
+        while True:
+            try:
+                secured.do_handshake()
+            except ssl.SSLWantReadError:
+                await _ready(secured, to_write=False)
+            except ssl.SSLWantWriteError:
+                await _ready(secured, to_write=True)
+            else:
+                return secured
+    except OSError as error:
+        secured.close()
+        if isinstance(error, ssl.SSLError | ConnectionResetError):
+            raise distrust(error) from error
+        raise
+    except BaseException:
+        secured.close()
+        raise
+
+
+async def _ready(sock: socket.socket, *, to_write: bool) -> None:
+    """Wait until a socket can be read from, or written to."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    watch, ignore = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)
+    watch(sock.fileno(), _settle, ready)
+    try:
+        await ready
+    finally:
+        ignore(sock.fileno())
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

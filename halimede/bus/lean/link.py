@@ -1,0 +1,295 @@
+"""One accepted connection: packets in and out of a socket, on the event loop, with nothing in between.
+
+All that is written in one turn of the loop leaves in one call. A message's payload is a view of the buffer that the
+socket filled, where it is large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from functools import partial
+
+from halimede.bus.lean import writing
+from halimede.bus.lean.inflow import Inflow
+from halimede.bus.lean.outflow import Outflow
+from halimede.bus.lean.reading import PROTOCOL_ERROR as OUT_OF_TURN
+from halimede.bus.lean.reading import Answer, ConnAck, Disconnect, Incoming, MalformedError, Pong, Publish, read
+from halimede.bus.lean.reasons import name
+from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
+from halimede.bus.packets import SHARE
+from halimede.bus.port import FAILURE, Packet
+from halimede.bus.settings import MqttSettings
+from halimede.errors import DisconnectedError
+
+#: bytes of a packet where the broker names no limit (MQTT v5, 2.1.4)
+NO_LIMIT = 268_435_455
+DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
+#: client id not valid, bad user name or password, not authorised, banned, bad authentication method
+BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
+LAST_IDENTIFIER = 65_535
+#: a look at the clock each: at most so many seconds apart, and as a share of the keepalive
+TICK, TICK_SHARE = 1.0, 1 / 16
+#: a broker that takes bytes or answers pings, and acknowledges nothing for so many seconds, is left
+UNANSWERED_S = 60.0
+#: reads before others on the loop have their turn
+READS = 8
+
+
+class LeanLink(Link):
+    """A connection of which the socket is open. ``accepted`` is set by the broker's CONNACK."""
+
+    def __init__(self, sock: socket.socket, settings: MqttSettings, deliver: Deliver) -> None:
+        super().__init__(NO_LIMIT, settings.window)
+        self._loop = asyncio.get_running_loop()
+        self.accepted: asyncio.Future[None] = self._loop.create_future()
+        self._sock = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._settings = settings
+        self._deliver = deliver
+        self._in = Inflow(settings.max_packet)
+        self._out = Outflow(sock)
+        self._last = 0
+        self._flushing = self._blocked = False
+        #: QoS 0: the byte after which each has left
+        self._unsent: list[tuple[int, asyncio.Future[int]]] = []
+        #: seconds of the loop's clock: the last byte in, or out again after a jam; the last packet out; the last packet
+        #: that wants an answer, or step of one that is on its way; the last answer
+        self._alive = self._spoke = self._asked = self._answered = self._loop.time()
+        self._pinged: float | None = None
+        # found dead within 1.5 times the keepalive: a ping after this silence, and as long for its answer
+        self._patience = settings.keepalive_s * 2 / 3
+        self._tick: asyncio.TimerHandle | None = None
+
+    def begin(self, hello: bytes) -> None:
+        """Send a CONNECT and read what comes."""
+        self._loop.add_reader(self._sock.fileno(), self._readable)
+        self._watch()
+        self._write(hello)
+
+    # --- what the bus asks for ------------------------------------------------------------------------------------
+
+    def publish(self, packet: Packet) -> asyncio.Future[int]:
+        """Write a packet. At QoS 0 the answer comes once it has left."""
+        payload, tail = packet.payload, packet.tail
+        identifier = self._identifier() if packet.qos else 0
+        head = writing.publish(packet, identifier, len(payload) + len(tail))
+        answer = self._expect(identifier)
+        if answer.done():
+            return answer
+        out = self._out
+        if len(payload) < writing.JOINED:
+            out.put(head + payload)
+        else:
+            out.put(head)
+            out.put(payload)
+        if len(tail):
+            out.put(tail)
+        if not identifier:
+            self._answers.pop(0, None)
+            self._unsent.append((out.put_bytes, answer))
+        self._soon()
+        return answer
+
+    def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
+        """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
+        identifier = self._identifier()
+        retained = not filter_.startswith(SHARE)
+        return self._ask(identifier, writing.subscribe(identifier, filter_, qos, retained=retained))
+
+    def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
+        """Unsubscribe."""
+        identifier = self._identifier()
+        return self._ask(identifier, writing.unsubscribe(identifier, filter_))
+
+    async def close(self, *, keep: bool = False) -> None:
+        """Disconnect behind what waits, with reason 0x04, so that the broker publishes the will."""
+        if self.ended.done():
+            return
+        end_session = self._settings.session_s > 0 and not keep
+        self._write(writing.disconnect(DISCONNECT_WITH_WILL, end_session=end_session))
+        await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
+
+    def abort(self, reason: str) -> None:
+        """Close the socket as it is."""
+        self.end(Ended(reason, ours=True))
+
+    def end(self, ended: Ended) -> None:
+        """Let go of the socket and tell everybody who waits."""
+        if self.ended.done():
+            return
+        if self._tick:
+            self._tick.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        super().end(ended)
+        for _, answer in self._unsent:
+            if not answer.done():
+                answer.set_exception(DisconnectedError(f"the connection was lost: {ended.reason}"))
+        self._unsent.clear()
+
+    def _ask(self, identifier: int, packet: bytes) -> asyncio.Future[int]:
+        answer = self._expect(identifier)
+        if not answer.done():
+            self._write(packet)
+        return answer
+
+    def _identifier(self) -> int:
+        """Return a packet identifier that is not in use. Raises DisconnectedError when all are."""
+        for _ in range(LAST_IDENTIFIER):
+            self._last = self._last % LAST_IDENTIFIER + 1
+            if self._last not in self._answers:
+                self._asked = self._loop.time()
+                return self._last
+        raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def _write(self, packet: bytes) -> None:
+        self._out.put(packet)
+        self._soon()
+
+    def _soon(self) -> None:
+        """Hand over at the end of this turn of the loop what was written in it."""
+        if not self._flushing and not self._blocked:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.ended.done():
+            return
+        self._spoke = self._loop.time()
+        try:
+            whole = self._out.flush()
+        except OSError as error:
+            self._broke(error)
+            return
+        if self._unsent:
+            self._tell_sent()
+        if whole == self._blocked:
+            self._blocked = not whole
+            if whole:
+                self._loop.remove_writer(self._sock.fileno())
+            else:
+                self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        self._alive = self._asked = self._loop.time()  # the other side has taken something
+        self._flush()
+
+    def _tell_sent(self) -> None:
+        sent = self._out.sent_bytes
+        left = [(at, answer) for at, answer in self._unsent if at > sent]
+        for at, answer in self._unsent:
+            if at <= sent and not answer.done():
+                answer.set_result(0)
+        self._unsent = left
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            for _ in range(READS):
+                room = self._in.room
+                count = self._sock.recv_into(room)
+                if not count:
+                    self.end(Ended("the connection broke"))
+                    return
+                self._alive = self._loop.time()
+                for first, body, own in self._in.filled(count):
+                    self._take(read(first, body), own=own)
+                    if self.ended.done():
+                        return
+                # bytes that TLS has decrypted already wake no selector
+                if count < len(room) and not self._tls:
+                    return
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except MalformedError as error:
+            self._out.put(writing.disconnect(error.code))
+            self._flush()
+            self.end(Ended(f"the broker sent what is no MQTT v5: {error}"))
+        except OSError as error:
+            self._broke(error)
+        else:
+            if self._tls and self._sock.pending():  # type: ignore[attr-defined]  # it is an SSLSocket
+                self._loop.call_soon(self._more)
+
+    def _more(self) -> None:
+        if not self.ended.done():
+            self._readable()
+
+    def _take(self, packet: Incoming, *, own: bool) -> None:
+        if isinstance(packet, Publish) and self.accepted.done():
+            self._message(packet, own=own)
+        elif isinstance(packet, Answer):
+            self._answered = self._alive
+            self._answer(packet.identifier, packet.reason)
+        elif isinstance(packet, ConnAck) and not self.accepted.done():
+            self._welcome(packet)
+        elif isinstance(packet, Pong):
+            self._pinged = None
+        elif isinstance(packet, Disconnect):
+            told = name(packet.reason, packet.said)
+            self.end(Ended(f"the broker said: {told}", taken_over=packet.reason == SESSION_TAKEN_OVER))
+        else:
+            raise MalformedError(f"a {type(packet).__name__} out of turn", OUT_OF_TURN)
+
+    def _message(self, message: Publish, *, own: bool) -> None:
+        topic, qos, retain, duplicate, identifier, beside, payload = message
+        packet = Packet(
+            topic,
+            payload if own else bytes(payload),
+            qos,
+            retain,
+            beside.response_topic,
+            beside.correlation,
+            beside.expiry_s,
+            beside.properties,
+            duplicate,
+        )
+        self._deliver(packet, partial(self._acknowledge, identifier) if qos else None, identifier)
+
+    def _acknowledge(self, identifier: int) -> bool:
+        if self.ended.done():
+            return False
+        self._write(writing.puback(identifier))
+        return True
+
+    def _welcome(self, word: ConnAck) -> None:
+        if word.reason >= FAILURE:
+            told = name(word.reason, word.said)
+            self.end(Ended(f"the broker refused the connection: {told}", barred=word.reason in BARRED))
+            return
+        self.grants, self.resumed = word.grants, word.resumed
+        self.max_packet = word.grants.max_packet or NO_LIMIT
+        if word.keepalive_s:
+            self._patience = min(self._patience, word.keepalive_s * 2 / 3)
+        # the birth takes a place of the broker's too, and waits for none of ours
+        self.slots = asyncio.Semaphore(max(1, min(self._settings.window, word.grants.receive_maximum - 1)))
+        self.accepted.set_result(None)
+
+    # --- the clock ------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Ping a silent broker, and leave one that does not answer."""
+        now = self._loop.time()
+        if self._pinged is not None and now - max(self._pinged, self._alive) >= self._patience:
+            self.end(Ended("no answer to a ping"))
+            return
+        if not self._answers:
+            self._answered = now
+        elif now - max(self._answered, self._asked) >= UNANSWERED_S:
+            self.end(Ended(f"no acknowledgement for {UNANSWERED_S:g} s"))
+            return
+        silent = now - min(self._spoke, self._alive) >= self._patience
+        if self._pinged is None and silent and self.accepted.done():
+            self._pinged = now
+            self._write(writing.PINGREQ)
+        self._tick = self._loop.call_later(min(TICK, self._settings.keepalive_s * TICK_SHARE), self._watch)
+
+    def _broke(self, error: OSError) -> None:
+        self.end(Ended(error.strerror or str(error) or type(error).__name__))

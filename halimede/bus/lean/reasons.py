@@ -1,0 +1,46 @@
+"""The names of MQTT v5's reason codes (2.4) that a broker gives when it refuses or ends a connection."""
+
+from __future__ import annotations
+
+NAMES = {
+    0x00: "Normal disconnection",
+    0x80: "Unspecified error",
+    0x81: "Malformed packet",
+    0x82: "Protocol error",
+    0x83: "Implementation specific error",
+    0x84: "Unsupported protocol version",
+    0x85: "Client identifier not valid",
+    0x86: "Bad user name or password",
+    0x87: "Not authorized",
+    0x88: "Server unavailable",
+    0x89: "Server busy",
+    0x8A: "Banned",
+    0x8B: "Server shutting down",
+    0x8C: "Bad authentication method",
+    0x8D: "Keep alive timeout",
+    0x8E: "Session taken over",
+    0x8F: "Topic filter invalid",
+    0x90: "Topic name invalid",
+    0x93: "Receive maximum exceeded",
+    0x94: "Topic alias invalid",
+    0x95: "Packet too large",
+    0x96: "Message rate too high",
+    0x97: "Quota exceeded",
+    0x98: "Administrative action",
+    0x99: "Payload format invalid",
+    0x9A: "Retain not supported",
+    0x9B: "QoS not supported",
+    0x9C: "Use another server",
+    0x9D: "Server moved",
+    0x9E: "Shared subscriptions not supported",
+    0x9F: "Connection rate exceeded",
+    0xA0: "Maximum connect time",
+    0xA1: "Subscription identifiers not supported",
+    0xA2: "Wildcard subscriptions not supported",
+}
+
+
+def name(code: int, said: str = "") -> str:
+    """Return what a reason code means, and what the broker said beside it."""
+    known = NAMES.get(code, f"reason {code:#04x}")
+    return f"{known} ({said})" if said else known

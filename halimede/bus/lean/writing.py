@@ -1,0 +1,121 @@
+"""MQTT v5 control packets as bytes: those that a client sends (MQTT v5, chapter 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from halimede.bus.beside import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
+from halimede.bus.port import Packet
+
+#: first bytes: the type of packet, and the flags where they are fixed
+CONNECT, PUBLISH, PUBACK, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT = 0x10, 0x30, 0x40, 0x82, 0xA2, 0xE0
+PINGREQ = b"\xc0\x00"
+#: bytes of a payload from which it is handed over beside its head, uncopied
+JOINED = 4096
+PROTOCOL = b"\x00\x04MQTT\x05"
+#: flags of a CONNECT
+USERNAME, PASSWORD, WILL_RETAIN, WILL, CLEAN = 0x80, 0x40, 0x20, 0x04, 0x02
+#: properties
+SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET = 0x11, 0x21, 0x27
+
+
+def connect(
+    client_id: str,
+    *,
+    keepalive_s: int,
+    session_s: int,
+    receive_maximum: int,
+    max_packet: int,
+    login: tuple[str | None, str | None] = (None, None),
+    will: Packet | None = None,
+) -> bytes:
+    """Write a CONNECT. A session that is to stay (``session_s`` seconds) is resumed, any other starts clean."""
+    user, password = login
+    flags = 0 if session_s else CLEAN
+    flags |= (USERNAME if user is not None else 0) | (PASSWORD if password is not None else 0)
+    if will:
+        flags |= WILL | will.qos << 3 | (WILL_RETAIN if will.retain else 0)
+    properties = b"".join(
+        (
+            bytes((SESSION_EXPIRY,)) + session_s.to_bytes(4),
+            bytes((RECEIVE_MAXIMUM,)) + receive_maximum.to_bytes(2),
+            bytes((MAXIMUM_PACKET,)) + max_packet.to_bytes(4),
+        )
+    )
+    parts = [PROTOCOL, bytes((flags,)), keepalive_s.to_bytes(2), varint(len(properties)), properties, long(client_id)]
+    if will:
+        beside = _beside(will)
+        parts += [varint(len(beside)), beside, long(will.topic), long(bytes(will.payload))]
+    parts += [long(each) for each in login if each is not None]
+    return _packet(CONNECT, parts)
+
+
+def publish(packet: Packet, identifier: int, size: int) -> bytes:
+    """Write a PUBLISH up to its payload, which follows and is ``size`` bytes long; no identifier at QoS 0."""
+    topic = packet.topic.encode()
+    beside = _beside(packet)
+    length = varint(len(beside))
+    rest = 2 + len(topic) + (2 if packet.qos else 0) + len(length) + len(beside) + size
+    head = bytes((PUBLISH | packet.qos << 1 | packet.retain,)) + varint(rest) + len(topic).to_bytes(2) + topic
+    return head + (identifier.to_bytes(2) if packet.qos else b"") + length + beside
+
+
+def puback(identifier: int) -> bytes:
+    """Write the acknowledgement of a message."""
+    return b"\x40\x02" + identifier.to_bytes(2)
+
+
+def subscribe(identifier: int, filter_: str, qos: int, *, retained: bool) -> bytes:
+    """Write a SUBSCRIBE to one filter. ``retained``: what is retained is wanted, each time."""
+    options = qos | (0 if retained else 2 << 4)
+    return _packet(SUBSCRIBE, [identifier.to_bytes(2), b"\0", long(filter_), bytes((options,))])
+
+
+def unsubscribe(identifier: int, filter_: str) -> bytes:
+    """Write an UNSUBSCRIBE from one filter."""
+    return _packet(UNSUBSCRIBE, [identifier.to_bytes(2), b"\0", long(filter_)])
+
+
+def disconnect(reason: int, *, end_session: bool = False) -> bytes:
+    """Write a DISCONNECT. ``end_session``: the broker forgets the session, whatever was said when we connected."""
+    properties = bytes((SESSION_EXPIRY,)) + b"\0\0\0\0" if end_session else b""
+    return _packet(DISCONNECT, [bytes((reason,)), varint(len(properties)), properties])
+
+
+def varint(value: int) -> bytes:
+    """Write a variable byte integer (MQTT v5, 1.5.5)."""
+    if value < 0x80:
+        return bytes((value,))
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def long(value: str | bytes) -> bytes:
+    """Write text or bytes with two bytes of length before them. Raises ValueError for what does not fit there."""
+    raw = value.encode() if isinstance(value, str) else value
+    if len(raw) > 0xFFFF:
+        raise ValueError(f"{len(raw)} bytes where MQTT has room for 65535")
+    return len(raw).to_bytes(2) + raw
+
+
+def _beside(packet: Packet) -> bytes:
+    """Write the properties of a PUBLISH, or of a will."""
+    parts: list[bytes] = []
+    if packet.expiry_s is not None:
+        parts.append(bytes((EXPIRY,)) + packet.expiry_s.to_bytes(4))
+    if packet.response_topic:
+        parts.append(bytes((RESPONSE_TOPIC,)) + long(packet.response_topic))
+    if packet.correlation:
+        parts.append(bytes((CORRELATION,)) + long(packet.correlation))
+    for name, value in packet.properties:
+        parts.append(bytes((USER,)) + long(name) + long(value))
+    return b"".join(parts)
+
+
+def _packet(first: int, parts: Iterable[bytes]) -> bytes:
+    body = b"".join(parts)
+    return bytes((first,)) + varint(len(body)) + body
