@@ -35,6 +35,25 @@ def encode(topic: Topic[M], body: M) -> bytes:
     return payload
 
 
+#: how msgpack writes binary of no bytes, and binary up to how many bytes by which first byte and width of the length
+_EMPTY = b"\xc4\x00"
+_BINARY = ((0xFF, 0xC4, 1), (0xFFFF, 0xC5, 2), (0xFFFFFFFF, 0xC6, 4))
+
+
+def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
+    """Write a msgpack body up to the bytes of its last field, which is empty in ``body``: ``tail`` is to follow.
+
+    Raises TooLargeError when both together are over the topic's limit.
+    """
+    written, size = _msgpack.encode(body), tail.nbytes
+    if not written.endswith(_EMPTY):
+        raise ValueError(f"the last field of a {topic.id} body is not empty binary")
+    _, first, width = next(each for each in _BINARY if size <= each[0])
+    payload = written[:-2] + bytes((first,)) + size.to_bytes(width)
+    check_size(topic, len(payload) + size)
+    return payload
+
+
 def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
     """Read a body. Raises DecodeError, naming the field at fault but never showing the payload.
 

@@ -21,7 +21,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from halimede.bus._paho_beside import ReadingClient
 from halimede.bus._paho_properties import grants, no_properties, v5_properties
-from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
+from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
 from halimede.bus.packets import SHARE
 from halimede.bus.port import SUCCESS, Packet
 from halimede.bus.settings import MqttSettings
@@ -60,21 +60,21 @@ class PahoLink(Link):
 
     # --- what the bus asks for --------------------------------------------------------------------------------
 
-    def publish(self, packet: Packet) -> asyncio.Future[int]:
+    def publish(self, packet: Packet) -> Answer:
         """Queue a packet for the socket. At QoS 0 the answer comes once it is written."""
         properties = v5_properties(packet, PacketTypes.PUBLISH)
         payload = b"".join((packet.payload, packet.tail)) if len(packet.tail) else bytes(packet.payload)
         info = self._client.publish(packet.topic, payload, packet.qos, packet.retain, properties)
         return self._sent(info.rc, info.mid)
 
-    def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
+    def subscribe(self, filter_: str, qos: int) -> Answer:
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
         # the standard says so; Mosquitto 2.0.11 has to be told
         retained = SubscribeOptions.RETAIN_DO_NOT_SEND if filter_.startswith(SHARE) else 0
         options = SubscribeOptions(qos=qos, retainHandling=retained)
         return self._sent(*self._client.subscribe(filter_, options=options))
 
-    def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
+    def unsubscribe(self, filter_: str) -> Answer:
         """Unsubscribe."""
         return self._sent(*self._client.unsubscribe(filter_))
 
@@ -106,7 +106,7 @@ class PahoLink(Link):
             sock.close()
         super().end(ended)
 
-    def _sent(self, code: MQTTErrorCode, mid: int | None) -> asyncio.Future[int]:
+    def _sent(self, code: MQTTErrorCode, mid: int | None) -> Answer:
         answer = self._expect(mid or NOT_SENT)
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
             self._unanswered(mid or NOT_SENT, f"not sent: {error_string(code)}")
@@ -186,7 +186,7 @@ class PahoLink(Link):
         self.resumed = flags.session_present
         # the birth takes a place of the broker's too, and waits for none of ours
         theirs = getattr(properties, "ReceiveMaximum", NO_RECEIVE_MAXIMUM) - 1
-        self.slots = asyncio.Semaphore(max(1, min(self._window, theirs)))
+        self.slots = Slots(max(1, min(self._window, theirs)))
         if not self.accepted.done():
             self.accepted.set_result(None)
 

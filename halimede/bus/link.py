@@ -34,6 +34,23 @@ class Ended:
     ours: bool = False
 
 
+class Slots(asyncio.Semaphore):
+    """Places for publishes that the broker has not answered yet."""
+
+    def take(self) -> bool:
+        """Take one without waiting; False when there is none, or others wait for one."""
+        if self.locked():
+            return False
+        self._value -= 1
+        return True
+
+
+class Answer(asyncio.Future[int]):
+    """The broker's word on a packet. ``size``: the bytes of a publish that has a slot."""
+
+    size = 0
+
+
 class Link(ABC):
     """One accepted connection. ``publish``, ``subscribe`` and ``unsubscribe`` send at once, in the order called."""
 
@@ -43,20 +60,22 @@ class Link(ABC):
         #: whether the broker had kept the session of an earlier connection
         self.resumed = False
         #: places for publishes that the broker has not answered yet
-        self.slots = asyncio.Semaphore(window)
+        self.slots = Slots(window)
+        #: bytes of the publishes that have one
+        self.owed = 0
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        self._answers: dict[int, asyncio.Future[int]] = {}
+        self._answers: dict[int, Answer] = {}
 
     @abstractmethod
-    def publish(self, packet: Packet) -> asyncio.Future[int]:
+    def publish(self, packet: Packet) -> Answer:
         """Send a packet; the future brings the reason code, or DisconnectedError."""
 
     @abstractmethod
-    def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
+    def subscribe(self, filter_: str, qos: int) -> Answer:
         """Subscribe; the future brings the granted QoS or a failure code, or DisconnectedError."""
 
     @abstractmethod
-    def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
+    def unsubscribe(self, filter_: str) -> Answer:
         """Unsubscribe; the future brings the reason code, or DisconnectedError."""
 
     @abstractmethod
@@ -78,10 +97,22 @@ class Link(ABC):
         for key in list(self._answers):
             self._unanswered(key, f"the connection was lost: {ended.reason}")
 
-    def _expect(self, key: int) -> asyncio.Future[int]:
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        # whoever asked may have left at its deadline: an answer that nobody reads is no error
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+    def publish_in_slot(self, packet: Packet, size: int) -> Answer:
+        """Send a packet in a slot that the caller has taken; it is free again once the broker has answered."""
+        try:
+            answer = self.publish(packet)
+        except BaseException:
+            self.slots.release()
+            raise
+        if answer.done():
+            self.slots.release()
+        else:
+            answer.size = size
+            self.owed += size
+        return answer
+
+    def _expect(self, key: int) -> Answer:
+        answer = Answer()
         self._answers[key] = answer
         if self.ended.done():
             self._unanswered(key, f"the connection was lost: {self.ended.result().reason}")
@@ -89,10 +120,24 @@ class Link(ABC):
 
     def _answer(self, key: int, reason: int) -> None:
         answer = self._answers.pop(key, None)
-        if answer is not None and not answer.done():
-            answer.set_result(reason)
+        if answer is not None:
+            self._settle(answer, reason)
 
     def _unanswered(self, key: int, reason: str) -> None:
         answer = self._answers.pop(key, None)
-        if answer is not None and not answer.done():
-            answer.set_exception(DisconnectedError(reason))
+        if answer is not None:
+            self._settle(answer, DisconnectedError(reason))
+
+    def _settle(self, answer: Answer, word: int | DisconnectedError) -> None:
+        """Tell who asked, and let go of its slot."""
+        if answer.size:
+            self.owed -= answer.size
+            answer.size = 0
+            self.slots.release()
+        if answer.done():
+            return
+        if isinstance(word, int):
+            answer.set_result(word)
+        else:
+            answer.set_exception(word)
+            answer.exception()  # whoever asked may have left: an error that nobody reads is none

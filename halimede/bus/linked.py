@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import abstractmethod
-from collections.abc import Coroutine
-from functools import partial
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +19,17 @@ import structlog
 from halimede.bus.incoming import Incoming
 from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
 from halimede.bus.packets import Prefix, packet_size
-from halimede.bus.port import FAILURE, PUBLISH_TIMEOUT, REASONS, Announce, Announcement, Bus, Packet, Receive
+from halimede.bus.port import (
+    FAILURE,
+    PUBLISH_TIMEOUT,
+    REASONS,
+    Announce,
+    Announcement,
+    Bus,
+    Packet,
+    Receive,
+    ReceiveNow,
+)
 from halimede.bus.rivalry import Rivalry
 from halimede.bus.subscriptions import Subscription
 from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
@@ -36,6 +45,8 @@ STABLE_AFTER = 5.0
 SUBSCRIBE_TIMEOUT = 10.0
 #: how many different reasons are logged between one good connection and the next
 MOST_REASONS = 8
+#: user properties up to which a packet's size is not counted out, and bytes that all beside its body takes then at most
+FEW, BESIDE = 2, 7 * 65_536 + 64
 RIVAL = "another client has our id"
 ANOTHERS = "our id may be another client's by now"
 
@@ -111,6 +122,11 @@ class LinkedBus(Bus):
         return self._link is not None and not self._link.ended.done()
 
     @property
+    def owed(self) -> int:
+        """Bytes of publishes that the broker has not acknowledged yet."""
+        return self._link.owed if self._link else 0
+
+    @property
     def max_packet(self) -> int:
         """Bytes that the broker takes in one packet; of the last connection, 0 before the first."""
         return self._max_packet
@@ -139,18 +155,32 @@ class LinkedBus(Bus):
         if link is None or link.ended.done():  # it may have ended in this very turn of the loop
             raise DisconnectedError(f"no connection to the broker at {self._where} ({self._cause})")
         packet = self._prefix.added(packet)
-        size = packet_size(packet)
-        if size > link.max_packet:
-            raise TooLargeError(f"{packet.topic}: {size} bytes are over the broker's limit of {link.max_packet}")
+        size = _fitting(packet, link)
         try:
             async with asyncio.timeout(timeout_s):
                 await link.slots.acquire()
-                return await asyncio.shield(self._publish(link, packet, size))
+                return await asyncio.shield(link.publish_in_slot(packet, size))
         except TimeoutError as error:
             raise DisconnectedError(f"{packet.topic}: no acknowledgement within {timeout_s:g} s") from error
 
+    def post(self, packet: Packet) -> asyncio.Future[int] | None:
+        """Send one packet now, where nothing has to be waited for: see ``Bus.post``."""
+        link = self._link
+        if link is None or link.ended.done():
+            return None
+        packet = self._prefix.added(packet)
+        size = _fitting(packet, link)
+        return link.publish_in_slot(packet, size) if link.slots.take() else None
+
     async def listen(
-        self, filter_: str, qos: int, receive: Receive, queue: int, *, later: bool = False, inherit: bool = False
+        self,
+        filter_: str,
+        qos: int,
+        receive: Receive | ReceiveNow,
+        queue: int,
+        *,
+        later: bool = False,
+        inherit: bool = False,
     ) -> None:
         """Subscribe, now and on every reconnect. Raises RefusedError when the broker does not grant it."""
         if self._tasks is None:
@@ -159,7 +189,8 @@ class LinkedBus(Bus):
             raise ValueError(f"{filter_} is already subscribed")
         subscription = Subscription(filter_, qos, receive, queue, self.stats, later=later, asked=not inherit)
         self._incoming.add(subscription)
-        self._start(subscription.pump(), filter_)
+        if queue:
+            self._start(subscription.pump(), filter_)
         link = self._link
         if link is None or inherit:
             return
@@ -230,21 +261,6 @@ class LinkedBus(Bus):
             return False
         return True
 
-    def _publish(self, link: Link, packet: Packet, size: int) -> asyncio.Future[int]:
-        """Publish in a slot that the caller has taken; it is free again once the broker answered."""
-        try:
-            answer = link.publish(packet)
-        except BaseException:
-            link.slots.release()
-            raise
-        self.owed += size
-        answer.add_done_callback(partial(self._answered, link, size))
-        return answer
-
-    def _answered(self, link: Link, size: int, _: asyncio.Future[int]) -> None:
-        self.owed -= size
-        link.slots.release()
-
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
         task = self._tasks.create_task(work, name=f"{self.client_id}: {name}")
@@ -309,7 +325,7 @@ class LinkedBus(Bus):
                 self._ready.clear()
                 self._incoming.disconnected()
 
-    async def _established(self, answers: dict[str, asyncio.Future[int]], link: Link) -> bool:
+    async def _established(self, answers: Mapping[str, asyncio.Future[int]], link: Link) -> bool:
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                 reasons = await asyncio.gather(*answers.values())
@@ -340,3 +356,13 @@ class LinkedBus(Bus):
         if reason not in self._told and len(self._told) < MOST_REASONS:
             self._told.add(reason)
             log.warning("bus down", broker=self._where, client=self.client_id, reason=reason)
+
+
+def _fitting(packet: Packet, link: Link) -> int:
+    """Return about how many bytes a packet takes. Raises TooLargeError when the broker would not have it."""
+    size = len(packet.payload) + len(packet.tail)
+    if size + BESIDE > link.max_packet or len(packet.properties) > FEW:
+        size = packet_size(packet)
+        if size > link.max_packet:
+            raise TooLargeError(f"{packet.topic}: {size} bytes are over the broker's limit of {link.max_packet}")
+    return max(size, 1)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from halimede.bus.faults import Faults, Wire
-from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
+from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
 from halimede.bus.linked import LinkedBus
 from halimede.bus.memory_session import Entry, Session, Stored, store
 from halimede.bus.packets import matches
@@ -188,7 +188,7 @@ class MemoryLink(Link):
         """Go on with the session."""
         self.session.connect(self._transmit, self._receive_maximum, keep_s)
 
-    def publish(self, packet: Packet) -> asyncio.Future[int]:
+    def publish(self, packet: Packet) -> Answer:
         """Send a packet to the broker, through whatever faults are on."""
         key = self._next_key()
         answer = self._expect(key)
@@ -204,13 +204,13 @@ class MemoryLink(Link):
             self._up.carry(partial(self._unanswered, key, LOST))
         return answer
 
-    def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
+    def subscribe(self, filter_: str, qos: int) -> Answer:
         """Subscribe at the broker, which sends retained messages at once."""
         key = self._next_key()
         self._up.carry(partial(self._subscribed, key, filter_, qos))
         return self._expect(key)
 
-    def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
+    def unsubscribe(self, filter_: str) -> Answer:
         """Unsubscribe at the broker."""
         key = self._next_key()
         self._up.carry(partial(self._unsubscribed, key, filter_))

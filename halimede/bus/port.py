@@ -38,9 +38,9 @@ def _nothing() -> None:
     """Acknowledge what needs no acknowledgement."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double the time that making one takes
 class Packet:
-    """One message as an adapter moves it. ``duplicate`` is only ever set on receipt.
+    """One message as an adapter moves it, never changed. ``duplicate`` is only ever set on receipt.
 
     ``done`` tells the broker that it was handled, where that is the receiver's to say (``later``). ``tail`` is what
     follows the payload and is sent along uncopied; what has arrived has none. A large payload that has arrived may be
@@ -87,7 +87,7 @@ class Grants:
 Announce = Callable[[], Announcement]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as a packet
 class Delivery(Generic[M]):
     """A message that arrived: its body, the names read from its topic, and what v5 carried beside it."""
 
@@ -112,6 +112,9 @@ Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
 #: gets the names in the topic of a message; whether it is worth reading
 Wanted = Callable[[Mapping[str, str]], Awaitable[bool]]
 Receive = Callable[[Packet], Awaitable[None]]
+#: the same, of who needs no time for it
+HandlerNow = Callable[[Delivery[M]], None]
+ReceiveNow = Callable[[Packet], None]
 
 
 @dataclass(slots=True)
@@ -143,8 +146,6 @@ class Bus(ABC):
         #: whether the broker had kept the session of an earlier connection, when the last one was made
         self.resumed = False
         self.stats = BusStats()
-        #: bytes of publishes that the broker has not answered; 0 where nothing stands between us and it
-        self.owed = 0
         #: of the last connection that was accepted
         self.grants = Grants()
         #: what the broker did not grant when the connection was made, by filter or topic, and why
@@ -169,6 +170,11 @@ class Bus(ABC):
         """Whether the broker has accepted us."""
 
     @property
+    def owed(self) -> int:
+        """Bytes of publishes that the broker has not acknowledged yet."""
+        return 0
+
+    @property
     @abstractmethod
     def max_packet(self) -> int:
         """Bytes that the broker takes in one packet."""
@@ -185,14 +191,30 @@ class Bus(ABC):
         ``max_packet``, before anything is sent.
         """
 
+    def post(self, packet: Packet) -> asyncio.Future[int] | None:  # noqa: ARG002  # adapters may do without
+        """Send one packet now, where nothing has to be waited for; None: nothing was sent, use ``send``.
+
+        The future brings what ``send`` returns, or DisconnectedError; its deadline is the caller's. Raises
+        TooLargeError.
+        """
+        return None
+
     @abstractmethod
     async def listen(
-        self, filter_: str, qos: int, receive: Receive, queue: int, *, later: bool = False, inherit: bool = False
+        self,
+        filter_: str,
+        qos: int,
+        receive: Receive | ReceiveNow,
+        queue: int,
+        *,
+        later: bool = False,
+        inherit: bool = False,
     ) -> None:
         """Subscribe, now and on every reconnect. At most ``queue`` messages wait for ``receive``.
 
-        ``later``: a message is acknowledged by its ``done``, not when ``receive`` returns. ``inherit``: the broker is
-        not asked; what comes of a session that another client has begun is handled.
+        With a ``queue`` of 0 ``receive`` is a plain function, called as a message comes. ``later``: a message is
+        acknowledged by its ``done``, not when ``receive`` returns. ``inherit``: the broker is not asked; what comes of
+        a session that another client has begun is handled.
         """
 
     @abstractmethod
@@ -241,23 +263,47 @@ class Bus(ABC):
 
         Raises DisconnectedError (try again later), RefusedError (do not) and TooLargeError.
         """
-        topic = address.topic
-        packet = Packet(
-            topic=address.text,
-            payload=codec.encode(topic, body),
-            qos=topic.qos if qos is None else qos,
-            retain=topic.retain,
-            response_topic=reply_to.text if reply_to else "",
+        packet = _packet(
+            address,
+            body,
+            qos=qos,
+            reply_to=reply_to,
             correlation=correlation,
             expiry_s=expiry_s,
-            properties=tuple((properties or {}).items()),
+            properties=properties,
         )
-        return self._judge(packet, await self.send(packet, timeout_s))
+        return judge(packet.topic, await self.send(packet, timeout_s))
+
+    def publish_now(
+        self,
+        address: Address[M],
+        body: M,
+        *,
+        tail: memoryview | None = None,
+        reply_to: Address[Any] | None = None,
+        correlation: bytes = b"",
+        expiry_s: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> asyncio.Future[int] | None:
+        """Publish a body now or not at all: see ``post``; ``judge`` reads what the future brings.
+
+        ``tail``: bytes of the body's last field, which is empty in ``body``; they are not copied.
+        """
+        packet = _packet(
+            address,
+            body,
+            reply_to=reply_to,
+            correlation=correlation,
+            expiry_s=expiry_s,
+            properties=properties,
+            tail=tail,
+        )
+        return self.post(packet)
 
     async def clear(self, address: Address[Any], *, timeout_s: float = PUBLISH_TIMEOUT) -> None:
         """Remove a retained message."""
         packet = Packet(topic=address.text, payload=b"", qos=1, retain=True)
-        self._judge(packet, await self.send(packet, timeout_s))
+        judge(packet.topic, await self.send(packet, timeout_s))
 
     async def subscribe(
         self,
@@ -306,6 +352,28 @@ class Bus(ABC):
 
         await self.listen(filter_.text, topic.qos, receive, queue, later=later, inherit=inherit)
 
+    async def subscribe_now(self, filter_: Filter[M], handler: HandlerNow[M]) -> None:
+        """As ``subscribe``, for a handler that needs no time: it is called as a message comes, before any queue."""
+        topic = filter_.topic
+
+        def receive(packet: Packet) -> None:
+            try:
+                names = topic.parse(packet.topic)
+                if names is None:
+                    raise DecodeError("a name in the topic is not valid")
+                if packet.properties:
+                    check_properties(packet)
+                handler(Delivery(Address(topic, packet.topic), names, codec.decode(topic, packet.payload), packet))
+            except (DecodeError, InvalidFieldError) as error:
+                self.stats.rejected += 1
+                self._dead(packet, str(error))
+            except Exception as error:
+                self.stats.failed_handlers += 1
+                log.exception("handler failed", topic=packet.topic)
+                self._dead(packet, f"the receiver failed: {type(error).__name__}")
+
+        await self.listen(filter_.text, topic.qos, receive, 0)
+
     async def unsubscribe(self, filter_: Filter[Any]) -> None:
         """End a subscription."""
         await self.unlisten(filter_.text)
@@ -320,29 +388,58 @@ class Bus(ABC):
         address = Address(topic, response)
         return await self.publish(address, body, correlation=to.packet.correlation, properties=properties)
 
+    def post_reply(
+        self, to: Delivery[Any], topic: Topic[M], body: M, *, properties: Mapping[str, str] | None = None
+    ) -> asyncio.Future[int] | None:
+        """As ``reply``, but now or not at all, and nothing is waited for: see ``post``."""
+        response = to.packet.response_topic
+        if topic.parse(response) is None:
+            return None
+        return self.post(
+            Packet(
+                topic=response,
+                payload=codec.encode(topic, body),
+                qos=topic.qos,
+                retain=topic.retain,
+                correlation=to.packet.correlation,
+                properties=tuple(properties.items()) if properties else (),
+            )
+        )
+
     async def dead_letter(self, packet: Packet, reason: str) -> None:
         """Put an unreadable message where operators see it; at most ten a second, and never in the way."""
+        if letter := self._letter(packet, reason):
+            try:
+                await self.publish(topics.DEAD_LETTER.at(client=self.client_id), letter)
+            except BusError as error:
+                log.debug("dead letter not sent", error=str(error))
+
+    def _dead(self, packet: Packet, reason: str) -> None:
+        """Put an unreadable message where operators see it, if there is a place for it."""
+        if letter := self._letter(packet, reason):
+            try:
+                self.publish_now(topics.DEAD_LETTER.at(client=self.client_id), letter)
+            except BusError as error:
+                log.debug("dead letter not sent", error=str(error))
+
+    def _letter(self, packet: Packet, reason: str) -> DeadLetter | None:
+        """Log an unreadable message; return what to say of it, None when too much was said of late."""
         now = asyncio.get_running_loop().time()
         recent = [t for t in self.stats.dead_letter_times if now - t < 1]
         self.stats.dead_letter_times = recent
         if len(recent) >= DEAD_LETTERS_PER_SECOND:
-            return  # counted, and a flood fills neither the log nor its disk
+            return None  # counted, and a flood fills neither the log nor its disk
         recent.append(now)
         log.warning("message refused", topic=packet.topic[:256], reason=reason[:4096], size=len(packet.payload))
         if not self.connected:
-            return
-        head = packet.payload[:HEAD_BYTES].hex()
-        letter = DeadLetter(
+            return None
+        return DeadLetter(
             client=self.client_id[:256],
             topic=packet.topic[:4096],
             reason=reason[:4096],
             size=len(packet.payload),
-            head=head,
+            head=packet.payload[:HEAD_BYTES].hex(),
         )
-        try:
-            await self.publish(topics.DEAD_LETTER.at(client=self.client_id), letter)
-        except BusError as error:
-            log.debug("dead letter not sent", error=str(error))
 
     async def _connected(self) -> None:
         """Adapters call this after birth and subscriptions. Hooks run side by side; a failing one is logged."""
@@ -353,10 +450,37 @@ class Bus(ABC):
             elif isinstance(result, Exception):
                 log.error("connect hook failed", exc_info=result)
 
-    def _judge(self, packet: Packet, reason: int) -> bool:
-        if reason >= FAILURE:
-            raise RefusedError(packet.topic, reason, REASONS.get(reason, "refused"))
-        return reason != NO_SUBSCRIBER
+
+def judge(topic: str, reason: int) -> bool:
+    """Return whether the broker knew a subscriber, by its reason code for a publish. Raises RefusedError."""
+    if reason >= FAILURE:
+        raise RefusedError(topic, reason, REASONS.get(reason, "refused"))
+    return reason != NO_SUBSCRIBER
+
+
+def _packet(
+    address: Address[M],
+    body: M,
+    *,
+    qos: int | None = None,
+    reply_to: Address[Any] | None,
+    correlation: bytes,
+    expiry_s: int | None,
+    properties: Mapping[str, str] | None,
+    tail: memoryview | None = None,
+) -> Packet:
+    topic = address.topic
+    return Packet(
+        topic=address.text,
+        payload=codec.encode(topic, body) if tail is None else codec.encode_before(topic, body, tail),
+        qos=topic.qos if qos is None else qos,
+        retain=topic.retain,
+        response_topic=reply_to.text if reply_to else "",
+        correlation=correlation,
+        expiry_s=expiry_s,
+        properties=tuple(properties.items()) if properties else (),
+        tail=b"" if tail is None else tail,
+    )
 
 
 def check_properties(packet: Packet) -> None:

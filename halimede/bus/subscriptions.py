@@ -16,7 +16,7 @@ import structlog
 
 from halimede.bus.held import Ticket
 from halimede.bus.packets import matches, split_shared
-from halimede.bus.port import BusStats, Packet, Receive
+from halimede.bus.port import BusStats, Packet, Receive, ReceiveNow
 
 log = structlog.get_logger()
 
@@ -28,6 +28,8 @@ class Subscription:
     before it gets acknowledgements. (Mosquitto 2.0.11 keeps to it only until the first one, or where it is 1; then what
     it queues for a client, ``max_queued_messages``, is the bound.)
 
+    With a ``limit`` of 0 there is no queue: ``receive`` is a plain function, called as a message comes.
+
     ``later``: the receiver acknowledges each message by itself, with the packet's ``done``. ``asked``: the broker is to
     be asked for it; otherwise it is handled as it comes, because an earlier client of the session has asked.
     """
@@ -36,7 +38,7 @@ class Subscription:
         self,
         filter_: str,
         qos: int,
-        receive: Receive,
+        receive: Receive | ReceiveNow,
         limit: int,
         stats: BusStats,
         *,
@@ -61,7 +63,10 @@ class Subscription:
         return matches(self._levels, topic)
 
     def offer(self, packet: Packet, acknowledge: Ticket | None) -> None:
-        """Queue a message that has arrived."""
+        """Queue a message that has arrived, or hand it over at once."""
+        if not self._limit:
+            self._hand_over(packet, acknowledge)
+            return
         if len(self._waiting) >= self._limit and not self._make_room() and acknowledge is None:
             self._stats.dropped += 1
             return
@@ -98,13 +103,22 @@ class Subscription:
             if later and acknowledge:
                 packet = replace(packet, done=acknowledge)
             try:
-                await self._receive(packet)
+                await self._receive(packet)  # type: ignore[misc]  # it has a queue
             except Exception:
                 self._stats.failed_handlers += 1
                 log.exception("receiver failed", topic=packet.topic)
                 later = False
             if acknowledge and not later:
                 acknowledge()
+
+    def _hand_over(self, packet: Packet, acknowledge: Ticket | None) -> None:
+        try:
+            self._receive(packet)
+        except Exception:
+            self._stats.failed_handlers += 1
+            log.exception("receiver failed", topic=packet.topic)
+        if acknowledge:
+            acknowledge()
 
     def _make_room(self) -> bool:
         """Drop the oldest message that nobody expects an acknowledgement for; return whether there was one."""

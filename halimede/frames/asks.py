@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
-from halimede.frames.reasons import Reason
+from msgspec.structs import replace
+
+from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Frame, Reply
+from halimede.topic import Address
 from halimede.tracing import Record, write
 from halimede.tracing.steps import REQUEST, WINDOW
 
 #: attempts of one sample that its trace shows
 SHOWN = 16
+NOTHING = memoryview(b"")
+
+
+class Beside(TypedDict):
+    """What v5 carries beside a frame (``Bus.publish``)."""
+
+    reply_to: Address[Reply]
+    correlation: bytes
+    expiry_s: int
+    properties: Mapping[str, str] | None
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +53,29 @@ class Ask:
     lacks: Reason = Reason.DEADLINE
     trace: Record | None = None
     attempts: int = 0
+    #: the broker's word on the attempt that is out; whether it owes one; what it or the connection's end meant
+    taken: asyncio.Future[int] | None = None
+    owed: bool = False
+    refused: OffloadError | None = None
+    broke: bool = False
+
+    @property
+    def data(self) -> memoryview:
+        """The sample's bytes."""
+        return self.frame.data
+
+    def body(self, service: str, worker: str, left_s: float) -> Frame:
+        """Return the frame as it travels, but for its data, which follow uncopied."""
+        return replace(self.frame, service=service, worker=worker, deadline_ms=left_s * 1000, data=NOTHING)
+
+    def beside(self, answers: Address[Reply], left_s: float) -> Beside:
+        """Return what is sent beside the frame."""
+        return {
+            "reply_to": answers,
+            "correlation": self.correlation,
+            "expiry_s": math.ceil(left_s),
+            "properties": self.properties,
+        }
 
     @property
     def properties(self) -> Mapping[str, str] | None:

@@ -11,24 +11,24 @@ the workers that may die over it: a sample that ends processes must not get to a
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import time
 from collections.abc import Mapping
-
-import msgspec
+from functools import partial
 
 from halimede.bus import Bus, Delivery
+from halimede.bus.port import judge
 from halimede.errors import DisconnectedError, RefusedError, TooLargeError
 from halimede.frames.asks import Ask
 from halimede.frames.channel import Channel
 from halimede.frames.circuit import Circuit, State
-from halimede.frames.credits import Credits
+from halimede.frames.credits import MAX_WORKERS, Credits
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
+from halimede.frames.way import Way
 from halimede.messages import Frame, Load, Reply
-from halimede.topic import Filter
+from halimede.topic import Address, Filter
 from halimede.tracing import Record
 
 #: correlations that were given up, remembered to tell a late reply from a forged one
@@ -60,11 +60,14 @@ class OffloadClient:
         self.late = self.repeated = self.unknown = 0
         self._bus = bus
         self._channel = channel
+        self._answers = channel.answers
+        self._addresses: Recent[str, Address[Frame]] = Recent(MAX_WORKERS)
         self._waiters = waiters
         self._credits = credits_ or Credits()
         self._asks: dict[bytes, Ask] = {}
         self._done: Recent[bytes, bool] = Recent(REMEMBERED)
         self._seldom = Seldom()
+        self._way = Way()
         self._abandoned = False
         #: workers that said that they stop, until they are gone
         self._leaving: set[str] = set()
@@ -80,8 +83,7 @@ class OffloadClient:
     async def start(self) -> None:
         """Subscribe to replies and, where there is such a topic, to the load of those who answer."""
         self._bus.on_connect(self._reconnected)
-        answers = self._channel.answers
-        await self._bus.subscribe(Filter(answers.topic, answers.text), self._replied)
+        await self._bus.subscribe_now(Filter(self._answers.topic, self._answers.text), self._replied)
         if loads := self._channel.loads:
             await self._bus.subscribe(loads, self._heard, cleared=self._cleared)
 
@@ -160,51 +162,84 @@ class OffloadClient:
         self._sending += 1
         ask.out, began = True, time.monotonic()
         try:
-            if await self._send(ask):
-                await ask.turn.wait()
+            await self._send(ask)
+            await ask.turn.wait()
         except asyncio.CancelledError:
             self._credits.exhausted(worker)  # it did not answer in time: nothing more until it advertises again
+            if ask.owed and asyncio.get_running_loop().time() >= ask.until:
+                self._way.late(len(ask.data), self._bus.owed)
             raise
         else:
+            if ask.refused and not ask.reply:
+                raise ask.refused
+            if ask.broke and not ask.reply:
+                await asyncio.sleep(PAUSE_S)  # the connection's end may be seen here before ``connected`` says so
             self._credits.answered(worker)
         finally:
-            ask.out = False
+            ask.out, ask.taken = False, None
             ask.attempted(worker, began)
             self._sending -= 1
             self._wake()
 
-    async def _send(self, ask: Ask) -> bool:
-        """Publish a sample with the time that it has left; return whether somebody has it now."""
+    async def _send(self, ask: Ask) -> None:
+        """Publish a sample with the time that it has left; ``turn`` is set should nobody have it."""
         left = max(ask.until - asyncio.get_running_loop().time(), 0.001)
-        channel = self._channel
-        body = msgspec.structs.replace(
-            ask.frame, service=channel.service, worker=channel.worker, deadline_ms=left * 1000
-        )
-        address = channel.to(ask.worker)
-        assert address is not None  # noqa: S101  # _find has looked
+        body, address = ask.body(self._channel.service, self._channel.worker, left), self._to(ask.worker)
+        beside = ask.beside(self._answers, left)
+        ask.refused, ask.broke, ask.owed = None, False, True
         try:
-            heard = await self._bus.publish(
-                address,
-                body,
-                reply_to=channel.answers,
-                correlation=ask.correlation,
-                expiry_s=math.ceil(left),
-                properties=ask.properties,
-                timeout_s=left,
-            )
+            taken = self._bus.publish_now(address, body, tail=ask.data, **beside)
+            if taken is None:  # it has to wait for a place
+                body.data = ask.data
+                heard = await self._bus.publish(address, body, timeout_s=left, **beside)
+                self._way.carried(len(ask.data))
+                self._listened(ask, heard=heard)
+            else:
+                ask.taken = taken
+                taken.add_done_callback(partial(self._taken, ask))
         except DisconnectedError:
-            await asyncio.sleep(PAUSE_S)  # the connection's end may be seen here before ``connected`` says so
-            return False
+            ask.broke = True
+            ask.turn.set()
         except (RefusedError, TooLargeError) as error:
             raise OffloadError(Reason.ERROR, str(error)) from error
+
+    def _to(self, worker: str) -> Address[Frame]:
+        """Return where a worker is asked. Names are checked once."""
+        address = self._addresses.get(worker)
+        if address is None:
+            address = self._channel.to(worker)
+            assert address is not None  # noqa: S101  # _find has looked
+            self._addresses.put(worker, address)
+        return address
+
+    def _taken(self, ask: Ask, taken: asyncio.Future[int]) -> None:
+        """The broker has a sample, or it is not known whether it does."""
+        error = taken.exception()
+        if error is None:
+            self._way.carried(len(ask.data))
+        if ask.taken is not taken:
+            return  # that attempt is over
+        if error is None:
+            try:
+                self._listened(ask, heard=judge(self._to(ask.worker).text, taken.result()))
+            except RefusedError as refused:
+                ask.refused = OffloadError(Reason.ERROR, str(refused))
+        ask.broke = error is not None
+        if ask.broke or ask.refused:
+            ask.turn.set()
+
+    def _listened(self, ask: Ask, *, heard: bool) -> None:
+        """Somebody has a sample, or the broker knows of nobody who does."""
+        ask.owed = False
         if heard or ask.reply:
             ask.sent = True
-            return True
+            return
         if ask.worker:
             self._credits.remove(ask.worker)
-            return False
-        self.circuit.nobody(asyncio.get_running_loop().time())
-        raise OffloadError(Reason.NO_CLOUD, "no cloud worker listens")
+        else:
+            self.circuit.nobody(asyncio.get_running_loop().time())
+            ask.refused = OffloadError(Reason.NO_CLOUD, "no cloud worker listens")
+        ask.turn.set()
 
     async def _choose(self, ask: Ask) -> None:
         """Choose a worker with a free credit, or the shared topic when nobody advertises; wait for either."""
@@ -226,6 +261,8 @@ class OffloadClient:
         now = asyncio.get_running_loop().time()
         if not self._bus.connected:
             ask.lacks = Reason.NO_CLOUD
+        elif not self._way.room(len(ask.data), self._bus.owed):
+            raise OffloadError(Reason.TOO_SLOW, "the way to the broker is full")
         elif self._sending >= self.window:
             ask.lacks = Reason.WINDOW_FULL
         elif worker := self._credits.pick(now):
@@ -251,7 +288,7 @@ class OffloadClient:
 
     # --- what the bus brings --------------------------------------------------------------------------------------
 
-    async def _replied(self, delivery: Delivery[Reply]) -> None:
+    def _replied(self, delivery: Delivery[Reply]) -> None:
         reply, correlation = delivery.body, delivery.packet.correlation
         ask = self._asks.get(correlation)
         if ask is None:
@@ -321,5 +358,6 @@ class OffloadClient:
 
     def _wake(self) -> None:
         """Let those who wait look again, in the order in which they came."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._waiting:
+            self._changed.set()
+            self._changed = asyncio.Event()

@@ -15,9 +15,9 @@ from halimede.bus.lean import writing
 from halimede.bus.lean.inflow import Inflow
 from halimede.bus.lean.outflow import Outflow
 from halimede.bus.lean.reading import PROTOCOL_ERROR as OUT_OF_TURN
-from halimede.bus.lean.reading import Answer, ConnAck, Disconnect, Incoming, MalformedError, Pong, Publish, read
+from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, Incoming, MalformedError, Pong, Publish, read
 from halimede.bus.lean.reasons import name
-from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
+from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
 from halimede.bus.packets import SHARE
 from halimede.bus.port import FAILURE, Packet
 from halimede.bus.settings import MqttSettings
@@ -53,7 +53,7 @@ class LeanLink(Link):
         self._last = 0
         self._flushing = self._blocked = False
         #: QoS 0: the byte after which each has left
-        self._unsent: list[tuple[int, asyncio.Future[int]]] = []
+        self._unsent: list[tuple[int, Answer]] = []
         #: seconds of the loop's clock: the last byte in, or out again after a jam; the last packet out; the last packet
         #: that wants an answer, or step of one that is on its way; the last answer
         self._alive = self._spoke = self._asked = self._answered = self._loop.time()
@@ -70,7 +70,7 @@ class LeanLink(Link):
 
     # --- what the bus asks for ------------------------------------------------------------------------------------
 
-    def publish(self, packet: Packet) -> asyncio.Future[int]:
+    def publish(self, packet: Packet) -> Answer:
         """Write a packet. At QoS 0 the answer comes once it has left."""
         payload, tail = packet.payload, packet.tail
         identifier = self._identifier() if packet.qos else 0
@@ -92,13 +92,13 @@ class LeanLink(Link):
         self._soon()
         return answer
 
-    def subscribe(self, filter_: str, qos: int) -> asyncio.Future[int]:
+    def subscribe(self, filter_: str, qos: int) -> Answer:
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
         identifier = self._identifier()
         retained = not filter_.startswith(SHARE)
         return self._ask(identifier, writing.subscribe(identifier, filter_, qos, retained=retained))
 
-    def unsubscribe(self, filter_: str) -> asyncio.Future[int]:
+    def unsubscribe(self, filter_: str) -> Answer:
         """Unsubscribe."""
         identifier = self._identifier()
         return self._ask(identifier, writing.unsubscribe(identifier, filter_))
@@ -126,11 +126,10 @@ class LeanLink(Link):
         self._sock.close()
         super().end(ended)
         for _, answer in self._unsent:
-            if not answer.done():
-                answer.set_exception(DisconnectedError(f"the connection was lost: {ended.reason}"))
+            self._settle(answer, DisconnectedError(f"the connection was lost: {ended.reason}"))
         self._unsent.clear()
 
-    def _ask(self, identifier: int, packet: bytes) -> asyncio.Future[int]:
+    def _ask(self, identifier: int, packet: bytes) -> Answer:
         answer = self._expect(identifier)
         if not answer.done():
             self._write(packet)
@@ -184,8 +183,8 @@ class LeanLink(Link):
         sent = self._out.sent_bytes
         left = [(at, answer) for at, answer in self._unsent if at > sent]
         for at, answer in self._unsent:
-            if at <= sent and not answer.done():
-                answer.set_result(0)
+            if at <= sent:
+                self._settle(answer, 0)
         self._unsent = left
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -225,7 +224,7 @@ class LeanLink(Link):
     def _take(self, packet: Incoming, *, own: bool) -> None:
         if isinstance(packet, Publish) and self.accepted.done():
             self._message(packet, own=own)
-        elif isinstance(packet, Answer):
+        elif isinstance(packet, Acknowledged):
             self._answered = self._alive
             self._answer(packet.identifier, packet.reason)
         elif isinstance(packet, ConnAck) and not self.accepted.done():
@@ -269,7 +268,7 @@ class LeanLink(Link):
         if word.keepalive_s:
             self._patience = min(self._patience, word.keepalive_s * 2 / 3)
         # the birth takes a place of the broker's too, and waits for none of ours
-        self.slots = asyncio.Semaphore(max(1, min(self._settings.window, word.grants.receive_maximum - 1)))
+        self.slots = Slots(max(1, min(self._settings.window, word.grants.receive_maximum - 1)))
         self.accepted.set_result(None)
 
     # --- the clock ------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Publish(NamedTuple):
     payload: memoryview
 
 
-class Answer(NamedTuple):
+class Acknowledged(NamedTuple):
     """The broker's word on a publish, a subscription or the end of one."""
 
     identifier: int
@@ -77,7 +77,7 @@ class Pong(NamedTuple):
     """The broker's answer to a ping."""
 
 
-Incoming = ConnAck | Publish | Answer | Disconnect | Pong
+Incoming = ConnAck | Publish | Acknowledged | Disconnect | Pong
 
 
 def read(first: int, body: memoryview) -> Incoming:
@@ -121,22 +121,22 @@ def _publish(first: int, body: memoryview) -> Publish:
     return Publish(topic, qos, bool(first & 1), bool(first & 8), identifier, beside, body[at:])
 
 
-def _answer(_: int, body: memoryview) -> Answer:
+def _answer(_: int, body: memoryview) -> Acknowledged:
     """Read a PUBACK: identifier, then a reason unless all is well, then what else may be said."""
     if len(body) == 2:
-        return Answer(int.from_bytes(body), 0)
+        return Acknowledged(int.from_bytes(body), 0)
     if len(body) > 3:
         _properties(body, 3)
-    return Answer(body[0] << 8 | body[1], body[2])
+    return Acknowledged(body[0] << 8 | body[1], body[2])
 
 
-def _answers(__: int, body: memoryview) -> Answer:
+def _answers(__: int, body: memoryview) -> Acknowledged:
     """Read a SUBACK or UNSUBACK: we ask for one filter at a time, so one reason comes back."""
     identifier = body[0] << 8 | body[1]
     _, at = _properties(body, 2)
     if at != len(body) - 1:
         raise ValueError("an answer to one filter has one reason")
-    return Answer(identifier, body[at])
+    return Acknowledged(identifier, body[at])
 
 
 def _connack(_: int, body: memoryview) -> ConnAck:
