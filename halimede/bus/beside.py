@@ -16,6 +16,8 @@ WIDTHS = {0x01: 1, EXPIRY: 4, 0x23: 2}
 #: text and bytes, with two bytes of length before them: content type, response topic, correlation data
 LONG = frozenset({0x03, RESPONSE_TOPIC, CORRELATION})
 SUBSCRIPTION = 0x0B
+#: so many others may be beside user properties, since none comes twice
+KINDS = 8
 #: a variable byte integer takes so many bytes at most (MQTT v5, 1.5.5)
 VARINT_BYTES = 4
 
@@ -37,9 +39,10 @@ def read(section: bytes) -> Beside:
     response = correlation = b""
     expiry: int | None = None
     users: list[tuple[str, str]] = []
-    at, size = 0, len(section)
+    at, size, left = 0, len(section), MAX_PROPERTIES + KINDS
     try:
-        while at < size:
+        while at < size and len(users) <= MAX_PROPERTIES and left:
+            left -= 1
             kind, at = section[at], at + 1
             if kind in LONG:
                 value, at = _long(section, at)
@@ -51,8 +54,6 @@ def read(section: bytes) -> Beside:
                 name, at = _long(section, at)
                 content, at = _long(section, at)
                 users.append((text(name), text(content)))
-                if len(users) > MAX_PROPERTIES:
-                    break
             elif width := WIDTHS.get(kind):
                 if at + width > size:
                     raise IndexError

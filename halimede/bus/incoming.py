@@ -9,6 +9,9 @@ from halimede.bus.packets import Prefix
 from halimede.bus.port import BusStats, Packet
 from halimede.bus.subscriptions import Subscription
 
+#: topics whose subscription is remembered
+ROUTES = 4096
+
 
 class Incoming:
     """The subscriptions of one client. ``durable``: its session outlives its connections.
@@ -21,6 +24,8 @@ class Incoming:
         self._stats = stats
         self._prefix = prefix
         self._subscriptions: dict[str, Subscription] = {}
+        #: who gets the messages of a topic: the same few come again and again
+        self._routes: dict[str, Subscription] = {}
         #: what a session brought before its handler was known; the receive maximum bounds it
         self._unclaimed: list[tuple[Packet, Ticket]] = []
 
@@ -45,6 +50,7 @@ class Incoming:
     def add(self, subscription: Subscription) -> None:
         """Hand over to a subscription from now on, beginning with what waits for it."""
         self._subscriptions[subscription.filter] = subscription
+        self._routes.clear()
         waiting, self._unclaimed = self._unclaimed, []
         for packet, ticket in waiting:
             self._hand(packet, ticket)
@@ -52,6 +58,7 @@ class Incoming:
     def remove(self, filter_: str) -> Subscription | None:
         """Close a subscription and forget it; return it if there was one."""
         subscription = self._subscriptions.pop(filter_, None)
+        self._routes.clear()
         if subscription:
             subscription.close()
         return subscription
@@ -59,6 +66,13 @@ class Incoming:
     def dispatch(self, packet: Packet, acknowledge: Acknowledge | None, key: int) -> None:
         """Take a message that has arrived (``link.Deliver``)."""
         packet = self._prefix.removed(packet)
+        if not self.durable:
+            subscription = self._route(packet.topic)
+            if subscription and subscription.at_once:
+                subscription.hand_over(packet)
+                if acknowledge:
+                    acknowledge()
+                return
         ticket = self.held.take(key, packet, acknowledge) if acknowledge else None
         if ticket or not acknowledge:  # else it is in hand already
             self._hand(packet, ticket)
@@ -74,11 +88,9 @@ class Incoming:
                 subscription.disown()
 
     def _hand(self, packet: Packet, ticket: Ticket | None) -> None:
-        levels = packet.topic.split("/")
-        for subscription in self._subscriptions.values():
-            if subscription.takes(levels):
-                subscription.offer(packet, ticket)
-                return
+        if subscription := self._route(packet.topic):
+            subscription.offer(packet, ticket)
+            return
         if ticket and self.durable:
             self._unclaimed.append((packet, ticket))
             return
@@ -86,3 +98,17 @@ class Incoming:
         self._stats.dropped += 1
         if ticket:
             ticket()
+
+    def _route(self, topic: str) -> Subscription | None:
+        """Return the subscription that takes the messages of a topic: of several the one that came first."""
+        known = self._routes.get(topic)
+        if known:
+            return known
+        levels = topic.split("/")
+        for subscription in self._subscriptions.values():
+            if subscription.takes(levels):
+                if len(self._routes) >= ROUTES:
+                    self._routes.clear()
+                self._routes[topic] = subscription
+                return subscription
+        return None

@@ -53,6 +53,7 @@ class Subscription:
         self._levels = plain.split("/")
         self._receive = receive
         self._limit = limit
+        self.at_once = not limit
         self._stats = stats
         self._waiting: deque[tuple[Packet, Ticket | None]] = deque()
         self._changed = asyncio.Event()
@@ -64,8 +65,10 @@ class Subscription:
 
     def offer(self, packet: Packet, acknowledge: Ticket | None) -> None:
         """Queue a message that has arrived, or hand it over at once."""
-        if not self._limit:
-            self._hand_over(packet, acknowledge)
+        if self.at_once:
+            self.hand_over(packet)
+            if acknowledge:
+                acknowledge()
             return
         if len(self._waiting) >= self._limit and not self._make_room() and acknowledge is None:
             self._stats.dropped += 1
@@ -111,14 +114,13 @@ class Subscription:
             if acknowledge and not later:
                 acknowledge()
 
-    def _hand_over(self, packet: Packet, acknowledge: Ticket | None) -> None:
+    def hand_over(self, packet: Packet) -> None:
+        """Have a message handled now, of a subscription without a queue."""
         try:
             self._receive(packet)
         except Exception:
             self._stats.failed_handlers += 1
             log.exception("receiver failed", topic=packet.topic)
-        if acknowledge:
-            acknowledge()
 
     def _make_room(self) -> bool:
         """Drop the oldest message that nobody expects an acknowledgement for; return whether there was one."""

@@ -62,14 +62,15 @@ class Credits:
     def pick(self, now: float) -> str | None:
         """Return the better of two random workers that have credits: more credits, then the shorter service time."""
         free = self.free(now)
-        if not free:
-            return None
-        two = self._choose(free, min(2, len(free)))
+        if len(free) < 2:
+            return free[0] if free else None
+        two = self._choose(free, 2)
         return min(two, key=lambda name: (-self._workers[name].credits, self._workers[name].service_ms))
 
     def free(self, now: float) -> list[str]:
         """Return the workers that have credits."""
-        return [name for name, entry in self._workers.items() if entry.credits > 0 and not self._is_stale(entry, now)]
+        seen = now - self._stale_s
+        return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.seen >= seen]
 
     def left(self, now: float) -> dict[str, int]:
         """Return the credits of each worker that is there."""

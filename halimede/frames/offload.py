@@ -162,7 +162,8 @@ class OffloadClient:
         self._sending += 1
         ask.out, began = True, time.monotonic()
         try:
-            await self._send(ask)
+            if not self._send(ask):
+                await self._send_later(ask)
             await ask.turn.wait()
         except asyncio.CancelledError:
             self._credits.exhausted(worker)  # it did not answer in time: nothing more until it advertises again
@@ -181,27 +182,41 @@ class OffloadClient:
             self._sending -= 1
             self._wake()
 
-    async def _send(self, ask: Ask) -> None:
-        """Publish a sample with the time that it has left; ``turn`` is set should nobody have it."""
-        left = max(ask.until - asyncio.get_running_loop().time(), 0.001)
-        body, address = ask.body(self._channel.service, self._channel.worker, left), self._to(ask.worker)
-        beside = ask.beside(self._answers, left)
+    def _send(self, ask: Ask) -> bool:
+        """Publish a sample with the time that it has left, unless that has to wait; whether it is published.
+
+        ``turn`` is set should nobody have it.
+        """
         ask.refused, ask.broke, ask.owed = None, False, True
+        left = max(ask.until - asyncio.get_running_loop().time(), 0.001)
+        body = ask.body(self._channel.service, self._channel.worker, left)
+        beside = ask.beside(self._answers, left)
         try:
-            taken = self._bus.publish_now(address, body, tail=ask.data, **beside)
-            if taken is None:  # it has to wait for a place
-                body.data = ask.data
-                heard = await self._bus.publish(address, body, timeout_s=left, **beside)
-                self._way.carried(len(ask.data))
-                self._listened(ask, heard=heard)
-            else:
-                ask.taken = taken
-                taken.add_done_callback(partial(self._taken, ask))
+            taken = self._bus.publish_now(self._to(ask.worker), body, tail=ask.data, **beside)
+        except TooLargeError as error:
+            raise OffloadError(Reason.ERROR, str(error)) from error
+        if taken is None:
+            return False
+        ask.taken = taken
+        taken.add_done_callback(partial(self._taken, ask))
+        return True
+
+    async def _send_later(self, ask: Ask) -> None:
+        """Publish a sample as soon as there is a place among those that the broker has not answered."""
+        left = max(ask.until - asyncio.get_running_loop().time(), 0.001)
+        body = ask.body(self._channel.service, self._channel.worker, left)
+        body.data = ask.data
+        beside = ask.beside(self._answers, left)
+        try:
+            heard = await self._bus.publish(self._to(ask.worker), body, timeout_s=left, **beside)
         except DisconnectedError:
             ask.broke = True
             ask.turn.set()
         except (RefusedError, TooLargeError) as error:
             raise OffloadError(Reason.ERROR, str(error)) from error
+        else:
+            self._way.carried(len(ask.data))
+            self._listened(ask, heard=heard)
 
     def _to(self, worker: str) -> Address[Frame]:
         """Return where a worker is asked. Names are checked once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from typing import Any
@@ -25,6 +26,15 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         login = settings.login()
     except InvalidFieldError as error:  # changed since the start: perhaps in the middle of a rotation
         raise DisconnectedError(str(error)) from error
+    hello = writing.connect(
+        client_id,
+        keepalive_s=settings.keepalive_s,
+        session_s=settings.session_s,
+        receive_maximum=settings.receive_maximum,
+        max_packet=settings.max_packet,
+        login=login,
+        will=will,
+    )
     async with asyncio.timeout(settings.connect_timeout_s):
         sock = await _dial(settings.host, settings.port)
     try:
@@ -35,15 +45,6 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
     except BaseException:
         sock.close()
         raise
-    hello = writing.connect(
-        client_id,
-        keepalive_s=settings.keepalive_s,
-        session_s=settings.session_s,
-        receive_maximum=settings.receive_maximum,
-        max_packet=settings.max_packet,
-        login=login,
-        will=will,
-    )
     outcomes: list[asyncio.Future[Any]] = [link.accepted, link.ended]
     try:
         link.begin(hello)
@@ -65,7 +66,11 @@ async def _dial(host: str, port: int) -> socket.socket:
     loop = asyncio.get_running_loop()
     last: OSError | None = None
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:  # a machine without IPv6, say
+            last = error
+            continue
         try:
             sock.settimeout(0)
             # without it a QoS 1 round trip takes 40 ms (Nagle's algorithm against delayed acknowledgements)
@@ -73,7 +78,8 @@ async def _dial(host: str, port: int) -> socket.socket:
             await loop.sock_connect(sock, address)
         except OSError as error:
             sock.close()
-            last = error
+            # asyncio's own text says where, and not what happened
+            last = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
         except BaseException:
             sock.close()
             raise

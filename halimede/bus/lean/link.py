@@ -29,9 +29,9 @@ DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
 #: client id not valid, bad user name or password, not authorised, banned, bad authentication method
 BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
 LAST_IDENTIFIER = 65_535
-#: a look at the clock each: at most so many seconds apart, and as a share of the keepalive
-TICK, TICK_SHARE = 1.0, 1 / 16
-#: a broker that takes bytes or answers pings, and acknowledges nothing for so many seconds, is left
+#: a look at the clock each: at most so many seconds apart, and as a share of the patience
+TICK, TICK_SHARE = 1.0, 3 / 32
+#: a broker that answers pings, and for so many seconds acknowledges nothing, or takes nothing of what waits, is left
 UNANSWERED_S = 60.0
 #: reads before others on the loop have their turn
 READS = 8
@@ -279,7 +279,7 @@ class LeanLink(Link):
         if self._pinged is not None and now - max(self._pinged, self._alive) >= self._patience:
             self.end(Ended("no answer to a ping"))
             return
-        if not self._answers:
+        if not self._answers and not self._blocked:
             self._answered = now
         elif now - max(self._answered, self._asked) >= UNANSWERED_S:
             self.end(Ended(f"no acknowledgement for {UNANSWERED_S:g} s"))
@@ -288,7 +288,7 @@ class LeanLink(Link):
         if self._pinged is None and silent and self.accepted.done():
             self._pinged = now
             self._write(writing.PINGREQ)
-        self._tick = self._loop.call_later(min(TICK, self._settings.keepalive_s * TICK_SHARE), self._watch)
+        self._tick = self._loop.call_later(min(TICK, self._patience * TICK_SHARE), self._watch)
 
     def _broke(self, error: OSError) -> None:
         self.end(Ended(error.strerror or str(error) or type(error).__name__))

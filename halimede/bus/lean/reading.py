@@ -18,12 +18,17 @@ CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 0x20, 0x30, 0
 MALFORMED, PROTOCOL_ERROR, TOO_LARGE = 0x81, 0x82, 0x95
 RECEIVE_MAXIMUM, MAXIMUM_QOS, RETAIN, MAXIMUM_PACKET, REASON, USER = 0x21, 0x24, 0x25, 0x27, 0x1F, 0x26
 WILDCARDS, SHARED, KEEPALIVE = 0x28, 0x2A, 0x13
+#: what a broker that knows no v5 answers, and what v5 calls that
+OLDER_PROTOCOL, UNSUPPORTED = 0x01, 0x84
 #: widths of all properties of fixed length that a broker may send beside a PUBLISH
 FIXED = {0x11: 4, KEEPALIVE: 2, RECEIVE_MAXIMUM: 2, 0x22: 2, MAXIMUM_QOS: 1, RETAIN: 1, MAXIMUM_PACKET: 4}
 FIXED |= {WILDCARDS: 1, 0x29: 1, SHARED: 1}
 #: text and bytes
 LONG = frozenset({0x12, 0x15, 0x16, 0x1A, 0x1C, REASON})
 
+
+#: of one packet; more would only take time
+MOST_PROPERTIES = 1_000
 
 #: what holds of a broker that says nothing of it
 _UNSAID = Grants()
@@ -147,6 +152,8 @@ def _connack(_: int, body: memoryview) -> ConnAck:
     at = 2
     if len(body) > 2:
         said, at = _properties(body, 2)
+    elif reason == OLDER_PROTOCOL:
+        reason = UNSUPPORTED
     if at != len(body):
         raise ValueError("a CONNACK with something behind it")
     grants = Grants(
@@ -190,7 +197,11 @@ def _properties(body: memoryview, at: int) -> tuple[dict[int, Any], int]:
     if end > len(body):
         raise IndexError
     found: dict[int, Any] = {}
+    left = MOST_PROPERTIES
     while at < end:
+        if not left:
+            raise ValueError(f"more than {MOST_PROPERTIES} properties")
+        left -= 1
         kind, at = body[at], at + 1
         if width := FIXED.get(kind):
             found[kind] = int.from_bytes(body[at : at + width])

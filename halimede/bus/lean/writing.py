@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from halimede.bus.beside import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
 from halimede.bus.port import Packet
@@ -17,6 +18,9 @@ PROTOCOL = b"\x00\x04MQTT\x05"
 USERNAME, PASSWORD, WILL_RETAIN, WILL, CLEAN = 0x80, 0x40, 0x20, 0x04, 0x02
 #: properties
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET = 0x11, 0x21, 0x27
+_EXPIRY, _RESPONSE_TOPIC, _CORRELATION, _USER = (bytes((each,)) for each in (EXPIRY, RESPONSE_TOPIC, CORRELATION, USER))
+#: topics that are remembered as they are written
+TOPICS = 1024
 
 
 def connect(
@@ -52,12 +56,9 @@ def connect(
 
 def publish(packet: Packet, identifier: int, size: int) -> bytes:
     """Write a PUBLISH up to its payload, which follows and is ``size`` bytes long; no identifier at QoS 0."""
-    topic = packet.topic.encode()
-    beside = _beside(packet)
-    length = varint(len(beside))
-    rest = 2 + len(topic) + (2 if packet.qos else 0) + len(length) + len(beside) + size
-    head = bytes((PUBLISH | packet.qos << 1 | packet.retain,)) + varint(rest) + len(topic).to_bytes(2) + topic
-    return head + (identifier.to_bytes(2) if packet.qos else b"") + length + beside
+    qos, beside = packet.qos, _beside(packet)
+    head = _text(packet.topic) + (identifier.to_bytes(2) if qos else b"") + varint(len(beside)) + beside
+    return bytes((PUBLISH | qos << 1 | packet.retain,)) + varint(len(head) + size) + head
 
 
 def puback(identifier: int) -> bytes:
@@ -104,16 +105,22 @@ def long(value: str | bytes) -> bytes:
 
 def _beside(packet: Packet) -> bytes:
     """Write the properties of a PUBLISH, or of a will."""
-    parts: list[bytes] = []
+    written = b""
     if packet.expiry_s is not None:
-        parts.append(bytes((EXPIRY,)) + packet.expiry_s.to_bytes(4))
+        written = _EXPIRY + packet.expiry_s.to_bytes(4)
     if packet.response_topic:
-        parts.append(bytes((RESPONSE_TOPIC,)) + long(packet.response_topic))
+        written += _RESPONSE_TOPIC + _text(packet.response_topic)
     if packet.correlation:
-        parts.append(bytes((CORRELATION,)) + long(packet.correlation))
+        written += _CORRELATION + long(packet.correlation)
     for name, value in packet.properties:
-        parts.append(bytes((USER,)) + long(name) + long(value))
-    return b"".join(parts)
+        written += _USER + long(name) + long(value)
+    return written
+
+
+@lru_cache(maxsize=TOPICS)
+def _text(topic: str) -> bytes:
+    """Write a topic: the same few come again and again."""
+    return long(topic)
 
 
 def _packet(first: int, parts: Iterable[bytes]) -> bytes:
