@@ -12,7 +12,7 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults check contract model models clean soak bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy
+.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults fuzz check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -52,11 +52,21 @@ faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEA
 	@echo '==> faults and attacks, $(REPEAT) times'
 	@HALIMEDE_FAULTS=whole $(BIN)/python -m pytest -p tests.repeat --repeat $(REPEAT) -n 6 --dist worksteal tests/faults tests/attacks $(ARGS)
 
+fuzz: setup ## Look for bytes that the MQTT parser does not stand (ARGS="--seconds 600")
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
 model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
 	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)
 
 soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000" for a short one)
 	@$(BIN)/python -m bench.soak $(ARGS)
+
+bench: setup $(MODELS) ## The sample path beside every other way, and the control plane (some 20 minutes)
+	@$(BIN)/python -m bench.offload
+	@$(BIN)/python -m bench.control
+
+bench-offload: setup ## A sample to the cloud and back, beside gRPC, HTTP, paho ... (ARGS="--payloads 150528 --rounds 3")
+	@$(BIN)/python -m bench.offload $(ARGS)
 
 bench-kubernetes: setup ## 500 services on 200 nodes on a double of the API server (ARGS="--services 50 --nodes 20")
 	@$(BIN)/python -m bench.operator $(ARGS)
@@ -69,6 +79,9 @@ bench-gallery: setup ## 100,000 embeddings: queries, memory, restarts (ARGS="--v
 
 bench-blobs: setup ## 200 MB over the bus against HTTP, and what others notice (ARGS="--megabytes 20")
 	@$(BIN)/python -m bench.blobs $(ARGS)
+
+bench-control: setup $(MODELS) ## GM with 100 to 3,000 nodes (ARGS="--nodes 100,300" for a short run)
+	@$(BIN)/python -m bench.control $(ARGS)
 
 bench-accuracy: setup ## Joint inference on digits: accuracy, fusion, budget, risk, audits, tiers (ARGS="--seeds 3")
 	@$(BIN)/python -m bench.accuracy $(ARGS)

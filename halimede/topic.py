@@ -6,8 +6,10 @@ A topic is built only through ``at`` and ``filter``, which check each name, so t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from halimede.errors import InvalidFieldError
@@ -17,6 +19,8 @@ M = TypeVar("M")
 
 #: names that are RFC 1123 labels; all others are subdomains
 LABELS = frozenset({"ns", "plural", "camera", "hop"})
+#: topics whose names are remembered once they were read, up to a length: the same few come with every sample
+REMEMBERED, LONGEST = 4096, 512
 
 
 def _check(field: str, value: str) -> str:
@@ -88,19 +92,27 @@ class Topic(Generic[M]):
 
     def parse(self, topic: str) -> dict[str, str] | None:
         """Return the names in ``topic``, or None if it is not of this template or a name breaks the rules."""
-        parts, wanted = topic.split("/"), self.template.split("/")
-        if len(parts) != len(wanted):
+        names = (_remembered if len(topic) <= LONGEST else _parsed)(self.template, topic)
+        return dict(names) if names is not None else None
+
+
+def _parsed(template: str, topic: str) -> Mapping[str, str] | None:
+    parts, wanted = topic.split("/"), template.split("/")
+    if len(parts) != len(wanted):
+        return None
+    names: dict[str, str] = {}
+    for part, pattern in zip(parts, wanted, strict=True):
+        if pattern.startswith("{"):
+            names[pattern[1:-1]] = part
+        elif part != pattern:
             return None
-        names: dict[str, str] = {}
-        for part, pattern in zip(parts, wanted, strict=True):
-            if pattern.startswith("{"):
-                names[pattern[1:-1]] = part
-            elif part != pattern:
-                return None
-        try:
-            return {k: _check(k, v) for k, v in names.items()}
-        except InvalidFieldError:
-            return None
+    try:
+        return {k: _check(k, v) for k, v in names.items()}
+    except InvalidFieldError:
+        return None
+
+
+_remembered = lru_cache(maxsize=REMEMBERED)(_parsed)
 
 
 @dataclass(frozen=True, slots=True)

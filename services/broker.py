@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from halimede.access.mosquitto import LIMITS
+from halimede.access.mosquitto import ENVIRONMENT, LIMITS
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.runfile import usable
 
@@ -28,12 +28,6 @@ PORTS = 200
 HOST = "127.0.0.1"
 #: seconds
 START_TIMEOUT, STOP_TIMEOUT = 10.0, 5.0
-#: glibc adapts these at run time, and frames of about 1 MB then take three times as long through the broker
-MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
-    "MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
-    "MALLOC_TOP_PAD_": str(16 * 1024 * 1024),
-}
 ANONYMOUS = ("allow_anonymous true",)
 IN_USE = "Address already in use"
 PR_SET_PDEATHSIG = 1
@@ -178,7 +172,7 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **MALLOC},
+                env={**os.environ, **ENVIRONMENT},
                 # a terminal's Ctrl-C is its parent's to act on: others may still have something to say
                 start_new_session=True,
                 preexec_fn=end_with_parent,  # noqa: PLW1509 - two system calls, both safe after a fork

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from halimede.bus.link import Link
 from halimede.bus.memory import MemoryBroker, MemoryBus, MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
-from halimede.frames.compute import ModelThread
+from halimede.frames.compute import ModelThread, Outcome
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Loaded, Slot
 from halimede.messages import Prediction, Result
@@ -110,16 +110,13 @@ class SimulatedThread(ModelThread):
 
     async def call(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         async with self._free:
-            said = work(*args, **kwargs)
-            outcomes = said[0] if isinstance(said, tuple) else [judged.outcome for judged in said]
-            took = self.service_s * len(outcomes)
+            said, *more = work(*args, **kwargs)
+            took = self.service_s * len(said)
             await asyncio.sleep(took)
-        timed = [replace(outcome, ms=took * 1000) for outcome in outcomes]
-        if isinstance(said, tuple):
-            return timed, said[1]
-        for judged, outcome in zip(said, timed, strict=True):
-            judged.outcome = outcome
-        return said
+        for each in said:  # outcomes, or what mining made of them
+            outcome = each if isinstance(each, Outcome) else each.outcome
+            outcome.ms = took * 1000
+        return said, *more
 
 
 @dataclass

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
+from typing import get_args
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
 from halimede.bus.memory import MemoryBroker
+from halimede.bus.settings import Client, MqttSettings
 from services.broker import Broker
 from tests.digits import Digits
 from tests.ports import free_port
@@ -25,6 +28,7 @@ settings.load_profile("halimede")
 LONGEST = (
     "test_fault_23_two_clients_one_id",
     "test_demo_multi_edge",
+    "test_tiers",
     "test_fault_02_broker_stopped",
     "test_end_to_end",
     "test_fault_16_disk_full",
@@ -50,6 +54,7 @@ LONGEST = (
     "test_fault_03_lc_cut_off",
     "test_fault_14_api_server_faults",
     "test_documentation",
+    "test_calibration_documentation",
     "test_install",
     "test_commands_documentation",
     "test_serve_process",
@@ -65,6 +70,17 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first (with ``--no-loadscope-reorder``, processes take them in that order)."""
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector the tests themselves: a million objects that stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +125,16 @@ async def world(_broker_of_world: tuple[str, MemoryBroker | Broker]) -> AsyncIte
             yield MemoryWorld(broker, stack)
         else:
             yield MqttWorld(broker, stack, "lean" if client == "lean" else "paho")
+
+
+@pytest.fixture(params=get_args(Client))
+def each_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Have all who name no client connect with each in turn: a test that uses this runs twice."""
+    client: Client = request.param
+    init = MqttSettings.__init__
+    defaults = tuple(client if value in get_args(Client) else value for value in init.__defaults__ or ())
+    monkeypatch.setattr(init, "__defaults__", defaults)
+    return client
 
 
 @pytest.fixture(scope="session")

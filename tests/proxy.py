@@ -3,6 +3,8 @@
 It sees a stream of bytes, not packets. What loss does to a stream is a stall: TCP sends a lost segment again after a
 timeout and holds back all that came behind it. So ``lose`` stalls, and never drops a byte. What a half-open connection
 swallowed is gone, so it can never be a good one again: ``heal`` resets it, as a router does that has forgotten it.
+
+``share`` makes all connections one line's: what one of them sends, the others wait behind.
 """
 
 from __future__ import annotations
@@ -26,13 +28,20 @@ RTO_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """How bytes travel now. Delays are seconds one way, ``loss`` is a share of segments, ``rate`` bytes a second."""
+    """How bytes travel now. Delays are seconds one way, ``loss`` is a share of segments, ``rate`` bytes a second.
+
+    ``shared``: the rate is that of all connections together. ``window``: bytes that one direction of one connection
+    has under way at most. ``once``: what is sent again arrives.
+    """
 
     up_s: float = 0.0
     down_s: float = 0.0
     loss: float = 0.0
     rto_s: float = RTO_S
+    once: bool = False
     rate: float = 0.0
+    shared: bool = False
+    window: int = MOST_UNDER_WAY
 
     @property
     def free(self) -> bool:
@@ -55,6 +64,8 @@ class Proxy:
         self.road = Road()
         self.chance = random.Random(seed)
         self.changed = asyncio.Event()
+        #: when a shared line is free again, up and down
+        self.line = {True: 0.0, False: 0.0}
         self._target = target
         self._host = host
         self._open = True
@@ -81,13 +92,20 @@ class Proxy:
         """Let bytes travel that long to the target, and back (the same if not given)."""
         self._travel(replace(self.road, up_s=up_s, down_s=up_s if down_s is None else down_s))
 
-    def lose(self, share: float, rto_s: float = RTO_S) -> None:
+    def lose(self, share: float, rto_s: float = RTO_S, *, once: bool = False) -> None:
         """Lose that share of segments: each stalls its direction for one timeout, twice that if it is lost again."""
-        self._travel(replace(self.road, loss=share, rto_s=rto_s))
+        self._travel(replace(self.road, loss=share, rto_s=rto_s, once=once))
 
     def throttle(self, bytes_per_s: float) -> None:
         """Let no more than that through, in each direction of each connection."""
-        self._travel(replace(self.road, rate=bytes_per_s))
+        self._travel(replace(self.road, rate=bytes_per_s, shared=False))
+
+    def share(self, bytes_per_s: float, window: int) -> None:
+        """Let no more than that through in each direction of all connections together, in the order of its coming.
+
+        ``window``: bytes that each connection has on the line at most, in each direction, as TCP's does.
+        """
+        self._travel(replace(self.road, rate=bytes_per_s, shared=True, window=window))
 
     def cut(self) -> None:
         """Break every connection and refuse new ones."""
@@ -117,6 +135,7 @@ class Proxy:
 
     def _travel(self, road: Road) -> None:
         self.road = road
+        self.line = {True: 0.0, False: 0.0}
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -212,7 +231,7 @@ class _Lane:
             self._moved.set()
             if not data:
                 return
-            while self._size >= MOST_UNDER_WAY:
+            while self._size >= self._proxy.road.window:
                 self._moved.clear()
                 await self._moved.wait()
 
@@ -241,13 +260,20 @@ class _Lane:
 
     def _due(self, size: int) -> float:
         road, now = self._proxy.road, asyncio.get_running_loop().time()
-        due = max(self._last, now + (road.up_s if self._is_up else road.down_s))
-        wait = road.rto_s
+        delay = road.up_s if self._is_up else road.down_s
+        stall, wait = 0.0, road.rto_s
         while size and road.loss and self._proxy.chance.random() < road.loss:
-            due += wait
+            stall += wait
             wait *= 2
-        if road.rate:
-            due += size / road.rate
+            if road.once:
+                break
+        if road.shared:
+            # what is lost while another segment is waited for is sent again beside it, as selective
+            # acknowledgements let TCP do it
+            line = self._proxy.line[self._is_up] = max(now, self._proxy.line[self._is_up]) + size / road.rate
+            due = max(self._last, line + delay + stall)
+        else:
+            due = max(self._last, now + delay) + stall + (size / road.rate if road.rate else 0.0)
         self._last = due
         return due
 

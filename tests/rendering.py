@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+import yaml
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -60,8 +60,8 @@ def copy(name: str) -> Path:
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects in a YAML text."""
-    yield from (found for found in YAML(typ="safe").load_all(text) if found)
+    """Yield the objects in a YAML text, read as kubectl does, and in C: definitions are long."""
+    yield from (found for found in yaml.load_all(text, yaml.CSafeLoader) if found)
 
 
 if __name__ == "__main__":

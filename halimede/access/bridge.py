@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from halimede.access.mosquitto import CONF_HEAD, LIMITS, broker_lines, port
+from halimede.access.mosquitto import LIMITS, broker_lines, head, port
 from halimede.access.routes import Route, routes
 from halimede.access.site import Bridge, Principal, Site
 from halimede.topic import Role
@@ -54,8 +54,7 @@ def configuration(
         *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
         *connections(site, bridge, place, address(site), login=login),
     ]
-    head = CONF_HEAD.format(conf=place / "broker" / "mosquitto.conf", folder=place)
-    return head + "\n".join(lines) + "\n"
+    return head(place / "broker" / "mosquitto.conf", place) + "\n".join(lines) + "\n"
 
 
 def connections(

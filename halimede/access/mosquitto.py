@@ -26,13 +26,21 @@ LIMITS = (
     f"max_inflight_messages {MAX_INFLIGHT}",
     f"max_queued_messages {MAX_QUEUED}",
 )
+#: glibc adapts these at run time, and frames of about 1 MB then take several times as long through the broker. Where it
+#: is built with another library (musl, as in Alpine's images) they do nothing
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
+    "MALLOC_TOP_PAD_": str(16 * 1024 * 1024),
+}
 ACL_HEAD = """\
 # Access rules of a halimede site for Mosquitto (acl_file). Made from the topic contract: do not edit, make it anew.
 # What is not granted here is denied.
 """
 CONF_HEAD = """\
 # Mosquitto of a halimede site: nobody without credentials, access rules. Made by `halimede certs`: do not edit.
-#   mosquitto -c {conf}
+#   {environment} mosquitto -c {conf}
+# (as a service: `systemctl edit mosquitto`, [Service], Environment="{environment}". Large frames then stay fast.)
 # It has to be able to read this folder: `chown -R mosquitto: {folder}` where it runs as the user mosquitto.
 # After a change of acl or tls.crt: `kill -HUP <its pid>` (or `systemctl reload mosquitto`). After a change of ca.crt:
 # restart it.
@@ -52,7 +60,13 @@ def configuration(site: Site, folder: Path) -> str:
     broker = Path(site.install) if site.install else folder / "broker"
     lines = [f"listener {port(site)}", *broker_lines(broker, tls=not site.passwords), *LIMITS, "log_dest stdout"]
     lines += [f"log_type {kind}" for kind in ("error", "warning", "notice", "information")]
-    return CONF_HEAD.format(conf=broker / "mosquitto.conf", folder=broker) + "\n".join(lines) + "\n"
+    return head(broker / "mosquitto.conf", broker) + "\n".join(lines) + "\n"
+
+
+def head(conf: Path, folder: Path) -> str:
+    """Return the lines that a configuration file begins with, for whoever has to start and to tend the broker."""
+    environment = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
+    return CONF_HEAD.format(conf=conf, folder=folder, environment=environment)
 
 
 def port(site: Site) -> int:

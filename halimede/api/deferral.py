@@ -14,6 +14,11 @@ from halimede.api.schema import ObjectName, Rule
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 
+UploadEncoding = Literal["as-it-came", "raw", "jpeg", "png"]
+AS_IT_CAME: UploadEncoding = "as-it-came"
+#: the least and the most that ``maxBytes`` may be: below it a JPEG is little more than its tables
+LEAST_BYTES, MOST_BYTES = 1024, 268_435_455
+
 MIXTURE_FIX = "name a calibration (`halimede calibrate` writes one), or leave fusion at cloud"
 
 
@@ -67,6 +72,14 @@ class Deferral(Spec, kw_only=True):
         Literal["cloud", "mixture"],
         Meta(description="What is answered where both models spoke: the big one's word, or a calibrated mixture."),
     ] = "cloud"
+    encoding: Annotated[
+        UploadEncoding,
+        Meta(description="How samples are written that go up: as they came, or all of them raw, as JPEG or as PNG."),
+    ] = AS_IT_CAME
+    max_bytes: Annotated[
+        Annotated[int, Meta(ge=LEAST_BYTES, le=MOST_BYTES)] | None,
+        Meta(description="Bytes that a sample may have that goes up: larger ones become JPEG, or smaller pictures."),
+    ] = None
 
 
 def check_deferral(at: str, deferral: Deferral) -> None:

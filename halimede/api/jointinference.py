@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from halimede.api.autoscaling import Autoscaler, check_autoscaler
 from halimede.api.base import SEDNA, Spec, convert, register
+from halimede.api.batching import BATCH, DELAY_MS, BatchSize, QueueDelay
 from halimede.api.deferral import Deferral, ModelRef, check_deferral
 from halimede.api.podtemplate import PodTemplate
 from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, SHAPE, Column, ObjectName, OptionalName, Path, Rule
@@ -165,6 +166,8 @@ class TierWorker(Deferral, kw_only=True):
     model: Annotated[ModelRef, Meta(description="Its model.")]
     template: Template
     hpa: Hpa = None
+    max_batch_size: BatchSize = BATCH
+    max_queue_delay_ms: QueueDelay = DELAY_MS
 
 
 class CloudWorker(Spec, kw_only=True):
@@ -173,6 +176,8 @@ class CloudWorker(Spec, kw_only=True):
     model: Annotated[ModelChoice, Meta(description="The big model.")]
     template: Template
     hpa: Hpa = None
+    max_batch_size: BatchSize = BATCH
+    max_queue_delay_ms: QueueDelay = DELAY_MS
 
 
 def _check_model(at: str, model: ModelChoice) -> None:

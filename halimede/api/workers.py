@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from halimede.api.base import Resource
-from halimede.api.deferral import Deferral
-from halimede.api.jointinference import EdgeWorker, JointInferenceServiceSpec
+from halimede.api.batching import BATCH, DELAY_MS
+from halimede.api.deferral import AS_IT_CAME, Deferral
+from halimede.api.jointinference import CloudWorker, EdgeWorker, JointInferenceServiceSpec, TierWorker
 from halimede.api.model import ModelSpec
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement
@@ -74,6 +75,8 @@ def common(
         facts |= _deferral(placement.worker)
     if isinstance(placement.worker, EdgeWorker):
         facts |= _edge(placement.worker)
+    if isinstance(placement.worker, CloudWorker | TierWorker):
+        facts |= _batching(placement.worker)
     if isinstance(service.spec, JointInferenceServiceSpec):
         facts |= _tier(service.spec, placement)
     if isinstance(service.spec, MultiEdgeInferenceServiceSpec):
@@ -91,7 +94,17 @@ def _deferral(worker: Deferral) -> dict[str, str]:
     }
     if worker.target_upload_ratio is not None:
         told["TARGET_UPLOAD_RATIO"] = f"{worker.target_upload_ratio:g}"
+    if worker.encoding != AS_IT_CAME:
+        told["UPLOAD_ENCODING"] = worker.encoding
+    if worker.max_bytes is not None:
+        told["UPLOAD_MAX_BYTES"] = str(worker.max_bytes)
     return told | ({"AUDIT_SHARE": f"{worker.audit_share:g}"} if worker.audit_share else {})
+
+
+def _batching(worker: CloudWorker | TierWorker) -> dict[str, str]:
+    told = {"MAX_BATCH_SIZE": str(worker.max_batch_size)} if worker.max_batch_size != BATCH else {}
+    delay = worker.max_queue_delay_ms
+    return told | ({"MAX_QUEUE_DELAY_MS": f"{delay:g}"} if delay != DELAY_MS else {})
 
 
 def _edge(worker: EdgeWorker) -> dict[str, str]:

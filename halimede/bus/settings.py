@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -17,9 +18,17 @@ from halimede.names import check_name
 Client = Literal["lean", "paho"]
 
 PLAIN_PORT, TLS_PORT = 1883, 8883
-#: says which client the sample path takes
+#: says which client is taken
 CLIENT = "HALIMEDE_MQTT_CLIENT"
 FIX = "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS"
+
+
+def chosen_client(environ: Mapping[str, str]) -> Client:
+    """Return the client that the environment names. Raises InvalidFieldError."""
+    client = environ.get(CLIENT) or "lean"
+    if client not in get_args(Client):
+        raise InvalidFieldError(CLIENT, client, f"write one of {', '.join(get_args(Client))}")
+    return cast("Client", client)
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,8 @@ class MqttSettings:
         session_s: seconds that the broker keeps subscriptions and unacknowledged messages after the connection is gone;
             then whoever connects under our client id next goes on with them. 0: they end with the connection.
         connect_timeout_s: for the connection, and again for the broker's answer.
-        client: which client speaks MQTT: ``lean``, ours for the sample path, or ``paho``, the stock one.
+        client: which client speaks MQTT: ``lean``, ours, or ``paho``, the stock one; by default as HALIMEDE_MQTT_CLIENT
+            says, and lean where it says nothing.
 
     """
 
@@ -56,7 +66,7 @@ class MqttSettings:
     max_packet: int = 16 * 1024 * 1024 + 64 * 1024
     session_s: int = 0
     connect_timeout_s: float = 5.0
-    client: Client = "paho"
+    client: Client = field(default_factory=lambda: chosen_client(os.environ))
 
     @property
     def where(self) -> str:
@@ -86,10 +96,7 @@ class MqttSettings:
 
     def for_samples(self, environ: Mapping[str, str]) -> MqttSettings:
         """Return the settings of a connection that samples travel on. Raises InvalidFieldError."""
-        client = environ.get(CLIENT) or "lean"
-        if client not in get_args(Client):
-            raise InvalidFieldError(CLIENT, client, f"write one of {', '.join(get_args(Client))}")
-        return replace(self, client=cast("Client", client))
+        return replace(self, client=chosen_client(environ))
 
     @classmethod
     def from_url(

@@ -102,9 +102,11 @@ def _spec(body: Mapping[str, Any]) -> Iterator[str]:
     yield f"edge    model {served.choice(edge.get('model'))}, on {_where(edge)}"
     yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
     yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
+    yield from _uploads(edge)
     for tier in spec.get("tiers") or []:
         yield f"tier    {text(tier.get('name'))}: model {text(dig(tier, 'model', 'name'))}, on {_where(tier)}"
         yield f"        asks the next tier by {_mining(tier)}"
+        yield from _uploads(tier)
     yield f"cloud   model {served.choice(cloud.get('model'))}, on {_where(cloud)}"
     if dataset := dig(spec, "dataset", "name"):
         yield f"dataset {dataset}"
@@ -135,6 +137,16 @@ def _where(worker: Mapping[str, Any]) -> str:
         return f"node {name}"
     selector = _pairs(pod.get("nodeSelector"))
     return f"nodes with {selector}" if selector else "no node: give nodeName or nodeSelector"
+
+
+def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
+    """Say how samples go up, where that is not as they came."""
+    encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
+    how = "as they came" if encoding == "as-it-came" else f"as {encoding}"
+    if most is not None:
+        yield f"        samples go up {how}, of at most {most} bytes"
+    elif encoding != "as-it-came":
+        yield f"        samples go up {how}"
 
 
 def _mining(edge: Mapping[str, Any]) -> str:

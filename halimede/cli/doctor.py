@@ -73,7 +73,7 @@ async def _inside(broker: Broker) -> AsyncGenerator[Check, None]:
         yield ok("credentials", f"let in with {shown.folder}" if shown else "let in without a folder of credentials")
         for check in doctor_broker.limits(client.bus.grants):
             yield check
-        async for check in doctor_broker.speed(client.bus):
+        async for check in doctor_broker.speed(client.bus, broker.settings):
             yield check
         yield await doctor_broker.rules(client.bus)
         async for check in doctor_system.look(client):

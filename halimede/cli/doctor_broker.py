@@ -14,7 +14,7 @@ from statistics import median
 from halimede import topics
 from halimede.bus.port import Bus, Grants
 from halimede.bus.settings import MqttSettings
-from halimede.cli import handshake, pulse
+from halimede.cli import doctor_allocator, handshake, pulse
 from halimede.cli.broker import START_IT
 from halimede.cli.checks import Check, ok, problem, warning
 from halimede.codec import MAX_BYTES
@@ -27,6 +27,13 @@ EXPIRY_DAYS = 30
 #: milliseconds beyond the network's own: the delayed acknowledgement takes 40
 NAGLE_MS = 25.0
 ROUND_TRIPS = 11
+#: bytes of a camera's picture as it is (640x480x3), how many are sent, and milliseconds from which one is too slow: a
+#: quarter of the time that the cloud's answer to it has by default
+LARGE, LARGE_ROUND_TRIPS, LARGE_MS = 921_600, 5, 500.0
+#: bytes of topic and properties; seconds that one may take
+RESERVED, LARGE_PATIENCE_S = 1024, 10.0
+#: how many times a connection is made to see how far the broker is
+DIALS = 3
 #: publishes under way that a broker should take: below, frames of fast cameras wait for one another
 RECEIVE_MAXIMUM = 100
 
@@ -116,24 +123,62 @@ async def strangers(settings: MqttSettings) -> Check:
     return warning(name, "anybody may connect without credentials", do)
 
 
-async def speed(bus: Bus) -> AsyncGenerator[Check, None]:
-    """Measure the broker's answer to frames to oneself."""
+async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]:
+    """Measure the broker's answer to frames to oneself, small and large, and say what it is that takes long."""
     name = "round trip"
     try:
+        network_ms = await _distance_ms(settings)
         times = await pulse.round_trips(bus, ROUND_TRIPS)
     except RefusedError as error:
         yield problem("rights", str(error), "use the credentials of an operator")
         return
-    except BusError as error:
+    except (BusError, OSError, TimeoutError) as error:
         yield problem(name, str(error), "look at the broker's log")
         return
     typical, best = median(times), min(times)
     found = f"{typical:.2f} ms until the broker acknowledges (best {best:.2f} ms)"
-    if best >= NAGLE_MS:
-        do = "set `set_tcp_nodelay true` in the broker's configuration, unless the network itself is that slow"
-        yield warning(name, found, do)
+    if best - network_ms >= NAGLE_MS:
+        do = "set `set_tcp_nodelay true` in the broker's configuration"
+        yield warning(name, f"{found}, of which the network takes {network_ms:.2f} ms", do)
+    elif network_ms >= NAGLE_MS:
+        do = "it is the network: give deadlineMs that much more, or the place a broker of its own (docs/deploy.md)"
+        yield warning(name, f"{found}: the broker is {network_ms:.2f} ms away", do)
     else:
         yield ok(name, found)
+    yield await _large(bus, best)
+    if settings.host.startswith(LOOPBACK) and (pinned := await asyncio.to_thread(doctor_allocator.look, settings.port)):
+        yield pinned
+
+
+async def _distance_ms(settings: MqttSettings) -> float:
+    """Return the least time that a connection took to be made: one way to the broker's system and back, without it."""
+    loop, times = asyncio.get_running_loop(), []
+    for _ in range(DIALS):
+        began = loop.time()
+        _, writer = await handshake.open_stream(settings, None)
+        times.append((loop.time() - began) * 1000)
+        writer.close()
+    return min(times)
+
+
+async def _large(bus: Bus, small_ms: float) -> Check:
+    """Measure the broker's answer to a large frame, which it sends back beside it."""
+    name = "large frames"
+    if bus.max_packet < LARGE + RESERVED:
+        return ok(name, "the broker takes none of 900 KB: not measured")
+    do = "the way is narrow: send less of each frame by `encoding` and `maxBytes` (docs/uploads.md); raise deadlineMs"
+    try:
+        # a tenth first: a line that is narrow is not to be filled for minutes
+        (tenth,) = await pulse.round_trips(bus, 1, bytes(LARGE // 10), timeout_s=LARGE_PATIENCE_S)
+        if tenth >= LARGE_MS:
+            return warning(name, f"{tenth:.0f} ms for 90 KB to the broker and back", do)
+        times = await pulse.round_trips(bus, LARGE_ROUND_TRIPS, bytes(LARGE), timeout_s=LARGE_PATIENCE_S)
+    except BusError as error:
+        return warning(name, f"they did not pass: {error}", do)
+    typical = median(times)
+    rate = LARGE / 1000 / max(min(times) - small_ms, 0.01)
+    found = f"{typical:.2f} ms for 900 KB to the broker and back (best {min(times):.2f} ms, {rate:.0f} MB/s)"
+    return warning(name, found, do) if typical >= LARGE_MS else ok(name, found)
 
 
 def limits(grants: Grants) -> list[Check]:

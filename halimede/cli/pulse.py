@@ -20,7 +20,7 @@ VERSION_S = 0.5
 VERSION = "$SYS/broker/version"
 
 
-async def round_trips(bus: Bus, count: int, *, timeout_s: float = 5.0) -> list[float]:
+async def round_trips(bus: Bus, count: int, body: bytes = b"halimede doctor", *, timeout_s: float = 5.0) -> list[float]:
     """Publish frames to oneself, one after the other; return the milliseconds of each until the broker's answer.
 
     Raises RefusedError where an operator's rights are missing, DisconnectedError.
@@ -31,7 +31,7 @@ async def round_trips(bus: Bus, count: int, *, timeout_s: float = 5.0) -> list[f
     try:
         for _ in range(count):
             began = loop.time()
-            await bus.publish(address, b"halimede doctor", timeout_s=timeout_s)
+            await bus.publish(address, body, timeout_s=timeout_s)
             times.append((loop.time() - began) * 1000)
     finally:
         await bus.unlisten(address.text)

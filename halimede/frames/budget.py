@@ -14,6 +14,13 @@ class Budget:
         self._turn = asyncio.Lock()
         self._given = asyncio.Event()
 
+    def take_now(self, size: int) -> bool:
+        """Take ``size`` bytes if there is room and nobody waits for some; return whether there was."""
+        if self._turn.locked() or (self.taken and self.taken + size > self._limit):
+            return False
+        self.taken += size
+        return True
+
     async def take(self, size: int) -> None:
         """Take ``size`` bytes, once there is room for them."""
         async with self._turn:

@@ -37,6 +37,10 @@ class Circuit:
             return True
         return self.state is State.CLOSED
 
+    def refuses(self, now: float) -> bool:
+        """Return whether ``admit`` would refuse a request, without asking for one."""
+        return self.state is State.HALF_OPEN or (self.state is State.OPEN and now < self._retry_at)
+
     def succeeded(self) -> None:
         """Somebody answered, be it with an error."""
         self._close()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
@@ -35,6 +35,7 @@ class ModelThread:
         self._make = make or partial(ThreadPoolExecutor, 1)
         self._executor: Executor | None = None
         self._began: float | None = None
+        self._calls = 0
 
     async def __aenter__(self) -> Self:
         self._executor = self._make(self._name)
@@ -52,7 +53,20 @@ class ModelThread:
         if self._executor is None:
             raise RuntimeError("use the model's thread inside its `async with` block")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: self._run(work, *args, **kwargs))
+        self._calls += 1
+        try:
+            return await loop.run_in_executor(self._executor, lambda: self._run(work, *args, **kwargs))
+        finally:
+            self._calls -= 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits in the thread, as far as its callers know: then ``inline`` may be used."""
+        return not self._calls and self._began is None and self._executor is not None
+
+    def inline(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` here and now, as a call of this thread's that ``watch`` sees. Only while it is ``idle``."""
+        return self._run(work, *args, **kwargs)
 
     @property
     def busy_s(self) -> float:
@@ -82,7 +96,7 @@ async def watch(busy_s: Callable[[], float], limit_s: float) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What became of one frame: a prediction, or an error.
 
@@ -144,5 +158,6 @@ def answer(model: Model, frames: Sequence[Frame], limit: int) -> tuple[list[Outc
             outcomes[i] = Outcome(error=f"pre-processing failed: {type(error).__name__}: {error}", unfit=True)
     answers, calls = run(model, [sample for _, sample, _ in ready], limit)
     for (i, _, decoded), outcome in zip(ready, answers, strict=True):
-        outcomes[i] = replace(outcome, decoded=decoded)
+        outcome.decoded = decoded
+        outcomes[i] = outcome
     return outcomes, calls

@@ -1,4 +1,4 @@
-"""Which cloud worker gets the next hard sample: the best of two at random, by the credits that they advertise.
+"""Which cloud worker gets the next hard sample: the better of two at random, by what they advertise.
 
 Two random choices come close to the best one at a fraction of the herding (Mitzenmacher 2001, "The Power of Two
 Choices in Randomized Load Balancing"). Pure: no clock, no bus. ``now`` is the caller's monotonic time in seconds.
@@ -6,6 +6,7 @@ Choices in Randomized Load Balancing"). Pure: no clock, no bus. ``now`` is the c
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,17 @@ class Known:
     mine: int = 0
     way_ms: float | None = None
 
+    @property
+    def rank(self) -> tuple[float, int]:
+        """When its answer is to be expected, then its credits; the lower, the better.
+
+        Credits alone would fill a slow worker's queue as far as a fast one's. One of which no speed is known yet gets a
+        sample to show it, and more only where there is no better one.
+        """
+        if not self.service_ms:
+            return (math.inf if self.mine else 0.0), -self.credits
+        return (self.queued + 1) * self.service_ms, -self.credits
+
 
 class Credits:
     """What workers can take now, as far as an edge worker knows."""
@@ -60,12 +72,12 @@ class Credits:
         return self._workers.pop(worker, None) is not None
 
     def pick(self, now: float) -> str | None:
-        """Return the better of two random workers that have credits: more credits, then the shorter service time."""
+        """Return the better of two random workers that have credits: the sooner answer, then more credits."""
         free = self.free(now)
         if len(free) < 2:
             return free[0] if free else None
         two = self._choose(free, 2)
-        return min(two, key=lambda name: (-self._workers[name].credits, self._workers[name].service_ms))
+        return min(two, key=lambda name: self._workers[name].rank)
 
     def free(self, now: float) -> list[str]:
         """Return the workers that have credits."""

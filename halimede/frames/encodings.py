@@ -56,11 +56,12 @@ BROKEN = (
 class Encoding:
     """One way to write pixels. ``cheap``: decoding copies nothing, so it may run on the event loop.
 
-    ``measure`` says how many bytes the pixels of a frame will take, without decoding it, or raises DecodeError.
+    ``encode`` gets the pixels and a quality (0: the usual one), which only lossy encodings look at. ``measure`` says
+    how many bytes the pixels of a frame will take, without decoding it, or raises DecodeError.
     """
 
     decode: Callable[[Frame], Pixels]
-    encode: Callable[[Pixels], bytes]
+    encode: Callable[[Pixels, int], bytes]
     measure: Callable[[Frame], int]
     cheap: bool = False
 
@@ -97,14 +98,20 @@ def decode(frame: Frame) -> Pixels:
     return find(frame.encoding).decode(frame)
 
 
-def encode_image(image: Pixels, encoding: str = "png") -> bytes:
+def encode_image(image: Pixels, encoding: str = "png", quality: int = 0) -> bytes:
     """Write pixels: height x width (x 3) uint8 for jpeg and png, any array of a known dtype for raw.
 
-    Raises InvalidFieldError when the encoding cannot carry the array.
+    ``quality`` (1 to 95) is of jpeg alone; 0: the usual one. Raises InvalidFieldError when the encoding cannot carry
+    the array.
     """
     if encoding not in _registry:
         raise InvalidFieldError("encoding", encoding, f"use one of {', '.join(sorted(_registry))}")
-    return _registry[encoding].encode(image)
+    return _registry[encoding].encode(image, quality)
+
+
+def is_picture(pixels: Pixels) -> bool:
+    """Whether jpeg and png can carry it: height x width (x 3) uint8."""
+    return pixels.dtype == np.uint8 and pixels.size > 0 and (pixels.ndim == 2 or pixels.shape[2:] == (3,))
 
 
 # --- raw ----------------------------------------------------------------------------------------------------------
@@ -129,7 +136,22 @@ def _decode_raw(frame: Frame) -> Pixels:
     return array
 
 
-def _encode_raw(image: Pixels) -> bytes:
+#: names of the element types as they travel: looked up for every frame, and numpy builds a name anew each time
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def raw_view(image: Pixels) -> tuple[str, memoryview] | None:
+    """Return the element type and the bytes of an array, uncopied; None where they have to be copied or changed.
+
+    Only of an array that cannot be written to: what is under way must not change.
+    """
+    name = _NAMES.get(image.dtype)
+    if name is None or image.flags.writeable or not image.flags.c_contiguous or not image.size:
+        return None
+    return name, image.data.cast("B")
+
+
+def _encode_raw(image: Pixels, _: int = 0) -> bytes:
     dtype = DTYPES.get(image.dtype.name)
     if dtype is None:
         raise InvalidFieldError("dtype", image.dtype.name, f"use one of {', '.join(DTYPES)}")
@@ -176,18 +198,22 @@ def _pixels(picture: Image.Image) -> Pixels:
     return array
 
 
-def _encode_picture(form: str, **options: int) -> Callable[[Pixels], bytes]:
-    def encode(image: Pixels) -> bytes:
-        fits = image.dtype == np.uint8 and (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3))
-        if not fits or 0 in image.shape:
-            raise InvalidFieldError("image", f"{image.dtype} {image.shape}", "give uint8, height x width or x 3")
-        out = io.BytesIO()
-        Image.fromarray(image).save(out, format=form, **options)
-        return out.getvalue()
+def _encode_jpeg(image: Pixels, quality: int) -> bytes:
+    return _saved(image, "JPEG", quality=quality or JPEG_QUALITY)
 
-    return encode
+
+def _encode_png(image: Pixels, _: int) -> bytes:
+    return _saved(image, "PNG")
+
+
+def _saved(image: Pixels, form: str, **options: int) -> bytes:
+    if not is_picture(image):
+        raise InvalidFieldError("image", f"{image.dtype} {image.shape}", "give uint8, height x width or x 3")
+    out = io.BytesIO()
+    Image.fromarray(image).save(out, format=form, **options)
+    return out.getvalue()
 
 
 register("raw", Encoding(_decode_raw, _encode_raw, _measure_raw, cheap=True))
-register("jpeg", Encoding(_decode_picture, _encode_picture("JPEG", quality=JPEG_QUALITY), _measure_picture))
-register("png", Encoding(_decode_picture, _encode_picture("PNG"), _measure_picture))
+register("jpeg", Encoding(_decode_picture, _encode_jpeg, _measure_picture))
+register("png", Encoding(_decode_picture, _encode_png, _measure_picture))

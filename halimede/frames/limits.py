@@ -12,7 +12,7 @@ class ServerLimits:
     ``queue`` and ``queue_bytes`` bound what waits, ``batch`` and ``pixels`` (bytes of decoded frames) what is taken
     at once, ``replies`` what waits for the broker's acknowledgement. ``horizon_s``: credits and batches are kept to
     what takes about this long, so that a slow model is known as slow before its queue is full of samples that will be
-    too late.
+    too late. ``delay_s``: how long a sample may wait for others to be answered with.
     """
 
     queue: int = 64
@@ -21,6 +21,7 @@ class ServerLimits:
     pixels: int = 256 * 1024 * 1024
     replies: int = 128
     horizon_s: float = 1.0
+    delay_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -230,11 +230,10 @@ class OffloadClient:
     def _taken(self, ask: Ask, taken: asyncio.Future[int]) -> None:
         """The broker has a sample, or it is not known whether it does."""
         error = taken.exception()
-        if error is None:
-            self._way.carried(len(ask.data))
         if ask.taken is not taken:
             return  # that attempt is over
         if error is None:
+            self._way.carried(len(ask.data))
             try:
                 self._listened(ask, heard=judge(self._to(ask.worker).text, taken.result()))
             except RefusedError as refused:

@@ -18,10 +18,12 @@ class Pace:
 
     ``queue`` and ``batch`` are the upper bounds; ``horizon_s`` is how much work may wait, in seconds of the model's
     time, so that a slow model is known as slow before its queue is full of samples that will be too late.
+    ``lanes``: calls that run at a time.
     """
 
-    def __init__(self, *, queue: int, batch: int, horizon_s: float) -> None:
+    def __init__(self, *, queue: int, batch: int, horizon_s: float, lanes: int = 1) -> None:
         self.service_ms = 0.0
+        self._lanes = lanes
         self._queue = queue
         self._batch = batch
         self._horizon_ms = horizon_s * 1000
@@ -38,7 +40,7 @@ class Pace:
         """Samples that may wait: what the model answers within the horizon, and at least one."""
         if not self.service_ms:
             return self._queue
-        return max(1, min(self._queue, int(self._horizon_ms / self.service_ms)))
+        return max(1, min(self._queue, int(self._horizon_ms * self._lanes / self.service_ms)))
 
     @property
     def batch(self) -> int:

@@ -12,10 +12,12 @@ import numpy as np
 
 from halimede import codec, topics
 from halimede.errors import DecodeError
-from halimede.frames.encodings import MAGIC, Pixels, encode_image
+from halimede.frames.encodings import MAGIC, Pixels, encode_image, raw_view
 from halimede.messages import Frame
 
 ID_BYTES = 16
+
+_firsts = frozenset(magic[0] for magic in MAGIC.values())
 
 
 def new_id() -> bytes:
@@ -32,11 +34,13 @@ def open_payload(payload: bytes | memoryview, camera: str) -> Frame:
     if not payload:
         raise DecodeError("the message is empty")
     view = memoryview(payload)
-    for encoding, magic in MAGIC.items():
-        if view[: len(magic)] == magic:
-            codec.decode(topics.CAMERA_FRAME, payload)  # the size limit
-            return Frame(id=new_id(), camera=camera, encoding=encoding, data=view)
-    if not _is_map(view[0]):
+    first = view[0]
+    if first in _firsts:
+        for encoding, magic in MAGIC.items():
+            if view[: len(magic)] == magic:
+                codec.decode(topics.CAMERA_FRAME, payload)  # the size limit
+                return Frame(id=new_id(), camera=camera, encoding=encoding, data=view)
+    if not _is_map(first):
         codec.decode(topics.CAMERA_FRAME, payload)
         raise DecodeError("it is neither a JPEG, nor a PNG, nor a frame of ours (a msgpack map)")
     frame = codec.decode(topics.REQUEST, payload)
@@ -69,14 +73,17 @@ def new_frame(
 
     Raises InvalidFieldError when the encoding cannot carry the array.
     """
-    data = encode_image(image, encoding)
     raw = encoding == "raw"
+    dtype, data = (raw_view(image) if raw else None) or (
+        np.asarray(image).dtype.name if raw else "",
+        memoryview(encode_image(image, encoding)),
+    )
     return Frame(
         id=id_ or new_id(),
         camera=camera,
         sequence=sequence,
         encoding=encoding,
-        dtype=np.asarray(image).dtype.name if raw else "",
+        dtype=dtype,
         shape=list(image.shape) if raw else [],
-        data=memoryview(data),
+        data=data,
     )

@@ -19,6 +19,9 @@ class Reason(StrEnum):
     #: not sent at all: over the upload budget, or an answer would not be back in time
     BUDGET = "budget"
     TOO_SLOW = "too-slow"
+    #: not sent at all: it cannot be written as the service wants what goes up
+    TOO_LARGE = "too-large"
+    NO_PICTURE = "no-picture"
 
 
 class OffloadError(HalimedeError):

@@ -74,10 +74,14 @@ class CloudServer:
         self._busy = busy or (lambda: False)
         self._defer = defer
         self._advertiser = advertiser or Advertiser(bus, channel, self.load)
-        self._pace = Pace(queue=self._limits.queue, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
+        self._pace = Pace(
+            queue=self._limits.queue, batch=self._limits.batch, horizon_s=self._limits.horizon_s, lanes=slot.lanes
+        )
         self._queue: deque[Key] = deque()
         self._jobs: dict[Key, Job] = {}
         self._bytes = 0
+        #: model calls that are under way
+        self._calling = 0
         self._answered: Recent[Key, Reply] = Recent(REMEMBERED)
         self._seldom = Seldom()
         self._strikes: Recent[bytes, int] = Recent(REMEMBERED)
@@ -104,8 +108,9 @@ class CloudServer:
             self._group = group
             self._replies.start(group)
             for filter_ in self._channel.requests:
-                await self._bus.subscribe(filter_, self._take)
-            group.create_task(self._work(), name="batches")
+                await self._bus.subscribe_now(filter_, self._take)
+            for lane in range(self._slot.lanes):
+                group.create_task(self._work(), name=f"batches {lane}")
             group.create_task(self._advertiser.run(), name="load")
 
     async def drain(self, timeout_s: float) -> bool:
@@ -133,7 +138,7 @@ class CloudServer:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def _take(self, delivery: Delivery[Frame]) -> None:
+    def _take(self, delivery: Delivery[Frame]) -> None:
         packet, frame = delivery.packet, delivery.body
         self._channel.check(packet)
         began = time.monotonic()
@@ -145,18 +150,18 @@ class CloudServer:
             pixels = measure(frame)
         except DecodeError as error:
             self._blame(frame.id, Outcome(error=str(error), unfit=True))
-            await self._refuse(delivery, "invalid", str(error))
+            self._refuse(delivery, "invalid", str(error))
             return
         if done := self._answered.get(key):
-            await self._replies.send(delivery, done)
+            self._replies.offer(delivery, done)
         elif job := self._jobs.get(key):
             self._bytes += len(frame.data) - job.size
             job.delivery, job.until, job.size, job.pixels = delivery, until, len(frame.data), pixels
         elif (self._strikes.get(frame.id) or 0) >= STRIKES:
-            await self._refuse(delivery, "quarantined", "the frame broke the model before")
+            self._refuse(delivery, "quarantined", "the frame broke the model before")
         elif self._full(len(frame.data)) or self._busy():
             self.stats.refused += 1
-            await self._refuse(delivery, "overloaded", f"{len(self._jobs)} samples wait")
+            self._refuse(delivery, "overloaded", f"{len(self._jobs)} samples wait")
         else:
             trace = self._book.begin(frame.id, read(packet.properties))
             job = Job(delivery, until, now, len(frame.data), pixels, trace, began, time.monotonic())
@@ -171,27 +176,52 @@ class CloudServer:
         return len(self._jobs) >= self._limits.queue or self._bytes + size > self._limits.queue_bytes
 
     async def _work(self) -> None:
-        """Batch what is waiting, never wait for more."""
+        """Batch what is waiting; wait for more only where that is wanted."""
         while True:
             await self._arrived.wait()
-            batch = await self._next()
+            if self._limits.delay_s and self._queue:
+                await self._fill()
+            batch = self._next()
             if batch:
+                self._calling += 1
                 frames = [self._jobs[key].delivery.body for key in batch]
                 began, batched = asyncio.get_running_loop().time(), time.monotonic()
-                answered, made = await self._slot.answer(frames, self._limits.batch)
+                try:
+                    answered, made = await self._slot.answer(frames, self._limits.batch)
+                finally:
+                    self._calling -= 1
                 self.stats.batches += made
                 self._learn(batch, [outcome for outcome, _ in answered], batched)
                 for key, (outcome, version) in zip(batch, answered, strict=True):
                     await self._conclude(key, self._reply(key, outcome, began, version), outcome)
             if not self._queue:
                 self._arrived.clear()
+            else:
+                await asyncio.sleep(0)  # short models answer on this loop: others get their turn
 
-    async def _next(self) -> list[Key]:
+    async def _fill(self) -> None:
+        """Wait until a batch is full, or its first sample has waited as long as it may: at most half of its time."""
+        clock = asyncio.get_running_loop()
+        first = self._jobs[self._queue[0]]
+        until = first.arrived + min(self._limits.delay_s, (first.until - first.arrived) / 2)
+        while 0 < len(self._queue) < self._pace.batch and (left := until - clock.time()) > 0:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
+            except TimeoutError:
+                break
+        if self._queue:
+            self._arrived.set()  # for the other lanes
+
+    def _next(self) -> list[Key]:
         """Take the next batch off the queue, dropping what nobody waits for any more."""
         now = asyncio.get_running_loop().time()
         batch: list[Key] = []
         pixels = 0
-        while self._queue and len(batch) < self._pace.batch:
+        free = max(1, self._slot.lanes - self._calling)  # those who have nothing to do share what is there
+        most = min(self._pace.batch, self._slot.turn or -(-len(self._queue) // free))
+        while self._queue and len(batch) < most:
             pixels += self._jobs[self._queue[0]].pixels
             if batch and pixels > self._limits.pixels:
                 break
@@ -203,7 +233,7 @@ class CloudServer:
             elif self._pace.hopeless(self._jobs[key].until - now):
                 self.stats.expired += 1
                 job = self._forget(key)
-                await self._refuse(job.delivery, "expired", "no time left for the model", job)
+                self._refuse(job.delivery, "expired", "no time left for the model", job)
             else:
                 batch.append(key)
         return batch
@@ -222,7 +252,7 @@ class CloudServer:
     def load(self) -> Load:
         """Return what it can take now."""
         credits_ = max(0, self._pace.places - len(self._jobs))
-        service_ms = round(self._pace.service_ms, 1)
+        service_ms = round(self._pace.service_ms / self._slot.lanes, 1)
         return Load(credits=credits_, service_ms=service_ms, queued=len(self._jobs), tier=self._channel.tier)
 
     def _reply(self, key: Key, outcome: Outcome, began: float, version: str) -> Reply:
@@ -295,5 +325,5 @@ class CloudServer:
         self._progress.set()
         return job
 
-    async def _refuse(self, to: Delivery[Frame], error: str, message: str, job: Job | None = None) -> None:
-        await self._replies.send(to, Reply(id=to.body.id, worker=self._worker, error=error, message=message), job)
+    def _refuse(self, to: Delivery[Frame], error: str, message: str, job: Job | None = None) -> None:
+        self._replies.offer(to, Reply(id=to.body.id, worker=self._worker, error=error, message=message), job)

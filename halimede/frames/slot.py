@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -15,6 +16,8 @@ from contextlib import AsyncExitStack
 import structlog
 
 from halimede.frames.compute import ModelThread, Outcome, answer, watch
+from halimede.frames.encodings import find
+from halimede.frames.inline import TURN_BYTES, Brief, Guard
 from halimede.inference import Model
 from halimede.messages import Frame
 from halimede.tracing.times import Distribution
@@ -30,24 +33,29 @@ STRIKES = 3
 class Loaded:
     """An opened model with the thread that it runs in. ``version`` and ``digest`` are empty where nobody told them.
 
-    ``owned``: what ends with it.
+    ``owned``: what ends with it. ``more``: further threads that it may be called from at the same time, of a model that
+    allows it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # in the order in which they come to be
         self,
         model: Model,
         thread: ModelThread,
         version: str = "",
         digest: str = "",
         owned: AsyncExitStack | None = None,
+        more: Sequence[ModelThread] = (),
     ) -> None:
         self.model, self.thread = model, thread
+        self.threads = (thread, *more)
         self.version, self.digest = version, digest
         self.answered = self.failed = 0
         #: whether it had its share of the samples as a canary only, and how often it failed where the other did not
         self.on_trial, self.strikes = False, 0
         #: milliseconds of its calls
         self.calls = Distribution()
+        #: how short they are
+        self.brief = Brief()
         self._owned = owned or AsyncExitStack()
         self._held = 0
         self._free = asyncio.Event()
@@ -73,13 +81,50 @@ class Loaded:
         finally:
             self.release(samples)
 
+    def room(self, frames: Sequence[Frame]) -> bool:
+        """Whether these frames may be answered on the event loop."""
+        return (
+            len(frames) <= self.brief.room
+            and self.model.ours
+            and sum(frame.data.nbytes for frame in frames) <= TURN_BYTES
+            and all(find(frame.encoding).cheap for frame in frames)
+        )
+
+    async def answer(self, frames: Sequence[Frame], limit: int, *, inline: bool) -> tuple[list[Outcome], int]:
+        """Answer frames; return what became of them, and model calls made. ``inline``: on the event loop if it may."""
+        thread = next((each for each in self.threads if each.idle), self.thread)
+        self.hold(len(frames))
+        try:
+            if inline and thread.idle and self.room(frames):
+                outcomes, made, ms = thread.inline(_timed, self.model, frames, limit)
+            else:
+                outcomes, made, ms = await thread.call(_timed, self.model, frames, limit)
+        finally:
+            self.release(len(frames))
+        self.brief.learn(len(frames), ms)
+        self.learn(outcomes)
+        return outcomes, made
+
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """Count what it answered, and how long its calls took."""
+        if len(outcomes) == 1:
+            (outcome,) = outcomes
+            answered = int(outcome.prediction is not None)
+            self.answered += answered
+            self.failed += 1 - answered
+            if outcome.batch:
+                self.calls.record(outcome.ms)
+            return
         answered = sum(outcome.prediction is not None for outcome in outcomes)
         self.answered += answered
         self.failed += len(outcomes) - answered
         for _, ms in {(outcome.began, outcome.ms) for outcome in outcomes if outcome.batch}:
             self.calls.record(ms)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the longest call under way has taken so far."""
+        return max(thread.busy_s for thread in self.threads)
 
     async def retire(self) -> None:
         """Close it once its last sample is answered."""
@@ -104,6 +149,8 @@ class Slot:
         self.current = current
         self.canary: Loaded | None = None
         self.percent = 0
+        #: whether models may answer on the event loop: only while a thread watches it
+        self._guarded = False
         self._withdrawn: Callable[[str], None] | None = None
         self._leaving: dict[Loaded, asyncio.Task[None]] = {}
 
@@ -122,12 +169,13 @@ class Slot:
 
     async def answer(self, frames: Sequence[Frame], limit: int) -> tuple[list[tuple[Outcome, str]], int]:
         """Give each frame to its model; return what became of it with that model's version, and model calls made."""
+        if self.canary is None:
+            loaded = self.current
+            outcomes, calls = await loaded.answer(frames, limit, inline=self._guarded)
+            return [(outcome, loaded.version) for outcome in outcomes], calls
         answered, calls = [(Outcome(), "")] * len(frames), 0
         for loaded, positions in self.share(frame.id for frame in frames).items():
-            with loaded.holding():
-                mine = [frames[i] for i in positions]
-                outcomes, made = await loaded.thread.call(answer, loaded.model, mine, limit)
-            loaded.learn(outcomes)
+            outcomes, made = await loaded.answer([frames[i] for i in positions], limit, inline=self._guarded)
             calls += made
             for i, outcome in zip(positions, outcomes, strict=True):
                 answered[i] = outcome, loaded.version
@@ -176,11 +224,29 @@ class Slot:
     @property
     def busy_s(self) -> float:
         """Seconds that the longest call under way has taken so far."""
-        return max(loaded.thread.busy_s for loaded in self.loaded)
+        return max(loaded.busy_s for loaded in self.loaded)
 
     async def watch(self, limit_s: float) -> None:
-        """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds."""
-        await watch(lambda: self.busy_s, limit_s)
+        """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds.
+
+        Meanwhile short calls of models may run on the event loop.
+        """
+        with Guard(lambda: self.busy_s, limit_s):
+            self._guarded = True
+            try:
+                await watch(lambda: self.busy_s, limit_s)
+            finally:
+                self._guarded = False
+
+    @property
+    def lanes(self) -> int:
+        """Calls that may run at a time."""
+        return len(self.current.threads)
+
+    @property
+    def turn(self) -> int:
+        """Samples that are best answered at once on the event loop; 0: it is a thread's work, however many."""
+        return self.current.brief.room if self._guarded and self.current.model.ours else 0
 
     async def close(self) -> None:
         """Close everything at the worker's end."""
@@ -204,10 +270,7 @@ class Slot:
         before = self.before(canary)
         if before is None or not failed:
             return 0
-        with before.holding():
-            mine = [frames[i] for i in failed]
-            outcomes, calls = await before.thread.call(answer, before.model, mine, limit)
-        before.learn(outcomes)
+        outcomes, calls = await before.answer([frames[i] for i in failed], limit, inline=False)
         for i, outcome in zip(failed, outcomes, strict=True):
             if outcome.prediction is not None:
                 error = answered[i][0].error
@@ -219,3 +282,10 @@ class Slot:
         task = asyncio.create_task(old.retire(), name=f"retire model {old.version}")
         self._leaving[old] = task
         task.add_done_callback(lambda _: self._leaving.pop(old, None))
+
+
+def _timed(model: Model, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int, float]:
+    """Answer frames; return outcomes, model calls made, and the milliseconds of CPU that it took this thread."""
+    began = time.thread_time()
+    outcomes, calls = answer(model, frames, limit)
+    return outcomes, calls, (time.thread_time() - began) * 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -9,6 +10,11 @@ from halimede.inference.model import Array, SampleError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: calls of either way that the fastest is looked up in
+KEPT = 8
+#: every so many calls the other way is tried again, the more seldom the worse it was
+AGAIN = 32
 
 Signature: TypeAlias = tuple[str, tuple[int, ...]]
 
@@ -58,3 +64,32 @@ def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> li
         return [failure]
     middle = len(batch) // 2
     return isolate(batch[:middle], run) + isolate(batch[middle:], run)
+
+
+class Together:
+    """Whether samples of one shape cost less in one call of the model or one after the other: by what either took.
+
+    A small network gains much by one call. One that is all memory traffic loses: what would stay in the cache for one
+    sample does not for sixteen.
+    """
+
+    def __init__(self) -> None:
+        self._ms: dict[bool, deque[float]] = {True: deque(maxlen=KEPT), False: deque(maxlen=KEPT)}
+        self._left = AGAIN
+
+    def choose(self) -> bool:
+        """Return whether the next ones are to run in one call."""
+        for way, known in self._ms.items():
+            if not known:
+                return way
+        together, alone = min(self._ms[True]), min(self._ms[False])
+        better = together <= alone
+        self._left -= 1
+        if self._left > 0:
+            return better
+        self._left = int(AGAIN * max(together, alone) / max(min(together, alone), 1e-6))
+        return not better
+
+    def learn(self, samples: int, ms: float, *, together: bool) -> None:
+        """Take in what so many samples took, in milliseconds."""
+        self._ms[together].append(ms / samples)

@@ -31,7 +31,14 @@ class SampleError(HalimedeError):
 
 
 class Model(ABC):
-    """One loaded model."""
+    """One loaded model.
+
+    Attributes:
+        ours: nothing of a user's runs in it, so that a call that is known to be short will not wait for anything.
+
+    """
+
+    ours = False
 
     @property
     @abstractmethod

@@ -46,7 +46,8 @@ class InputPort:
 
     def fit(self, sample: Array) -> Array:
         """Give a pre-processed sample the declared type and axes of length 1. Raises SampleError when it cannot."""
-        if sample.dtype == self.dtype and (self.shape is None or self._takes(sample.shape)):
+        wanted, shape = self.shape, sample.shape
+        if sample.dtype == self.dtype and (wanted is None or shape == wanted or self._takes(shape)):
             return sample
         if not np.can_cast(sample.dtype, self.dtype, "same_kind"):
             raise SampleError(f"{self._wants(sample)}: add a cast step")

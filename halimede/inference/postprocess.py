@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -27,13 +28,15 @@ def classify(scores: Array, labels: Sequence[str] = (), activation: Activation =
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or not 0 < values.size <= MAX_CLASSES:
         raise SampleError(f"the model gives {list(values.shape)} for one sample, which are no class scores")
-    if not np.isfinite(values).all():
-        raise SampleError("the model gives NaN or infinity for this sample")
-    values = activate(values, activation)
-    if values.size == 1 and len(labels) != 1:
-        values = np.array([1 - values[0], values[0]])
-    best = int(values.argmax())
     probabilities: list[float] = values.tolist()
+    # a finite sum has finite parts; one that overflowed need not have others
+    if not isfinite(sum(probabilities)) and not all(map(isfinite, probabilities)):
+        raise SampleError("the model gives NaN or infinity for this sample")
+    if activation != "none":
+        probabilities = activate(values, activation).tolist()
+    if len(probabilities) == 1 and len(labels) != 1:
+        probabilities = [1 - probabilities[0], probabilities[0]]
+    best = probabilities.index(max(probabilities))
     return Prediction(label=label_of(best, labels), score=probabilities[best], probabilities=probabilities)
 
 
@@ -80,6 +83,8 @@ class ClassReader:
 
 def rows_of(output: Array) -> Array:
     """Give an output as one row a sample: pooling leaves axes of length 1, such as [samples, classes, 1, 1]."""
+    if output.ndim == 2 and output.shape[1]:
+        return output
     if output.ndim == 0:
         raise SampleError("the model gives a single number, which is no row for each sample")
     return output.reshape([len(output), *([size for size in output.shape[1:] if size > 1] or [1])])

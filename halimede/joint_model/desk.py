@@ -50,6 +50,8 @@ WORDS = {
     Reason.ERROR: "the next tier could not answer",
     Reason.BUDGET: "the upload budget is spent",
     Reason.TOO_SLOW: "an answer would not have been back in time",
+    Reason.TOO_LARGE: "it has more bytes than may go up, however it is written",
+    Reason.NO_PICTURE: "it is no picture, and pictures are to go up",
 }
 
 

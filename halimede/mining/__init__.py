@@ -6,7 +6,7 @@ bus nor model, and what goes wrong in one makes its sample hard: it never stops 
 
 from halimede.mining.batch import hardness_of
 from halimede.mining.foresight import Foresighted, check_mode, judge_sample
-from halimede.mining.miner import ByHardness, Graded, Miner, MiningError, Verdict, is_graded, judge
+from halimede.mining.miner import ByHardness, Graded, Miner, MiningError, Verdict, is_graded, is_ours, judge
 from halimede.mining.registry import create, names, parameters_at, register
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "create",
     "hardness_of",
     "is_graded",
+    "is_ours",
     "judge",
     "judge_sample",
     "names",

@@ -80,6 +80,11 @@ def is_graded(miner: object) -> bool:
     return known
 
 
+def is_ours(miner: object) -> bool:
+    """Whether a miner is one of those that come with this package: it computes, and waits for nothing."""
+    return str(getattr(miner, "__module__", "")).startswith("halimede.")
+
+
 def judge(miner: Miner, prediction: Prediction) -> Verdict:
     """Ask a miner. Whatever goes wrong in it makes the sample hard: an unsure answer is the cloud's to give."""
     try:

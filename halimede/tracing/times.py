@@ -7,29 +7,56 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from halimede.histogram import bucket
+from halimede.histogram import GROWTH, HIGHEST, LOWEST
 from halimede.messages import Histogram
+
+#: values that are put into buckets at once
+AT_ONCE = 256
 
 
 @dataclass(slots=True, eq=False)
 class Distribution:
-    """Values of one kind: buckets of 5 %, their exact sum and count."""
+    """Values of one kind: buckets of 5 %, their exact sum and count.
+
+    Several are written for each sample, so their buckets are found for many at once.
+    """
 
     total: float = 0.0
     count: int = 0
     _buckets: dict[int, int] = field(default_factory=dict)
+    #: values without a bucket so far
+    _late: list[float] = field(default_factory=list)
 
     def record(self, value: float) -> None:
         """Count one value (milliseconds, or samples in a batch)."""
-        index = bucket(value)
-        self._buckets[index] = self._buckets.get(index, 0) + 1
         self.total += value
         self.count += 1
+        late = self._late
+        late.append(value)
+        if len(late) >= AT_ONCE:
+            self._sort()
 
     @property
     def histogram(self) -> Histogram:
         """The buckets as they travel: see ``halimede.histogram``."""
+        self._sort()
         return Histogram(buckets={str(index): count for index, count in self._buckets.items()})
+
+    def _sort(self) -> None:
+        late, self._late = self._late, []
+        for index in _buckets_of(late):
+            self._buckets[index] = self._buckets.get(index, 0) + 1
+
+
+def _buckets_of(values: list[float]) -> list[int]:
+    """Return the bucket of each value: as ``halimede.histogram.bucket`` does, up to the last bit of a logarithm."""
+    import numpy as np  # noqa: PLC0415 (the others who know of traces do without it)
+
+    array = np.array(values, np.float64)
+    found = np.full(len(array), LOWEST)
+    over = array > 0
+    found[over] = np.clip(np.ceil(np.log(array[over]) / GROWTH), LOWEST, HIGHEST)
+    return found.tolist()
 
 
 @dataclass(slots=True, eq=False)

@@ -19,6 +19,7 @@ import structlog
 from halimede.frames.compute import Outcome
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.slot import Slot
+from halimede.frames.uploading_write import Uploads
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
@@ -100,6 +101,7 @@ class Answering:
         asking: Asking,
         leave: Callable[[Sample], None],
         taken: Callable[[Sample], bool],
+        uploads: Uploads | None = None,
     ) -> None:
         #: degraded answers by reason
         self.degraded: Counter[str] = Counter()
@@ -116,10 +118,13 @@ class Answering:
         self._asking = asking
         self._leave = leave
         self._taken = taken
+        self._uploads = uploads
 
-    def time_left(self, sample: Sample) -> float:
+    def time_left(self, sample: Sample, now: float | None = None) -> float:
         """Return seconds for others' answers: the service's, or less where the camera wants its answer earlier."""
-        return self._time_left(sample.frame, asyncio.get_running_loop().time() - sample.accepted)
+        if now is None:
+            now = asyncio.get_running_loop().time()
+        return self._time_left(sample.frame, now - sample.accepted)
 
     def _time_left(self, frame: Frame, waited: float = 0.0) -> float:
         own = frame.deadline_ms / 1000
@@ -131,22 +136,28 @@ class Answering:
         """Say what becomes of a frame that no model has seen."""
         assert self._triage is not None  # noqa: S101  # who looks ahead has one
         now = asyncio.get_running_loop().time()
-        return self._triage.decide(verdict, None, frame.data.nbytes, self._time_left(frame), now)
+        return self._triage.decide(verdict, None, self._size(frame), self._time_left(frame), now)
 
-    def decide(self, sample: Sample, said: Judged) -> Decision:
-        """Say what becomes of a sample whose model has spoken. What it could not answer is others' to answer."""
+    def decide(self, sample: Sample, said: Judged, now: float) -> Decision:
+        """Say what becomes of a sample whose model has spoken. What it could not answer is others' to answer.
+
+        ``now`` is the loop's time.
+        """
         prediction, verdict, triage = said.outcome.prediction, said.verdict, self._triage
         if self._asks is None or not (self._asking.hard or prediction is not None):
             return KEPT
         if triage is None:
             return Decision(ask=verdict.hard, hard=verdict.hard and self._asking.hard)
-        size = sample.frame.data.nbytes
+        size = self._size(sample.frame)
         if prediction is None:
             return triage.forced(size, sample.decision)
         if sample.decision:
             return sample.decision
-        now = asyncio.get_running_loop().time()
-        return triage.decide(verdict, prediction, size, self.time_left(sample), now)
+        return triage.decide(verdict, prediction, size, self.time_left(sample, now), now)
+
+    def _size(self, frame: Frame) -> int:
+        """Return about how many bytes go up with a frame."""
+        return self._uploads.size(frame) if self._uploads else frame.data.nbytes
 
     def forget(self, decision: Decision | None) -> None:
         """Take note that a frame is not accepted after all."""
@@ -207,7 +218,13 @@ class Answering:
         began, answered = loop.time(), _Answered()
         frame = msgspec.structs.replace(sample.frame, edge=outcome.prediction)
         try:
-            answered.reply = await self._asks.ask(frame, left_s, trace)
+            if self._uploads is None:
+                answered.reply = await self._asks.ask(frame, left_s, trace)
+            else:
+                upload = await self._uploads.write(frame, left_s)
+                sample.uploaded = upload.frame.data.nbytes
+                reply = await self._asks.ask(upload.frame, left_s - (loop.time() - began), trace)
+                answered.reply = upload.read(reply)
             answered.sent = True
         except OffloadError as error:
             answered.reason, answered.sent = error.reason, error.sent
@@ -246,7 +263,7 @@ class Answering:
 
     def _uploaded(self, sample: Sample) -> None:
         self._ledger.add(Count.UPLOADED)
-        self._ledger.add(Count.UPLOADED_BYTES, sample.frame.data.nbytes)
+        self._ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
 
     async def _finish(
         self,
@@ -264,19 +281,21 @@ class Answering:
         def taken() -> None:
             sample.answered(began, result)
             self._book.done(trace)
-            self._ledger.add(Count.ACCEPTED, int(self._taken(sample)))
+            if self._taken(sample):
+                self._ledger.add(Count.ACCEPTED)
             self._ledger.add(Count.ANSWERED)
-            for count, holds in (
-                (Count.CLOUD, result.by == "cloud"),
-                (Count.HARD, result.hard),
-                (Count.DEGRADED, result.degraded),
-                (Count.WITHHELD, withheld),
-                (Count.OVERRULED, overruled),
-            ):
-                self._ledger.add(count, int(holds))
+            if result.by == "cloud":
+                self._ledger.add(Count.CLOUD)
+            if result.hard:
+                self._ledger.add(Count.HARD)
+            if withheld:
+                self._ledger.add(Count.WITHHELD)
+            if overruled:
+                self._ledger.add(Count.OVERRULED)
             if sent and self._asking.hard:
                 self._uploaded(sample)
             if result.degraded:
+                self._ledger.add(Count.DEGRADED)
                 self.degraded[result.reason] += 1
 
         await self._outbox.put(result, taken, write(trace.here) if trace.travels else None)

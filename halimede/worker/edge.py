@@ -22,6 +22,7 @@ from halimede.frames.payloads import open_payload
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
 from halimede.frames.slot import Slot
+from halimede.frames.uploading_write import Uploads
 from halimede.messages import Frame, Load
 from halimede.mining import Miner
 from halimede.mining.foresight import BEFORE
@@ -64,6 +65,7 @@ class EdgeLoop:
         share: Share | None = None,
         triage: Triage | None = None,
         keeper: Keeps | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         self.times = EdgeTimes()
         self._offload = offload
@@ -86,6 +88,7 @@ class EdgeLoop:
             asking=asking or Asking(),
             leave=self._leave,
             taken=lambda sample: self._owed.settle(sample.frame.id),
+            uploads=uploads,
         )
         self._foresight = Foresight(miner, decoder, ledger) if settings.hem_mode == BEFORE and triage else None
         self._miner = miner if self._foresight is None else spoken
@@ -95,7 +98,8 @@ class EdgeLoop:
         self._places = asyncio.Semaphore(self._limits.inside)
         self._patient = asyncio.Semaphore(self._limits.patient)
         self._seen: Recent[bytes, None] = Recent(self._limits.remembered)
-        self._entering: dict[bytes, asyncio.Event] = {}
+        #: frames on their way in, and whom to tell when they are, where somebody waits
+        self._entering: dict[bytes, asyncio.Event | None] = {}
         self._owed = Owed()
         self._group: asyncio.TaskGroup | None = None
         self._inside = 0
@@ -136,7 +140,8 @@ class EdgeLoop:
             self._ledger.add(Count.REJECTED)
             raise
         frame.id = id_ or frame.id
-        while entering := self._entering.get(frame.id):  # a copy: if it is refused, or its source goes, this one counts
+        while frame.id in self._entering:  # a copy: if it is refused, or its source goes, this one counts
+            entering = self._entering[frame.id] = self._entering[frame.id] or asyncio.Event()
             await entering.wait()
         if frame.id in self._seen:
             self._ledger.add(Count.DUPLICATE)
@@ -147,7 +152,7 @@ class EdgeLoop:
         if answered:
             self._owed.add(frame.id, answered)
         frame.captured_ns = frame.captured_ns or time.time_ns()
-        entered = self._entering[frame.id] = asyncio.Event()
+        self._entering[frame.id] = None
         try:
             await self._accept(frame, self._book.begin(frame.id, parent), began, patient=patient)
         except BaseException:
@@ -155,8 +160,9 @@ class EdgeLoop:
             self._owed.forget(frame.id)
             raise
         finally:
-            del self._entering[frame.id]
-            entered.set()
+            entered = self._entering.pop(frame.id)
+            if entered:
+                entered.set()
 
     async def _accept(self, frame: Frame, trace: Record, began: float, *, patient: bool) -> None:
         if patient:
@@ -167,12 +173,12 @@ class EdgeLoop:
             trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
             try:
                 given = decision = None
-                measure(frame)
+                size = measure(frame)
                 if self._foresight and self._group:
                     decision = self._answering.foreseen(frame, await self._foresight.look(frame, trace))
                 up = decision is not None and decision.up
                 if not up and not (self._group and self._share and self._share.elsewhere()):
-                    given = await self._turns.prepare(frame)
+                    given = self._turns.prepare_now(frame, size) or await self._turns.prepare(frame)
             except BaseException as error:
                 self._answering.forget(decision)
                 self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
@@ -198,7 +204,11 @@ class EdgeLoop:
             self.times.decode.record((ready - received) * 1000)
             model, array = given
             sample.version = model.version
-            self._turns.put(sample, model, array)
+            said = self._turns.at_once(sample, model, array) if self._unhurried else None
+            if said:
+                await self._conclude(sample, said)
+            else:
+                self._turns.put(sample, model, array)
 
     async def _elsewhere(self, sample: Sample) -> None:
         """Have a peer look at a frame; where none does, the own model."""
@@ -239,6 +249,11 @@ class EdgeLoop:
         sample.version, sample.ready = model.version, time.monotonic()
         self._turns.put(sample, model, array)
 
+    @property
+    def _unhurried(self) -> bool:
+        """Whether a frame may be answered as it comes: no peer may look at it, and its result does not have to wait."""
+        return self._group is not None and self._share is None and self._outbox.at_hand
+
     # --- answers --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -249,6 +264,7 @@ class EdgeLoop:
                 await self._turns.wait()
                 for sample, judged in await self._turns.next():
                     await self._conclude(sample, judged)
+                await asyncio.sleep(0)  # short models answer on this loop: others get their turn
 
     def _beside(self, work: Coroutine[None, None, None], name: str) -> None:
         assert self._group is not None  # noqa: S101  # ``run`` is at work
@@ -256,9 +272,9 @@ class EdgeLoop:
 
     async def _conclude(self, sample: Sample, judged: Judged) -> None:
         """Answer a sample whose model has spoken, or ask on beside the loop."""
-        elapsed = asyncio.get_running_loop().time() - sample.accepted
-        self._ledger.record(Latency.EDGE, elapsed * 1000)
-        decision = self._answering.decide(sample, judged)
+        now = asyncio.get_running_loop().time()
+        self._ledger.record(Latency.EDGE, (now - sample.accepted) * 1000)
+        decision = self._answering.decide(sample, judged, now)
         if decision.up:
             self._beside(self._answering.ask(sample, judged.outcome, decision), f"offload {sample.frame.id.hex()}")
             return

@@ -20,8 +20,8 @@ from halimede.worker.settings import Settings
 
 log = structlog.get_logger()
 
-#: seconds between two of them
-EVERY_S = 1.0
+#: seconds between two of them, and how many times as long as the last one took on its way: a narrow one is for answers
+EVERY_S, SPARED = 1.0, 20
 #: characters of a label
 LABEL = 1024
 
@@ -51,9 +51,11 @@ class Glimpses:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            self._due = asyncio.get_running_loop().time() + EVERY_S
+            clock = asyncio.get_running_loop()
+            began = clock.time()
             if self._next:
                 await self._publish(*self._next)
+            self._due = max(began + EVERY_S, began + SPARED * (clock.time() - began))
             self._next = None
 
     async def _publish(self, frame: Frame, edge: Prediction | None, result: Result) -> None:

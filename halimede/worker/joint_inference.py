@@ -10,6 +10,7 @@ from halimede import topics
 from halimede.frames import OffloadClient, load_will
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
+from halimede.frames.limits import ServerLimits
 from halimede.frames.server import CloudServer
 from halimede.mining import create as create_miner
 from halimede.worker.deferral.triage import create as create_triage
@@ -20,6 +21,7 @@ from halimede.worker.keeping import keeping
 from halimede.worker.ledger import Count
 from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
+from halimede.worker.uploads import uploading
 
 #: camera frames that may be under way to a busy worker: they hold memory in the broker or here
 INTAKE_RECEIVE_MAXIMUM = 16
@@ -47,7 +49,12 @@ async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
     outbox = Outbox(parts.bus, topics.RESULT.at(**names))
     ledger.follow(Count.LATE, lambda: offload.late)
     ledger.follow(Count.UNASKED, lambda: offload.unknown)
-    async with ModelThread("decode") as decoder, keeping(parts) as keeper, asyncio.TaskGroup() as group:
+    async with (
+        ModelThread("decode") as decoder,
+        uploading(parts, offload.circuit) as uploads,
+        keeping(parts) as keeper,
+        asyncio.TaskGroup() as group,
+    ):
         glimpses = Glimpses(parts.bus, decoder, settings) if settings.hard_samples else None
         loop = EdgeLoop(
             settings,
@@ -61,6 +68,7 @@ async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
             glimpses=glimpses,
             triage=triage,
             keeper=keeper,
+            uploads=uploads,
         )
         await offload.start()
         running = [group.create_task(outbox.run(), name="outbox"), group.create_task(loop.run(), name="edge loop")]
@@ -84,6 +92,7 @@ async def _cloud(parts: Parts, ready: Callable[[], None]) -> None:
         bus,
         parts.slot,
         inference(settings.namespace, settings.service, settings.worker, tier=settings.tier),
+        limits=ServerLimits(batch=settings.batch, delay_s=settings.delay_s),
         book=parts.book,
     )
     parts.ledger.follow(Count.SERVED, lambda: server.stats.served)

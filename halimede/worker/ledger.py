@@ -21,7 +21,7 @@ from typing import Self
 import structlog
 
 from halimede.errors import InvalidFieldError
-from halimede.histogram import HIGHEST, LOWEST, record
+from halimede.histogram import HIGHEST, LOWEST, bucket
 from halimede.messages import Histogram, TaskInfo
 
 log = structlog.get_logger()
@@ -127,10 +127,7 @@ class Ledger:
 
     def record(self, latency: Latency, milliseconds: float) -> None:
         """Count one duration."""
-        one = Histogram(buckets={})
-        record(one, milliseconds)
-        for key in one.buckets:
-            self._words[SLOTS + latency * BUCKETS + int(key) - LOWEST] += 1
+        self._words[SLOTS + latency * BUCKETS + bucket(milliseconds) - LOWEST] += 1
 
     @property
     def open(self) -> int:

@@ -49,7 +49,9 @@ class Owed:
 
     def settle(self, id_: bytes) -> bool:
         """Tell everybody; return whether there was anybody."""
-        owed = self._owed.pop(id_, [])
+        owed = self._owed.pop(id_, None)
+        if owed is None:
+            return False
         for answered in owed:
             answered()
-        return bool(owed)
+        return True

@@ -59,6 +59,20 @@ class Preparer:
             slot.strike(chosen, str(error))
             return before, array
 
+    def begin_now(self, frame: Frame, slot: Slot, size: int) -> tuple[Loaded, Array] | None:
+        """Do as ``begin``, of pixels of ``size`` bytes; None where something has to be waited for or tried out."""
+        if slot.canary or not _small(frame) or not self._memory.take_now(size):
+            return None
+        loaded = slot.current
+        try:
+            array = _decoded(frame, loaded.model)
+        except BaseException:
+            self._memory.give(size)
+            raise
+        loaded.hold()
+        self._memory.give(size - array.nbytes)
+        return loaded, array
+
     def done(self, array: Array) -> None:
         """The model has seen it."""
         self._memory.give(array.nbytes)
@@ -72,12 +86,20 @@ class Preparer:
             raise
 
     async def _decode(self, frame: Frame, model: Model) -> Array:
-        try:
-            if find(frame.encoding).cheap and len(frame.data) <= INLINE_BYTES:
-                return prepare(model, frame)
-            return await self._thread.call(prepare, model, frame)
-        except DecodeError:
-            raise
-        except Exception as error:
-            log.exception("frame not prepared", frame=frame.id.hex())
-            raise DecodeError(f"pre-processing failed: {type(error).__name__}") from error
+        if _small(frame):
+            return _decoded(frame, model)
+        return await self._thread.call(_decoded, frame, model)
+
+
+def _small(frame: Frame) -> bool:
+    return frame.data.nbytes <= INLINE_BYTES and find(frame.encoding).cheap
+
+
+def _decoded(frame: Frame, model: Model) -> Array:
+    try:
+        return prepare(model, frame)
+    except DecodeError:
+        raise
+    except Exception as error:
+        log.exception("frame not prepared", frame=frame.id.hex())
+        raise DecodeError(f"pre-processing failed: {type(error).__name__}") from error

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from halimede.frames.compute import Outcome, answer, run
 from halimede.frames.reasons import Reason
 from halimede.frames.slot import Loaded, Slot
-from halimede.inference import Array, Model
+from halimede.inference import Array, Model, SampleError, isolate
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Miner, Verdict, judge
 from halimede.tracing import EdgeTimes, Record
@@ -25,8 +26,7 @@ from halimede.worker.settings import Settings
 SHOWN = 256
 
 
-@dataclass(slots=True, eq=False)
-class Judged:
+class Judged(Struct, eq=False):
     """What the model and mining said of one sample; when mining began and ended (monotonic)."""
 
     outcome: Outcome
@@ -35,9 +35,14 @@ class Judged:
     ended: float
 
 
-def answer_and_judge(model: Model, miner: Miner, arrays: Sequence[Array]) -> list[Judged]:
-    """Runs in the model's thread. What the small model cannot answer is the cloud's to answer, hence hard."""
-    return judged(miner, run(model, arrays, len(arrays))[0])
+def answer_and_judge(model: Model, miner: Miner, arrays: Sequence[Array]) -> tuple[list[Judged], float]:
+    """Ask a model and mining; return what they said, and the milliseconds of CPU that it took this thread.
+
+    What the small model cannot answer is the cloud's to answer, hence hard.
+    """
+    began = time.thread_time()
+    said = judged(miner, run(model, arrays, len(arrays))[0])
+    return said, (time.thread_time() - began) * 1000
 
 
 async def judge_again(
@@ -54,6 +59,19 @@ async def judge_again(
         if again.outcome.prediction is not None:
             said[sample], sample.version = again, before.version
             slot.strike(canary, failed.error)
+
+
+def answer_and_judge_one(model: Model, miner: Miner, array: Array) -> Judged:
+    """Ask a model and mining about one sample, as ``answer_and_judge`` does."""
+    began = time.monotonic()
+    (answer,) = isolate((array,), model.predict)
+    ended = time.monotonic()
+    ms = (ended - began) * 1000
+    if isinstance(answer, SampleError):
+        outcome, verdict = Outcome(None, str(answer), batch=1, ms=ms, began=began), Verdict(hard=True)
+    else:
+        outcome, verdict = Outcome(answer, "", batch=1, ms=ms, began=began), judge(miner, answer)
+    return Judged(outcome, verdict, ended, time.monotonic())
 
 
 def _read_and_judge(model: Model, miner: Miner, frame: Frame) -> list[Judged]:
@@ -73,8 +91,7 @@ def judged(miner: Miner, outcomes: Sequence[Outcome]) -> list[Judged]:
     return verdicts
 
 
-@dataclass(slots=True, eq=False)
-class Sample:
+class Sample(Struct, eq=False):
     """An accepted frame. ``patient``: it gives back its place among the patient ones at the end.
 
     ``accepted`` is the loop's time, ``ready`` the same moment on the clock of ``trace``; ``version`` is the version of
@@ -93,15 +110,18 @@ class Sample:
     failed: bool = False
     #: what was decided before its model has spoken, where mining looks at samples
     decision: Decision | None = None
+    #: bytes that went up, of one that was written for that
+    uploaded: int = 0
 
     def judged(self, said: Judged, times: EdgeTimes) -> None:
         """Note that it waited, and what the model and mining made of it."""
-        outcome, trace = said.outcome, self.trace
-        trace.step(WAIT, self.ready, outcome.began)
-        trace.step(MODEL, outcome.began, outcome.began + outcome.ms / 1000, outcome.batch)
-        score = (outcome.prediction.score if outcome.prediction else None) or 0.0
-        trace.step(MINE, said.began, said.ended, said.verdict.hard, score)
-        times.wait.record((outcome.began - self.ready) * 1000)
+        outcome, ready, step = said.outcome, self.ready, self.trace.step
+        began, prediction = outcome.began, outcome.prediction
+        step(WAIT, ready, began)
+        step(MODEL, began, began + outcome.ms / 1000, outcome.batch)
+        score = (prediction.score if prediction is not None else None) or 0.0
+        step(MINE, said.began, said.ended, said.verdict.hard, score)
+        times.wait.record((began - ready) * 1000)
 
     def offloaded(self, began: float, reply: Reply | None, reason: Reason, *, sent: bool) -> None:
         """Note what became of the offload that began then and ends now."""

@@ -117,7 +117,7 @@ async def _open(settings: Settings, estimator: object | None, wish: DesiredModel
     if estimator is None and settings.estimator:
         async with ModelThread("model") as thread:
             estimator = await thread.call(load_estimator, settings.estimator)
-    opener = job.opener or Opener(estimator, job.compose)
+    opener = job.opener or Opener(estimator, job.compose, settings.sessions, settings.threads)
     try:
         return opener, await opener.open(wish)
     except UnfitError as error:

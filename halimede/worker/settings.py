@@ -14,12 +14,14 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from halimede.api.base import convert
-from halimede.api.deferral import Parameter
+from halimede.api.batching import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS
+from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadEncoding
 from halimede.api.jointinference import KeepHardSamples, Source
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError
 from halimede.names import check_label, check_name
+from halimede.worker.cores import cores
 
 T = TypeVar("T")
 
@@ -32,6 +34,7 @@ HOME = "~/.local/state/halimede"
 #: any free port on loopback; which one is in its reports
 DEFAULT_HTTP = "127.0.0.1:0"
 MAX_UID = 64
+MOST_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,15 @@ class Settings:
     target_upload_ratio: float | None = None
     audit_share: float = 0.0
     fusion: Fusion = "cloud"
+    #: how a sample is written that goes up, and the bytes that it may have then
+    upload_encoding: UploadEncoding = AS_IT_CAME
+    upload_max_bytes: int | None = None
+    #: of workers that answer others' samples: samples of one model call; seconds that one may wait for more; calls at
+    #: a time, and threads of each
+    batch: int = BATCH
+    delay_s: float = DELAY_MS / 1000
+    sessions: int = 1
+    threads: int = 1
     tier: str = ""
     next_tier: str = ""
     keep: KeepHardSamples | None = None
@@ -117,11 +129,12 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False,
         "model_timeout_s": _number(environ, "MODEL_TIMEOUT_S", 60.0, least=0.1, most=86_400),
         "model_file": Path(environ["MODEL_FILE"]) if environ.get("MODEL_FILE") else None,
         "tier": environ.get("TIER", ""),
+        "threads": int(_number(environ, "MODEL_THREADS", 1, least=1, most=MOST_THREADS)),
     }
     if mines:
         common |= _deferral(environ)
     if role == "cloud":
-        return Settings(**common)
+        return Settings(**common, **_batching(environ, common["threads"]))
     return Settings(
         **common,
         source=_source(environ, service),
@@ -131,6 +144,16 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False,
         hard_samples=_switch(environ, "HARD_SAMPLES"),
         keep=read_json(environ, "KEEP_HARD_SAMPLES", KeepHardSamples) if environ.get("KEEP_HARD_SAMPLES") else None,
     )
+
+
+def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
+    """Read how samples of others are answered: as many calls at a time as there are cores for, unless told."""
+    sessions = min(MOST_THREADS, max(1, cores() // threads))
+    return {
+        "batch": int(_number(environ, "MAX_BATCH_SIZE", BATCH, least=1, most=MOST_BATCH)),
+        "delay_s": _number(environ, "MAX_QUEUE_DELAY_MS", DELAY_MS, least=0, most=MOST_DELAY_MS) / 1000,
+        "sessions": int(_number(environ, "MODEL_SESSIONS", sessions, least=1, most=MOST_THREADS)),
+    }
 
 
 def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -144,6 +167,10 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
         "target_upload_ratio": _number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
         "audit_share": _number(environ, "AUDIT_SHARE", 0, least=0, most=1),
         "fusion": _one_of(environ, "FUSION", get_args(Fusion)),
+        "upload_encoding": _one_of(environ, "UPLOAD_ENCODING", get_args(UploadEncoding)),
+        "upload_max_bytes": int(_number(environ, "UPLOAD_MAX_BYTES", 0, least=LEAST_BYTES, most=MOST_BYTES))
+        if environ.get("UPLOAD_MAX_BYTES")
+        else None,
         "next_tier": environ.get("NEXT_TIER", ""),
     }
     if read["fusion"] == "mixture" and read["calibration"] is None:

@@ -57,6 +57,9 @@ class Opener:
     estimator: object | None = None
     #: what the worker answers with, made of the opened model; called in the model's thread
     compose: Callable[[Model], Model] | None = None
+    #: calls of a model of ours at a time, and threads of each
+    sessions: int = 1
+    threads: int = 1
 
     @property
     def again(self) -> bool:
@@ -75,10 +78,12 @@ class Opener:
                 model = await thread.call(self._open, path, spec)
             except (ModelError, InvalidFieldError) as error:
                 raise UnfitError(_reason(error), str(error)) from error
-            return Loaded(model, thread, wish.version, wish.digest, stack.pop_all())
+            more = self.sessions - 1 if model.ours else 0
+            others = [await stack.enter_async_context(ModelThread("model")) for _ in range(more)]
+            return Loaded(model, thread, wish.version, wish.digest, stack.pop_all(), others)
 
     def _open(self, path: str, spec: ModelSpec) -> Model:
-        model = open_model(path, spec, self.estimator)
+        model = open_model(path, spec, self.estimator, threads=self.threads)
         if self.compose is None:
             return model
         try:

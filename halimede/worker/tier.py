@@ -22,8 +22,10 @@ from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.deferring import Choice
 from halimede.frames.encodings import decode
+from halimede.frames.limits import ServerLimits
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.server import CloudServer
+from halimede.frames.uploading_write import Uploads
 from halimede.messages import Frame, Prediction, Reply
 from halimede.mining import Miner, Verdict, judge, judge_sample
 from halimede.mining import create as create_miner
@@ -38,6 +40,7 @@ from halimede.worker.job import Job, Parts
 from halimede.worker.ledger import Count, Ledger
 from halimede.worker.runtime import leave, main
 from halimede.worker.settings import Settings, read
+from halimede.worker.uploads import uploading
 
 log = structlog.get_logger()
 
@@ -78,12 +81,14 @@ class Passing:
         ledger: Ledger,
         decoder: ModelThread | None = None,
         *,
+        uploads: Uploads,
         beside: asyncio.TaskGroup,
     ) -> None:
         self._miner = miner
         self._triage = triage
         self._offload = offload
         self._ledger = ledger
+        self._uploads = uploads
         #: where samples are decoded that are judged as they are; None: what the model says of them is
         self._decoder = decoder
         self._beside = beside
@@ -91,7 +96,7 @@ class Passing:
     def choose(self, frame: Frame, prediction: Prediction | None, until: float, trace: Record) -> Choice:
         """Decide on a sample that the own model has answered, or failed on."""
         if prediction is None:
-            decision = self._triage.forced(frame.data.nbytes)
+            decision = self._triage.forced(self._uploads.size(frame))
         elif self._decoder:
             return Choice(partial(self._look, self._decoder, frame, prediction, until, trace))
         else:
@@ -121,7 +126,7 @@ class Passing:
     def _decide(self, verdict: Verdict, frame: Frame, prediction: Prediction, until: float) -> Decision:
         self._ledger.add(Count.MINING_ERRORS, int(verdict.error is not None))
         left = until - asyncio.get_running_loop().time()
-        return self._triage.decide(verdict, prediction, frame.data.nbytes, left, time.monotonic())
+        return self._triage.decide(verdict, prediction, self._uploads.size(frame), left, time.monotonic())
 
     def _follow(
         self, decision: Decision, frame: Frame, prediction: Prediction | None, until: float, trace: Record
@@ -171,11 +176,14 @@ class Passing:
     async def _go(self, decision: Decision, frame: Frame, until: float, trace: Record | None = None) -> Reply:
         """Ask the next tier, and count what went up. Raises OffloadError."""
         began, left = time.monotonic(), until - asyncio.get_running_loop().time()
-        reply, reason, sent = None, Reason.DEADLINE, False
+        reply, reason, sent, size = None, Reason.DEADLINE, False, 0
         try:
             if left <= 0:
                 raise OffloadError(reason, "no time is left for the next tier")
-            reply = await self._offload.ask(frame, left, trace)
+            upload = await self._uploads.write(frame, left)
+            size = upload.frame.data.nbytes
+            left = until - asyncio.get_running_loop().time()
+            reply = upload.read(await self._offload.ask(upload.frame, left, trace))
             sent = True
         except OffloadError as error:
             reason, sent = error.reason, error.sent
@@ -186,7 +194,7 @@ class Passing:
             self._triage.ended(decision, now - began, now, sent=sent, answered=answered, timed_out=late)
             if sent:
                 self._ledger.add(Count.DEFERRED, int(not decision.audit))
-                self._ledger.add(Count.UPLOADED_BYTES, frame.data.nbytes)
+                self._ledger.add(Count.UPLOADED_BYTES, size)
             if trace:
                 trace.step(OFFLOAD, began, now, reply.worker if reply else "", "" if reply else str(reason), sent)
         return reply
@@ -210,11 +218,16 @@ async def _run(parts: Parts, ready: Callable[[], None]) -> None:
     offload = OffloadClient(bus, inference(*names, tier=settings.next_tier))
     ledger.follow(Count.LATE, lambda: offload.late)
     ledger.follow(Count.UNASKED, lambda: offload.unknown)
-    async with ModelThread("decode") as thread, asyncio.TaskGroup() as group:
+    async with (
+        ModelThread("decode") as thread,
+        uploading(parts, offload.circuit) as uploads,
+        asyncio.TaskGroup() as group,
+    ):
         decoder = thread if settings.hem_mode == "mining-then-inference" else None
-        passing = Passing(miner, triage, offload, ledger, decoder, beside=group)
+        passing = Passing(miner, triage, offload, ledger, decoder, uploads=uploads, beside=group)
         channel = inference(*names, tier=settings.tier)
-        server = CloudServer(bus, parts.slot, channel, book=parts.book, defer=passing)
+        limits = ServerLimits(batch=settings.batch, delay_s=settings.delay_s)
+        server = CloudServer(bus, parts.slot, channel, limits=limits, book=parts.book, defer=passing)
         ledger.follow(Count.SERVED, lambda: server.stats.served)
         ledger.follow(Count.BATCHES, lambda: server.stats.batches)
         ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + server.stats.unfit)

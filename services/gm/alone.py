@@ -21,15 +21,18 @@ CONNECT_S, LOOK_S = 2.0, 0.3
 async def refuse_a_second(bus: Bus, identity: str) -> None:
     """Raise HalimedeError when a GM of another store is online. ``bus`` is one of our own, not entered yet."""
     seen: list[GmPresence] = []
+    found = asyncio.Event()
 
     async def look(delivery: Delivery[GmPresence]) -> None:
         seen.append(delivery.body)
+        found.set()
 
     async with bus:
-        with contextlib.suppress(DisconnectedError):
+        with contextlib.suppress(DisconnectedError, TimeoutError):
             await bus.wait_connected(CONNECT_S)
             await bus.subscribe(GM_PRESENCE.filter(), look)
-            await asyncio.sleep(LOOK_S)
+            async with asyncio.timeout(LOOK_S):
+                await found.wait()  # there is one such message at most
     for other in seen:
         if other.online and other.store and other.store != identity:
             raise HalimedeError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
@@ -23,6 +22,7 @@ from halimede.messages import Delete, Held, Synced
 from halimede.names import Key
 from halimede.topic import Address
 from halimede.topics import DELETE, INSERT, SYNCED
+from services.gm.lines import Answer, Attempt, Line, Version
 from services.gm.workqueue import WorkQueue, reached
 
 log = structlog.get_logger()
@@ -30,56 +30,12 @@ M = TypeVar("M")
 
 #: seconds that a node which has just come gets to send its sync: then it is told all that it lacks, in order
 SYNC_PATIENCE = 2.0
-#: seconds between two sends of what is not acknowledged
-FIRST_RESEND, LAST_RESEND = 1.0, 30.0
+#: nodes that are sent something at a time: the broker's answers are not waited for one by one
+AT_ONCE = 64
+#: acknowledgements that GM takes a second at the least: where many nodes are asked, their answers take their time
+TAKEN_PER_SECOND = 500.0
 #: deletes that wait for one node, as many as it may hold; what it holds beyond, its next sync says
 MAX_DELETES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A uid in a generation."""
-
-    uid: str
-    generation: int
-
-    def covers(self, other: Version) -> bool:
-        """Whether whoever holds this needs no ``other``."""
-        return self.uid == other.uid and self.generation >= other.generation
-
-
-@dataclass(slots=True)
-class Attempt:
-    """Something that is to be sent, for the first time or again."""
-
-    due: float
-    count: int = 0
-
-    def sent(self, now: float) -> None:
-        """Wait longer each time."""
-        self.due = now + min(LAST_RESEND, FIRST_RESEND * 2.0 ** min(self.count, 16))
-        self.count += 1
-
-
-@dataclass(slots=True, eq=False)
-class Answer:
-    """The answer to one sync, and how many messages it has taken so far."""
-
-    count: int = 0
-
-
-@dataclass(slots=True)
-class Line:
-    """What GM knows of one node: what it should hold, what it holds, and the difference that is being sent."""
-
-    wanted: dict[Key, Resource[Any] | None] = field(default_factory=dict)
-    held: dict[Key, Version] = field(default_factory=dict)
-    inserts: dict[Key, Attempt] = field(default_factory=dict)
-    deletes: dict[tuple[Key, str], tuple[int, Attempt]] = field(default_factory=dict)
-    #: the sync that waits for its answer
-    sync: Answer | None = None
-    #: nothing is sent before, unless a sync comes
-    silent_until: float = 0.0
 
 
 class Downstream:
@@ -98,30 +54,32 @@ class Downstream:
         self._holders: dict[Key, set[str]] = {}
         #: the nodes in whose lines it is wanted: none of them may have it yet
         self._wanting: dict[Key, set[str]] = {}
-        self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve)
+        #: nodes that are there and have not acknowledged an insert yet
+        self._awaited: dict[Key, set[str]] = {}
+        self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve, workers=AT_ONCE)
 
     # --- what nodes should hold -------------------------------------------------------------------------------
 
     def want(self, node: str, resource: Resource[Any]) -> None:
         """The node shall hold this generation."""
-        line, key, version = self._line(node), resource.key, _version(resource)
-        before = line.wanted.get(key)
+        line, key, version = self._line(node), resource.key, Version.of(resource)
+        before, held = line.wanted.get(key), line.held.get(key)
+        if before is resource and (key in line.inserts or (held and held.covers(version))):
+            return  # each look at a resource says it again, for every node
         line.wanted[key] = resource
         self._wanting.setdefault(key, set()).add(node)
         line.deletes.pop((key, version.uid), None)
-        held = line.held.get(key)
         if held and held.covers(version):
-            line.inserts.pop(key, None)
-        elif key not in line.inserts or before is None or _version(before) != version:
-            line.inserts[key] = Attempt(self._now())
-            self.queue.add(node)
+            self._settle(node, line, key)
+        elif key not in line.inserts or before is None or Version.of(before) != version:
+            self._insert(node, line, key)
 
     def keep(self, node: str, key: Key, uid: str) -> None:
         """The node shall keep what it has of this uid: nothing is sent, nothing taken away."""
         line = self._line(node)
         line.wanted[key] = None
         self._wanting.setdefault(key, set()).add(node)
-        line.inserts.pop(key, None)
+        self._settle(node, line, key)
         line.deletes.pop((key, uid), None)
 
     def forget(self, node: str, key: Key, uid: str, generation: int) -> None:
@@ -130,7 +88,7 @@ class Downstream:
         wanted = line.wanted.get(key)
         if wanted is None or wanted.metadata.uid == uid:
             line.wanted.pop(key, None)
-            line.inserts.pop(key, None)
+            self._settle(node, line, key)
         held = line.held.get(key)
         if held and held.uid != uid:
             return  # another one took its place
@@ -143,6 +101,10 @@ class Downstream:
     def holders(self, key: Key) -> frozenset[str]:
         """Return the nodes that may hold a resource: it was sent to them, or they said so."""
         return frozenset(self._holders.get(key, ()))
+
+    def holds(self, key: Key, node: str) -> bool:
+        """Whether one node may hold a resource."""
+        return node in self._holders.get(key, ())
 
     def held(self, key: Key) -> dict[str, Version]:
         """Return what nodes said to hold of a resource."""
@@ -159,7 +121,7 @@ class Downstream:
         for node in self._wanting.pop(key, set()):
             line = self._line(node)
             line.wanted.pop(key, None)
-            line.inserts.pop(key, None)
+            self._settle(node, line, key)
 
     def drop(self, key: Key, uid: str) -> None:
         """The resource is gone: nodes that are away learn it when they sync."""
@@ -175,22 +137,25 @@ class Downstream:
         for key in keys:
             self._holders.get(key, set()).discard(node)
             self._wanting.get(key, set()).discard(node)
+            self._answered(node, key)
         del self._lines[node]
         return keys
 
     # --- what nodes hold --------------------------------------------------------------------------------------
 
-    def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> None:
-        """The node said that it holds this."""
+    def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> bool:
+        """The node said that it holds this. Return whether no node that is there is waited for any more."""
         line, version = self._line(node), Version(uid, generation)
         line.held[key] = version
         self._holders.setdefault(key, set()).add(node)
-        wanted = line.wanted.get(key)
-        if wanted and version.covers(_version(wanted)):
-            self.acknowledgements += line.inserts.pop(key, None) is not None
+        wanted, done = line.wanted.get(key), False
+        if key in line.inserts and wanted and version.covers(Version.of(wanted)):
+            done = self._settle(node, line, key)
+            self.acknowledgements += 1
         for other in [d for d in line.deletes if d[0] == key and d[1] != uid]:
             del line.deletes[other]
             self.acknowledgements += 1
+        return done
 
     def cleared(self, node: str, key: Key) -> None:
         """The node said that it holds nothing of that name."""
@@ -202,8 +167,7 @@ class Downstream:
         self._holders.get(key, set()).discard(node)
         wanted = line.wanted.get(key)
         if wanted is not None and key not in line.inserts:
-            line.inserts[key] = Attempt(self._now())
-            self.queue.add(node)
+            self._insert(node, line, key)
 
     def synced(self, node: str, holds: Iterable[Held]) -> set[Key]:
         """The node said all that it holds: whatever was under way before is forgotten, and sent anew if needed.
@@ -216,7 +180,8 @@ class Downstream:
         for key in before:
             self._holders.get(key, set()).discard(node)
         line.held = {Key(h.plural, h.namespace, h.name): Version(h.uid, h.generation) for h in holds}
-        line.inserts.clear()
+        for key in list(line.inserts):
+            self._settle(node, line, key)
         line.deletes.clear()
         for key in line.held:
             self._holders.setdefault(key, set()).add(node)
@@ -228,9 +193,16 @@ class Downstream:
         line.sync, line.silent_until = Answer(), 0.0
         self.queue.add(node)
 
+    def answering(self, node: str) -> bool:
+        """Whether a sync of the node waits for the rest of its answer."""
+        return self._line(node).sync is not None
+
     def returned(self, node: str) -> None:
         """The node came or went; one that came is about to sync."""
-        self._line(node).silent_until = self._now() + SYNC_PATIENCE
+        line = self._line(node)
+        line.silent_until = self._now() + SYNC_PATIENCE
+        for key in line.inserts:  # nobody waits for one that is away; one that came says by its sync what it lacks
+            self._answered(node, key)
         self.queue.add(node)
 
     def wake(self) -> None:
@@ -238,6 +210,28 @@ class Downstream:
         for node, line in self._lines.items():
             if line.inserts or line.deletes or line.sync:
                 self.queue.add(node)
+
+    # --- what is waited for -----------------------------------------------------------------------------------
+
+    def _insert(self, node: str, line: Line, key: Key) -> None:
+        line.inserts[key] = Attempt(self._now())
+        if self._online(node):
+            self._awaited.setdefault(key, set()).add(node)
+        self.queue.add(node)
+
+    def _settle(self, node: str, line: Line, key: Key) -> bool:
+        line.inserts.pop(key, None)
+        return self._answered(node, key)
+
+    def _answered(self, node: str, key: Key) -> bool:
+        """Wait for the node no more; return whether it was the last one."""
+        awaited = self._awaited.get(key)
+        if awaited is None or node not in awaited:
+            return False
+        awaited.remove(node)
+        if not awaited:
+            del self._awaited[key]
+        return not awaited
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -259,7 +253,8 @@ class Downstream:
             if reached(attempt.due) and line.inserts.get(key) is attempt and resource is not None:
                 self._holders.setdefault(key, set()).add(node)
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
-                await self._send(line, attempt, INSERT.at(**names), resource.body)
+                crowd = len(self._awaited.get(key, ()))
+                await self._send(line, attempt, INSERT.at(**names), resource.body, crowd / TAKEN_PER_SECOND)
         waiting = [a.due for a in line.inserts.values()] + [a.due for _, a in line.deletes.values()]
         first = min(waiting, default=float("inf"))
         # another sync may have come in meanwhile: its answer is complete only when nothing is due any more
@@ -271,7 +266,7 @@ class Downstream:
         if waiting:
             self.queue.add(node, at=first)
 
-    async def _send(self, line: Line, attempt: Attempt, address: Address[M], body: M) -> None:
+    async def _send(self, line: Line, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0) -> None:
         try:
             await self._bus.publish(address, body, properties=self._stamp())
         except (RefusedError, TooLargeError) as error:
@@ -283,7 +278,7 @@ class Downstream:
                 line.sync.count += 1
             self.sent += 1
             self.resent += attempt.count > 0
-        attempt.sent(self._now())
+        attempt.sent(self._now(), patience)
 
     def _stamp(self) -> dict[str, str]:
         self._number += 1
@@ -294,7 +289,3 @@ class Downstream:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _version(resource: Resource[Any]) -> Version:
-    return Version(resource.metadata.uid, resource.metadata.generation)

@@ -161,7 +161,8 @@ class Engine:
     def reconnected(self) -> None:
         """The broker is there (again): it may have forgotten everything, and we may have missed something."""
         for name, node in self.nodes.items():
-            if node.online:
+            # a sync may have been faster than this word: then it waits for its answer, not we for it
+            if node.online and not self.downstream.answering(name):
                 self.downstream.returned(name)
         self._doubt.set()
         self.reconciler.settled_at = min(self.reconciler.settled_at, asyncio.get_running_loop().time() + SETTLED_S)

@@ -13,7 +13,7 @@ from halimede.names import Key
 from services.gm.cluster.port import Cluster, Stored, utc_now
 from services.gm.controllers.base import Observed, Pods
 from services.gm.downstream import Downstream
-from services.gm.index import Entry, Index
+from services.gm.index import Entry, Index, Roles
 from services.gm.nodes import Nodes
 from services.gm.reports import Reports
 from services.gm.tally import Problem
@@ -40,15 +40,16 @@ class Look:
     def at(self, stored: Stored, entry: Entry, node: str | None = None) -> Observed:
         """Look at a resource, on all nodes or (for who shall hold what) on one alone."""
         key = stored.key
-        holders = self._downstream.holders(key)
+        placed: Mapping[str, Roles]
+        if node is None:
+            placed, holders = self._index.placed(key), self._downstream.holders(key)
+        else:
+            roles = self._index.belongs(key, node)
+            placed = {} if roles is None else {node: roles}
+            holders = frozenset({node}) if self._downstream.holds(key, node) else frozenset()
         if not stored.deleting:
             # a node whose labels are not known yet is left as it is
             holders = frozenset(holder for holder in holders if self._nodes.described(holder))
-        placed = self._index.placed(key) if node is None else {}
-        if node is not None:
-            roles = self._index.belongs(key, node)
-            placed = {} if roles is None else {node: roles}
-            holders &= {node}
         return Observed(
             now=utc_now(),
             asked=stored.resource,

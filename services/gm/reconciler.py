@@ -30,7 +30,7 @@ from services.gm.controllers.actions import (
     Send,
     WriteStatus,
 )
-from services.gm.controllers.base import conflicts
+from services.gm.controllers.base import conflicts, news
 from services.gm.display import Display
 from services.gm.downstream import Downstream
 from services.gm.index import Index
@@ -42,8 +42,8 @@ from services.gm.workqueue import TICK, WorkQueue, reached
 
 log = structlog.get_logger()
 
-#: seconds between two writes of one status
-STATUS_SPACING = 1.0
+#: seconds between two writes of one status: that differ in counts, and in how the resource stands
+STATUS_SPACING, URGENT_SPACING = 1.0, 0.1
 #: seconds until a missing Secret is looked for again: they are not watched
 SECRET_PATIENCE = 5.0
 #: seconds until what was changed meanwhile is looked at again, unless the change itself comes to be known sooner
@@ -79,7 +79,7 @@ class Reconciler:
         self._pods = pods
         #: a status names other Models than before: the resource is another one now
         self._chosen = chosen
-        self._next_write: dict[Key, float] = {}
+        self._written: dict[Key, float] = {}
         self._refused: dict[Key, dict[Ref, _Refusal]] = {}
 
     def decide(self, key: Key, node: str) -> Iterable[Delivery]:
@@ -110,7 +110,7 @@ class Reconciler:
         if stored is None or entry is None:
             self.queue.forget(key)
             self._display.forget(key)
-            self._next_write.pop(key, None)
+            self._written.pop(key, None)
             self._look.troubles.pop(key, None)
             self._refused.pop(key, None)
             return
@@ -124,7 +124,7 @@ class Reconciler:
         await asyncio.gather(*(self._hold(action, work) for action in actions if isinstance(action, Hold)))
         try:
             for action in actions:
-                if isinstance(action, WriteStatus) and (due := self._may_write(key)):
+                if isinstance(action, WriteStatus) and (due := self._may_write(action, stored)):
                     # the last one counts: the key comes again when its second is over
                     self.queue.add(key, at=due)
                     break
@@ -171,12 +171,17 @@ class Reconciler:
         except HalimedeError as error:
             work.failed(error)
 
-    def _may_write(self, key: Key) -> float:
-        """Return when a status may be written, 0 if that is now (and then it is not for another second)."""
-        due = max(self._next_write.get(key, 0.0), self.settled_at)
+    def _may_write(self, action: WriteStatus, stored: Stored) -> float:
+        """Return when a status may be written, 0 if that is now (and then it is not for a while).
+
+        Counts can wait, how it stands may not: a service whose last worker has just come up is not shown as updating.
+        """
+        key, last = stored.key, self._written.get(stored.key, float("-inf"))
+        spacing = URGENT_SPACING if news(action.status, stored.status) else STATUS_SPACING
+        due = max(last + spacing, self.settled_at)
         if not reached(due):
             return due
-        self._next_write[key] = asyncio.get_running_loop().time() + STATUS_SPACING
+        self._written[key] = asyncio.get_running_loop().time()
         return 0.0
 
     async def _write(self, action: WriteStatus, stored: Stored) -> None:

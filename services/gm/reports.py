@@ -27,14 +27,16 @@ class Reports:
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[str, Report]] = {}
         self._dirty: dict[tuple[Key, str], Report] = {}
-        #: of the last report that was taken, on each resource by each node
-        self._stamps: dict[Key, dict[str, Stamp]] = {}
+        #: of the last report that was taken, by each node on each resource
+        self._stamps: dict[str, dict[Key, Stamp]] = {}
+        #: what each node has reported on
+        self._keys: dict[str, set[Key]] = {}
 
     def restore(self, reports: Iterable[Report], uids: Mapping[Key, str]) -> None:
         """Take what was remembered of resources that still exist."""
         for report in reports:
             if uids.get(report.key) == report.status.uid:
-                self._by_key.setdefault(report.key, {})[report.node] = report
+                self._keep(report)
 
     def of(self, key: Key) -> Mapping[str, Report]:
         """Return the reports on a resource by node."""
@@ -42,15 +44,15 @@ class Reports:
 
     def take(self, key: Key, node: str, status: NodeStatus, stamp: Stamp = UNKNOWN) -> bool:
         """Take a report on the resource's present uid; False: it was overtaken by a later one."""
-        stamps = self._stamps.setdefault(key, {})
-        if stamp.overtaken_by(stamps.get(node, UNKNOWN)):
+        stamps = self._stamps.setdefault(node, {})
+        if stamp.overtaken_by(stamps.get(key, UNKNOWN)):
             return False
         old = self._by_key.get(key, {}).get(node)
         if old is not None and old.status.uid != status.uid:
             old = None
         if old is not None and old.live and old.status.observed_generation > status.observed_generation:
             return False
-        stamps[node] = stamp
+        stamps[key] = stamp
         edge = any(worker.role == "edge" for worker in status.workers) or (old is not None and old.edge)
         self._put(Report(key, node, _with_counts(status, old), live=True, edge=edge))
         return True
@@ -72,9 +74,9 @@ class Reports:
 
     def heard(self, node: str, epoch: int) -> None:
         """The node counts its connections from this one on: a lower epoch than before if its store is a new one."""
-        for stamps in self._stamps.values():
-            if node in stamps and stamps[node].epoch > epoch:
-                del stamps[node]
+        stamps = self._stamps.get(node, {})
+        for key in [key for key, stamp in stamps.items() if stamp.epoch > epoch]:
+            del stamps[key]
 
     def missing(self, node: str, holds: Mapping[Key, str]) -> list[Key]:
         """Return what a node reported on and does not hold, by key and uid: its clearing was missed."""
@@ -86,18 +88,19 @@ class Reports:
 
     def drop(self, key: Key) -> None:
         """The resource is gone, and what was counted for it."""
-        self._stamps.pop(key, None)
         for node in self._by_key.pop(key, {}):
+            self._keys[node].discard(key)
+            self._stamps.get(node, {}).pop(key, None)
             self._dirty.pop((key, node), None)
 
     def keys(self, node: str) -> set[Key]:
         """Return what a node reported on."""
-        return {key for key, reports in self._by_key.items() if node in reports}
+        return set(self._keys.get(node, ()))
 
     def drop_node(self, node: str) -> set[Key]:
         """The node is gone for good; return what it had reported on."""
-        keys = self.keys(node)
-        self.heard(node, -1)
+        keys = self._keys.pop(node, set())
+        self._stamps.pop(node, None)
         for key in keys:
             del self._by_key[key][node]
             self._dirty.pop((key, node), None)
@@ -113,8 +116,12 @@ class Reports:
         self._dirty = {(report.key, report.node): report for report in reports} | self._dirty
 
     def _put(self, report: Report) -> None:
-        self._by_key.setdefault(report.key, {})[report.node] = report
+        self._keep(report)
         self._dirty[report.key, report.node] = report
+
+    def _keep(self, report: Report) -> None:
+        self._by_key.setdefault(report.key, {})[report.node] = report
+        self._keys.setdefault(report.node, set()).add(report.key)
 
 
 def _with_counts(status: NodeStatus, old: Report | None) -> NodeStatus:

@@ -106,8 +106,9 @@ class Upstream:
             # an earlier life of that name: the broker has kept it, or an old insert has reached the node late
             await self._engine.unknown(node, key, told)
         elif self._engine.reports.take(key, node, told, stamp):
-            self._engine.downstream.acknowledged(node, key, told.uid, told.observed_generation)
-            self._engine.queue.add(key, spaced=True)
+            done = self._engine.downstream.acknowledged(node, key, told.uid, told.observed_generation)
+            # users wait for the last node's word, not for counts
+            self._engine.queue.add(key, spaced=not done)
 
     async def _status_cleared(self, names: Mapping[str, str]) -> None:
         node, key = names["node"], _key(names)

@@ -34,14 +34,18 @@ def reached(when: float) -> bool:
 
 class WorkQueue(Generic[K]):
     """Calls ``work`` for each added key. ``spacing``: seconds that ``add(..., spaced=True)`` keeps between two calls.
+    ``workers``: keys that are worked on at a time.
 
     ``work`` may raise: a HalimedeError is logged as one line, anything else is a bug and gets its traceback; in both
     cases the key comes again after a growing delay, and the others are not held up.
     """
 
-    def __init__(self, name: str, work: Callable[[K], Awaitable[None]], *, spacing: float = 0.0) -> None:
+    def __init__(
+        self, name: str, work: Callable[[K], Awaitable[None]], *, spacing: float = 0.0, workers: int = WORKERS
+    ) -> None:
         self.name = name
         self._work = work
+        self._workers = workers
         self._spacing = spacing
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
@@ -81,7 +85,7 @@ class WorkQueue(Generic[K]):
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(WORKERS):
+            for number in range(self._workers):
                 group.create_task(self._run(), name=f"{self.name} {number}")
 
     async def _run(self) -> None:

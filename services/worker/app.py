@@ -16,11 +16,13 @@ environment (the local controller sets it; the whole table is in docs/architectu
   MODEL_FILE                   file that names the model instead, and whose changes it follows while it runs
   ESTIMATOR                    module:Class of your own estimator, in place of ONNX
   HALIMEDE_BROKER              host:port, mqtt://host:port or mqtts://host:port (default 127.0.0.1:1883)
+  HALIMEDE_MQTT_CLIENT         lean (default): our MQTT client; paho: the stock one
   HALIMEDE_CREDENTIALS         folder with what it shows the broker: password, or ca.crt, tls.crt and tls.key
   HALIMEDE_HTTP                host:port of its health and metrics, or off (default 127.0.0.1:0, any free port)
   HALIMEDE_STATE               folder for the ledger of counts
   LC_PERIOD, GRACE_S           seconds between reports; seconds to drain after SIGTERM
   MODEL_TIMEOUT_S              seconds after which one call of the model counts as stuck
+  MODEL_THREADS                cores that one call of an ONNX model may use (default 1)
   OTEL_TRACES_EXPORTER, ...    OpenTelemetry's own: otlp or console exports traces (docs/observability.md)
 edge and tier:
   HEM_NAME, HEM_PARAMETERS     hard example mining: name, JSON list of {"key", "value"}
@@ -28,7 +30,13 @@ edge and tier:
   TARGET_UPLOAD_RATIO          share of samples that go up in the long run
   AUDIT_SHARE                  share of easy samples that go up as well
   CALIBRATION_URL              file of what halimede calibrate found out; FUSION: cloud (default) or mixture
+  UPLOAD_ENCODING              how samples go up: as-it-came (default), raw, jpeg or png
+  UPLOAD_MAX_BYTES             bytes that a sample may have that goes up: larger ones become JPEG, or smaller pictures
   TIER, NEXT_TIER              of services with tiers: which one it is of, and which one it asks (cloud: TIER alone)
+tier and cloud:
+  MAX_BATCH_SIZE               samples that the model answers in one call, at most (default 32)
+  MAX_QUEUE_DELAY_MS           milliseconds that a sample may wait for more to go with (default 0: what is there goes)
+  MODEL_SESSIONS               calls of an ONNX model at a time (default: as many as there are cores for)
 edge only:
   SOURCE                       JSON: {"cameras": [...]} or {"path": "/folder"}
   SOURCE_LOOP                  1: begin a folder again at its end

@@ -1,7 +1,7 @@
 """An attacker without a library: writes MQTT packets as fast as the broker takes them, and beside them what it likes.
 
-As a process (``python -m tests.attacks.flooding PORT KIND SECONDS UID``) it floods a broker, at QoS 0, where nothing
-holds it back, and prints how many messages it sent.
+As a process (``python -m tests.attacks.flooding PORT KIND SECONDS LEAST UID``) it floods a broker, at QoS 0, where
+nothing holds it back, for so long and until so many messages are sent, and prints how many these were.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ def messages(kind: str, uid: str) -> Iterator[Message]:
     return map(makers[kind], itertools.count(1))
 
 
-def main(port: int, kind: str, seconds: float, uid: str) -> int:
+def main(port: int, kind: str, seconds: float, least: int, uid: str) -> int:
     """Flood; return how many messages were sent."""
     link, sent, at_once = connect(port, f"flood-{kind}"), 0, 1 if kind == "sync" else AT_ONCE
     flood, until = messages(kind, uid), time.monotonic() + seconds
-    while time.monotonic() < until:
+    while time.monotonic() < until or sent < least:
         batch = list(itertools.islice(flood, at_once))
         link.sendall(b"".join(publish(t, body, retain=kept, beside=beside) for t, body, beside, kept in batch))
         sent += len(batch)
@@ -144,4 +144,4 @@ def main(port: int, kind: str, seconds: float, uid: str) -> int:
 
 
 if __name__ == "__main__":
-    print(main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]))
+    print(main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))

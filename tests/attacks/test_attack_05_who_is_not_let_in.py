@@ -123,6 +123,7 @@ def with_clock(by: timedelta, call: Callable[[], None]) -> None:
         the_brokers_own,
     ],
 )
+@pytest.mark.usefixtures("each_client")
 async def test_attack_05_whose_certificate_does_not_count_is_not_let_in(
     world: AccessWorld, tmp_path: Path, how: Callable[[Path, Path], None]
 ) -> None:
@@ -163,6 +164,7 @@ async def test_attack_05_old_tls_is_refused_by_the_broker(world: AccessWorld, ve
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("each_client")
 async def test_attack_05_our_client_refuses_a_broker_with_old_tls(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -175,6 +177,7 @@ async def test_attack_05_our_client_refuses_a_broker_with_old_tls(tmp_path: Path
         assert said == []
 
 
+@pytest.mark.usefixtures("each_client")
 async def test_attack_05_plain_text_at_the_tls_port_gets_no_answer(world: AccessWorld) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.broker.port)
     writer.write(CONNECT)
@@ -188,6 +191,7 @@ async def test_attack_05_plain_text_at_the_tls_port_gets_no_answer(world: Access
         await MqttBus("gm", f"mqtt://127.0.0.1:{world.broker.port}").knock()
 
 
+@pytest.mark.usefixtures("each_client")
 async def test_attack_05_without_a_password_or_with_a_wrong_one_nobody_gets_in(tmp_path: Path) -> None:
     make_passwords(SITE, tmp_path)
     async with Broker(tmp_path / "run", port=free_port(), access=listener_lines(tmp_path, tls=False)) as broker:
@@ -198,6 +202,7 @@ async def test_attack_05_without_a_password_or_with_a_wrong_one_nobody_gets_in(t
                 await MqttBus("gm", f"mqtt://{who}127.0.0.1:{broker.port}").knock()
 
 
+@pytest.mark.usefixtures("each_client")
 async def test_attack_05_our_client_does_not_fall_back_to_plain_text(tmp_path: Path) -> None:
     """Somebody who took the broker's port, or an address of a plain broker: not a byte of MQTT leaves in clear."""
     make_certificates(SITE, tmp_path)
@@ -222,6 +227,7 @@ async def test_attack_05_certificates_are_not_shown_on_a_plain_connection(tmp_pa
 
 
 @pytest.mark.parametrize("who", ["another site's broker", "a node of ours", "the broker under another name"])
+@pytest.mark.usefixtures("each_client")
 async def test_attack_05_our_client_refuses_a_broker_that_is_not_ours(tmp_path: Path, who: str) -> None:
     make_certificates(SITE, tmp_path / "ours")
     served, host = tmp_path / "ours" / "broker", "127.0.0.1"

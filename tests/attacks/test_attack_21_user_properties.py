@@ -18,6 +18,7 @@ from halimede.bus.beside import Beside, read
 from halimede.bus._paho_properties import v5_properties
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import MAX_PROPERTIES, MAX_PROPERTY
+from halimede.bus.settings import Client
 from halimede.contract_examples import EXAMPLES, address
 from halimede.topic import Topic
 from services.broker import Broker
@@ -34,13 +35,19 @@ TOO_MUCH = {
     "values of 64 KiB": user("epoch", "9" * 65_000) * 20,
     "a name too long": user("n" * (MAX_PROPERTY + 1), "v"),
 }
+#: what comes to the connections that samples travel on
+SAMPLES = (topics.CAMERA_FRAME, topics.REQUEST, topics.REPLY)
 #: brokers let it through, and MQTT libraries end the connection at it
 ODD = {"U+FEFF in a name": user("\ufeff", "v"), "U+FEFF in a value": user("traceparent", "\ufeff")}
 
 
-@pytest.mark.parametrize("topic", topics.CONTRACT, ids=lambda topic: topic.id)
+@pytest.mark.parametrize(
+    ("topic", "client"),
+    [*((topic, "paho") for topic in topics.CONTRACT), *((topic, "lean") for topic in SAMPLES)],
+    ids=lambda value: getattr(value, "id", value),
+)
 async def test_attack_21_on_every_topic_too_much_beside_a_body_is_refused_and_the_next_is_read(
-    topic: Topic[Any], mosquitto: Broker, unique: str
+    topic: Topic[Any], client: Client, mosquitto: Broker, unique: str
 ) -> None:
     where, body = address(topic), codec.encode(topic, EXAMPLES[topic.id])
     marked: list[Delivery[Any]] = []
@@ -50,7 +57,7 @@ async def test_attack_21_on_every_topic_too_much_beside_a_body_is_refused_and_th
             marked.append(delivery)
 
     # one at a time: any that is not acknowledged would keep the next one away
-    settings = MqttSettings("127.0.0.1", mosquitto.port, receive_maximum=1, prefix=unique)
+    settings = MqttSettings("127.0.0.1", mosquitto.port, receive_maximum=1, prefix=unique, client=client)
     async with MqttBus(unique, settings) as bus:
         await bus.wait_connected(10)
         await bus.subscribe(topic.filter(), take)

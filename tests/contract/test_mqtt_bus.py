@@ -1,4 +1,4 @@
-"""What only a network can do to a bus: refuse, fall silent, fill up; and TLS."""
+"""What only a network can do to a bus, with either client: refuse, fall silent, fill up; and TLS."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.proxy import Proxy
 from tests.simulated import eventually
 
 HOST = "127.0.0.1"
+pytestmark = pytest.mark.usefixtures("each_client")
 
 
 @pytest.fixture

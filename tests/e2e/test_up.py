@@ -75,14 +75,28 @@ class Up:
         self.process.wait()
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    system = Up(tmp_path / "home")
+@contextlib.contextmanager
+def brought_up(home: Path) -> Iterator[Up]:
+    system = Up(home)
     try:
         wait_for(lambda: system.run_file or system.process.poll() is not None, 40)
         yield system
     finally:
         system.end()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """A system for a test that ends it."""
+    with brought_up(tmp_path / "home") as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One for all tests after which it still stands."""
+    with brought_up(tmp_path_factory.mktemp("standing") / "home") as system:
+        yield system
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -118,32 +132,33 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
     assert "Traceback" not in said
 
 
-def test_gm_lc_and_broker_come_back_when_they_are_killed(up: Up) -> None:
+def test_gm_lc_and_broker_come_back_when_they_are_killed(standing: Up) -> None:
     for words in (("services.gm",), ("services.lc", "edge0"), ("services.lc", "cloud0")):
-        before = up.child(*words)
+        before = standing.child(*words)
         assert before
         before.kill()
-        wait_for(lambda w=words, b=before: (found := up.child(*w)) and found.pid != b.pid, 5)
-    broker = next(p for p in up.descendants() if p.name() == "mosquitto")
+        wait_for(lambda w=words, b=before: (found := standing.child(*w)) and found.pid != b.pid, 5)
+    broker = next(p for p in standing.descendants() if p.name() == "mosquitto")
     broker.kill()
 
     def healed() -> bool:
-        answered = up.halimede("nodes", "-o", "json")
+        answered = standing.halimede("nodes", "-o", "json")
         return answered.returncode == 0 and [n["online"] for n in json.loads(answered.stdout)] == [True, True]
 
     wait_for(healed, 15)
 
 
-def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(up: Up) -> None:
+def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(standing: Up) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "services"], cwd=ROOT, env=up.environment, capture_output=True, text=True, timeout=30,
-        check=False,
+        [sys.executable, "-m", "services"], cwd=ROOT, env=standing.environment, capture_output=True, text=True,
+        timeout=30, check=False,
     )  # fmt: skip
     assert second.returncode == 1
     assert second.stderr == (
-        f"Error: a system already runs in {up.home} (pid {up.process.pid}): stop it first, or choose another --home\n"
+        f"Error: a system already runs in {standing.home} (pid {standing.process.pid}): stop it first, or choose "
+        "another --home\n"
     )
-    assert up.run_file["pid"] == up.process.pid
+    assert standing.run_file["pid"] == standing.process.pid
 
 
 def test_workers_whose_lc_was_killed_are_ended_with_the_system(up: Up) -> None:

@@ -49,6 +49,7 @@ async def test_the_budget_is_held_and_audits_are_counted(mosquitto: Broker, uniq
     chance = random.Random(1)
     pictures = [encode_image(np.full((4, 4), chance.randrange(250), np.uint8)) for _ in range(800)]
     options = {"TARGET_UPLOAD_RATIO": str(TARGET), "AUDIT_SHARE": str(AUDITS), "HALIMEDE_HTTP": "127.0.0.1:0"}
+    options["UPLOAD_ENCODING"] = "raw"  # the camera's PNGs are written anew
     async with site(mosquitto, unique, tmp_path) as s:
         edge = f"{unique}-e"
         s.start_script("cloud", f"{unique}-c", BIG)
@@ -66,11 +67,16 @@ async def test_the_budget_is_held_and_audits_are_counted(mosquitto: Broker, uniq
         assert len(audited) > 10
         assert {(result.by, result.degraded) for result in audited} == {("edge", False)}
         assert told.audit_agreed > 0.6 * told.audited
-        assert told.uploaded_bytes > 0
+        assert told.uploaded_bytes == 16 * round(told.upload_cloud_ratio * 800)
         async with aiohttp.ClientSession() as session:
             families = await scrape(session, s.infos[edge].http)
         assert value(families, "halimede_worker_upload_target_ratio") == TARGET
         assert abs(value(families, "halimede_worker_upload_error_ratio")) < 0.02
+        written = value(families, "halimede_worker_upload_ready_samples_total", encoding="raw", changed="encoding")
+        assert written == value(families, "halimede_worker_upload_writing_seconds_count")
+        assert 16 * written == told.uploaded_bytes
+        assert value(families, "halimede_worker_upload_written_bytes_total", when="after") == told.uploaded_bytes
+        assert value(families, "halimede_worker_upload_written_bytes_total", when="before") > 60 * written
         low, found, high = (
             value(families, "halimede_worker_agreement_ratio", bound=bound) for bound in ("low", "value", "high")
         )

@@ -59,6 +59,7 @@ def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     return halimede(*words, env={**os.environ, **names})
 
 
+@pytest.mark.usefixtures("each_client")
 @MODES
 async def test_a_client_gets_in_by_its_own_credentials_and_by_no_others(
     tmp_path: Path, unique: str, security: Security

@@ -102,6 +102,22 @@ async def test_throttle_holds_the_rate(proxy: Proxy) -> None:
     assert await ask(connection, bytes(30_000)) < 0.6
 
 
+async def test_a_shared_line_is_as_fast_for_all_together_and_full_windows_hold_nobody_up_for_long(
+    proxy: Proxy,
+) -> None:
+    first, second, small = [await connect(proxy) for _ in range(3)]
+    proxy.share(50_000, window=5_000)
+    for each in (first, second, small):
+        await ask(each)
+    bulk = [asyncio.create_task(ask(each, bytes(20_000))) for each in (first, second)]
+    await asyncio.sleep(0.1)
+    # it waits behind two windows, not behind all that the others have
+    assert await ask(small) < 0.7
+    assert max(await asyncio.gather(*bulk)) >= 0.8
+    proxy.share(50_000, window=5_000)
+    assert await ask(first, bytes(20_000)) < 0.8
+
+
 async def test_what_is_under_way_is_bounded_and_holds_the_sender_back(proxy: Proxy) -> None:
     _, writer = connection = await connect(proxy)
     proxy.throttle(1)

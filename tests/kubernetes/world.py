@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from ruamel.yaml import YAML
 
 from halimede.api.base import SEDNA
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -27,6 +26,7 @@ from tests.integration.gm_world import SERVICES, FakeNode, model, service
 from tests.kubernetes.apiserver import Api, User, kind_of_server
 from tests.kubernetes.client import Body, RefusedError
 from tests.kubernetes.player import Player
+from tests.rendering import documents as read
 from tests.simulated import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -44,14 +44,14 @@ def documents(path: Path) -> list[Body]:
 
 @cache
 def _documents(path: Path) -> list[Body]:
-    """Reading our definitions takes a second: some tests do it for dozens of servers."""
-    return [body for body in YAML(typ="safe").load_all(path.read_text()) if body]
+    """Some tests ask for the same ones for dozens of servers."""
+    return list(read(path.read_text()))
 
 
 def definitions() -> Iterator[Body]:
-    """Our CustomResourceDefinitions."""
+    """Our CustomResourceDefinitions, the same ones each time: whoever edits one makes a copy."""
     for path in sorted((DEPLOY / "crds").glob("*.yaml")):
-        yield from (body for body in documents(path) if body["kind"] == "CustomResourceDefinition")
+        yield from (body for body in _documents(path) if body["kind"] == "CustomResourceDefinition")
 
 
 def gm_rules(namespace: str) -> list[dict[str, Any]]:

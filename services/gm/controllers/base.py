@@ -134,8 +134,8 @@ def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
     if same(status, observed.status):
         return actions
     actions.append(WriteStatus(desired.key, status))
-    current, before = status.conditions[-1], observed.status
-    if before is None or (status.phase, current.reason) != (before.phase, before.conditions[-1].reason):
+    current = status.conditions[-1]
+    if news(status, observed.status):
         trouble = status.phase in {"Failed", "Degraded"} and current.reason != UPDATING
         text = f"{current.reason}: {current.message}" if current.message else current.reason
         actions.append(Record("Warning" if trouble else "Normal", status.phase, str(desired.key), text))
@@ -167,6 +167,11 @@ def forget(desired: Resource[Any], observed: Observed) -> Iterator[Forget]:
 def same(new: Status, old: Status | None) -> bool:
     """Whether two statuses say the same, heartbeats aside."""
     return old is not None and _timeless(new) == _timeless(old)
+
+
+def news(new: Status, old: Status | None) -> bool:
+    """Whether a status has another phase, or another reason for it."""
+    return old is None or (new.phase, new.conditions[-1].reason) != (old.phase, old.conditions[-1].reason)
 
 
 def _timeless(status: Status) -> tuple[object, ...]:

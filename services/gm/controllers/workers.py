@@ -23,7 +23,7 @@ from services.gm.controllers.actions import Delivery, Keep, Send
 from services.gm.controllers.base import Observed, forget
 from services.gm.controllers.dataset import has
 from services.gm.controllers.placing import nowhere, unplaced
-from services.gm.index import Entry, Role
+from services.gm.index import Entry, Role, Roles
 from services.gm.selection import choices, selectors
 from services.gm.status import service_status
 from services.gm.tally import Problem, Share
@@ -42,16 +42,19 @@ class WorkersController:
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send each node what its workers name, then the service."""
-        roles = roles_of(desired)
+        roles, choosing = roles_of(desired), selectors(desired).keys()
+        named: dict[Roles, tuple[Key, ...]] = {}  # most nodes have the same roles
         for node, names in observed.placed.items():
+            if names not in named:
+                named[names] = tuple({key: None for role in roles if role.name in names for key in role.references})
             complete = True
-            for reference in dict.fromkeys(key for role in roles if role.name in names for key in role.references):
+            for reference in named[names]:
                 found = observed.references.get(reference)
                 if found is None:
                     complete = False
                 elif reference.plural != DATASETS or has(found, node):
                     yield Send(node, found)
-            complete = complete and not names & selectors(desired).keys()
+            complete = complete and not names & choosing
             yield Send(node, desired) if complete else Keep(node, desired.key, desired.metadata.uid)
         yield from forget(desired, observed)
 

@@ -136,7 +136,18 @@ async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
     assert {"strangers", "access rules"} <= {check.name for check in found.values() if check.level == "warning"}
     assert "problem" not in {check.level for check in found.values()}
     assert found["protocol"].found == "MQTT v5"
-    for name in ("name", "connection", "limits", "round trip", "global manager", "clock", "services", "dead letters"):
+    for name in (
+        "name",
+        "connection",
+        "limits",
+        "round trip",
+        "large frames",
+        "allocator",
+        "global manager",
+        "clock",
+        "services",
+        "dead letters",
+    ):
         assert found[name].level == "ok", found[name]
     assert await doctor.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.JSON) == 0
     assert json.loads(capsys.readouterr().out)["level"] == "warning"
@@ -151,7 +162,7 @@ async def test_doctor_without_a_gm_is_a_problem(broker: Address, capsys: Output)
 
 @pytest.fixture
 async def slow(tmp_path: Path) -> AsyncIterator[int]:
-    """A Mosquitto with its own defaults: no set_tcp_nodelay."""
+    """A Mosquitto with its own defaults: no set_tcp_nodelay, and nothing about its allocator."""
     import shutil
 
     port = free_port()
@@ -170,10 +181,12 @@ async def slow(tmp_path: Path) -> AsyncIterator[int]:
     await process.wait()
 
 
-async def test_doctor_finds_the_missing_nodelay_and_the_small_window(slow: int) -> None:
+async def test_doctor_finds_the_missing_nodelay_the_small_window_and_the_allocator(slow: int) -> None:
     found = await checks(f"127.0.0.1:{slow}")
     assert found["round trip"].level == "warning"
     assert "set_tcp_nodelay true" in found["round trip"].do
+    assert found["allocator"].level == "warning"
+    assert "MALLOC_TOP_PAD_=16777216" in found["allocator"].do
     assert "max_inflight_messages" in found["limits"].do
 
 

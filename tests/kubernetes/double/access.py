@@ -94,6 +94,10 @@ class Access:
         self._users[token] = (name, list(rules))
         return token
 
+    def grant(self, token: str, rule: Rule) -> None:
+        """Give a user one right more."""
+        self._users[token][1].append(rule)
+
     def remove(self, token: str) -> None:
         """Let nobody in with this token any more."""
         self._users.pop(token, None)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.kubernetes.double.access import Refusal
+from tests.kubernetes.double.access import Access, Refusal
 
 if TYPE_CHECKING:
     from tests.kubernetes.double.server import Double
@@ -71,6 +71,11 @@ class Control:
         self._faults: list[Fault] = []
         self.log: deque[Request] = deque(maxlen=LOG)
         self.counts: Counter[str] = Counter()
+
+    @property
+    def access(self) -> Access:
+        """Who may do what."""
+        return self._double.access
 
     @property
     def forbidden(self) -> list[Refusal]:

@@ -190,6 +190,7 @@ spec:
       parameters: [{key: threshold_sharpness, value: "3"}]
     targetUploadRatio: 0.3
     keepHardSamples: {maxMegabytes: 64, maxSamples: 1000}
+    maxBytes: 60000
     deadlineMs: 500
     template: {spec: {nodeName: device0, containers: [{image: halimede/worker}]}}
   tiers:
@@ -200,11 +201,14 @@ spec:
       targetUploadRatio: 0.2
       auditShare: 0.01
       fusion: mixture
+      encoding: jpeg
       template: {spec: {nodeSelector: {site: a}, containers: [{image: halimede/worker}]}}
       hpa: {minReplicas: 1, maxReplicas: 4}
     - name: region
       model: {name: middle}
       hardExampleMining: {name: Margin}
+      maxBatchSize: 8
+      maxQueueDelayMs: 2.5
       template: {spec: {nodeName: region0, containers: [{image: halimede/worker}]}}
   cloudWorker:
     model: {name: big}

@@ -68,31 +68,41 @@ def test_wrong_usage_is_explained_with_exit_code_2(arguments: list[str], part: s
     assert part in " ".join(shown.output.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["get", "nonsense"], "kind: 'nonsense' is not accepted: use one of"),
-        (["get", "ji", "A/b"], "NAME: 'A/b' is not accepted"),
-        (["get", "ji", "-n", "a/b"], "--namespace: 'a/b' is not accepted"),
-        (["get", "ji", "--broker", "x:y"], "--broker: 'x:y' is not accepted"),
-        (["get", "ji", *NOWHERE], "no MQTT broker answers at 127.0.0.1:9 (from --broker): the connection is refused"),
-        ([*NOWHERE, "get", "ji"], "no MQTT broker answers at 127.0.0.1:9"),
-        (["nodes", *NOWHERE], "make up"),
-        (["results", "-f", "digits", *NOWHERE], "no MQTT broker answers"),
-        (["results", "../x", *NOWHERE], "'../x' is not accepted"),
-        (["logs", "#", *NOWHERE], "NAME: '#' is not accepted"),
-        (["events", "--about", "ji/A", *NOWHERE], "NAME: 'A' is not accepted"),
-        (["apply", "-f", "/nonexistent", *NOWHERE], "there is no such file or folder"),
-        (["publish", "/nonexistent", "--camera", "a+b", *NOWHERE], "'a+b' is not accepted"),
-    ],
-)
+MISTAKES = [
+    (["get", "nonsense"], "kind: 'nonsense' is not accepted: use one of"),
+    (["get", "ji", "A/b"], "NAME: 'A/b' is not accepted"),
+    (["get", "ji", "-n", "a/b"], "--namespace: 'a/b' is not accepted"),
+    (["get", "ji", "--broker", "x:y"], "--broker: 'x:y' is not accepted"),
+    (["get", "ji", *NOWHERE], "no MQTT broker answers at 127.0.0.1:9 (from --broker): the connection is refused"),
+    ([*NOWHERE, "get", "ji"], "no MQTT broker answers at 127.0.0.1:9"),
+    (["nodes", *NOWHERE], "make up"),
+    (["results", "-f", "digits", *NOWHERE], "no MQTT broker answers"),
+    (["results", "../x", *NOWHERE], "'../x' is not accepted"),
+    (["logs", "#", *NOWHERE], "NAME: '#' is not accepted"),
+    (["events", "--about", "ji/A", *NOWHERE], "NAME: 'A' is not accepted"),
+    (["apply", "-f", "/nonexistent", *NOWHERE], "there is no such file or folder"),
+    (["publish", "/nonexistent", "--camera", "a+b", *NOWHERE], "'a+b' is not accepted"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "part"), MISTAKES)
 def test_a_mistake_is_one_line_on_standard_error_with_exit_code_1(arguments: list[str], part: str) -> None:
+    shown = CliRunner().invoke(app, arguments)
+    is_one_error(part, shown.exit_code, shown.stdout, shown.stderr)
+
+
+#: a name, an address, and a broker that is not there, as processes of their own
+@pytest.mark.parametrize(("arguments", "part"), [MISTAKES[0], MISTAKES[3], MISTAKES[4]])
+def test_and_so_it_is_in_a_shell(arguments: list[str], part: str) -> None:
     ended = halimede(*arguments)
-    assert ended.returncode == 1
-    assert ended.stdout == ""
-    assert ended.stderr.startswith("Error: ")
-    assert len(ended.stderr.splitlines()) == 1
-    assert part in ended.stderr
+    is_one_error(part, ended.returncode, ended.stdout, ended.stderr)
+
+
+def is_one_error(part: str, code: int, out: str, error: str) -> None:
+    assert (code, out) == (1, "")
+    assert error.startswith("Error: ")
+    assert len(error.splitlines()) == 1
+    assert part in error
 
 
 def test_the_run_file_is_read_from_halimede_home(tmp_path: Path) -> None:

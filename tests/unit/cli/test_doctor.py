@@ -12,10 +12,11 @@ import pytest
 
 import halimede
 from halimede import topics
+from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.port import Grants
 from halimede.bus.settings import MqttSettings
-from halimede.cli import doctor, doctor_broker, doctor_system
+from halimede.cli import doctor, doctor_allocator, doctor_broker, doctor_system
 from halimede.cli.checks import Check
 from halimede.cli.doctor_cameras import heard, on_cameras
 from halimede.cli.handshake import V5, V311
@@ -175,3 +176,76 @@ async def test_what_cannot_be_reached_ends_the_examination(tmp_path: Path, monke
     assert [(c.name, c.level) for c in checks][-1:] == [("name", "problem")]
     checks = [check async for check in doctor.examine("x:y", "")]
     assert [(c.name, c.level) for c in checks][-1:] == [("broker", "problem")]
+
+
+class Line:
+    """What a network and a broker on it take, in milliseconds, for ``doctor_broker.speed``."""
+
+    def __init__(self, network: float, small: float, large: float) -> None:
+        self.network, self.small, self.large = network, small, large
+        self.sizes: list[int] = []
+
+    async def distance_ms(self, _: MqttSettings) -> float:
+        return self.network
+
+    async def round_trips(self, _: Any, count: int, body: bytes = b"", **__: Any) -> list[float]:
+        self.sizes.append(len(body))
+        return [self.small + self.large * len(body) / doctor_broker.LARGE] * count
+
+
+@pytest.mark.parametrize(
+    ("line", "small", "large", "do"),
+    [
+        (Line(0.1, 0.4, 2.0), "ok", "ok", ""),
+        (Line(0.1, 44.0, 45.0), "warning", "ok", "set_tcp_nodelay true"),
+        (Line(60.0, 62.0, 80.0), "warning", "ok", "it is the network"),
+        (Line(60.0, 102.0, 80.0), "warning", "ok", "set_tcp_nodelay true"),
+        (Line(15.0, 16.0, 1500.0), "ok", "warning", "encoding"),
+        (Line(15.0, 16.0, 120_000.0), "ok", "warning", "encoding"),
+    ],
+    ids=["a loopback", "Nagle", "far", "far, and Nagle", "narrow", "very narrow"],
+)
+async def test_what_takes_long_is_named(
+    line: Line, small: str, large: str, do: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_broker, "_distance_ms", line.distance_ms)
+    monkeypatch.setattr("halimede.cli.pulse.round_trips", line.round_trips)
+    async with MemoryBus("doctor", MemoryBroker()) as bus:
+        await bus.wait_connected(1)
+        checks = [check async for check in doctor_broker.speed(bus, MqttSettings("broker.example.com"))]
+    found = {check.name: check for check in checks}
+    assert (found["round trip"].level, found["large frames"].level) == (small, large)
+    assert do in found["round trip"].do + found["large frames"].do
+    # a line on which a tenth takes long already is not filled for minutes
+    assert (doctor_broker.LARGE in line.sizes) is (line.large < 100_000)
+
+
+def test_an_allocator_that_cannot_be_seen_is_no_finding(tmp_path: Path) -> None:
+    assert doctor_allocator.look(1883, tmp_path) is None
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text("  sl  local_address\n 0: 0100007F:075B 0:0 0A 0:0 00:0 0 0 0 4711 1\n")
+    assert doctor_allocator.look(1883, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "maps", "level"),
+    [
+        (ENVIRONMENT, "libc.so.6", "ok"),
+        ({**ENVIRONMENT, "MALLOC_TOP_PAD_": "1"}, "libc.so.6", "warning"),
+        ({}, "libc.so.6", "warning"),
+        ({}, "/lib/ld-musl-x86_64.so.1", None),
+    ],
+)
+def test_the_brokers_environment_says_whether_its_allocator_is_pinned(
+    tmp_path: Path, environ: dict[str, str], maps: str, level: str | None
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text("  sl  local_address\n 0: 0100007F:075B 0:0 0A 0:0 00:0 0 0 0 4711 1\n")
+    process = tmp_path / "42"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd/3").symlink_to("socket:[4711]")
+    (process / "comm").write_text("mosquitto\n")
+    (process / "maps").write_text(maps)
+    (process / "environ").write_text("\0".join(f"{name}={value}" for name, value in environ.items()))
+    check = doctor_allocator.look(1883, tmp_path)
+    assert (check and check.level) == level

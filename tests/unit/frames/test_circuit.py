@@ -100,3 +100,13 @@ def test_it_never_stays_open_for_ever(steps: list[str]) -> None:
         now += 0.3
     circuit.abandoned(now)
     assert circuit.admit(now + 31)
+
+
+@pytest.mark.parametrize("now", [0.5, 1.0])
+@pytest.mark.parametrize("state", list(State))
+def test_whether_it_would_refuse_can_be_seen_without_asking(state: State, now: float) -> None:
+    circuit = opened()
+    circuit.state = state
+    refuses = circuit.refuses(now)
+    assert circuit.state is state
+    assert circuit.admit(now) is not refuses

@@ -385,3 +385,64 @@ def test_usual_replies_are_worth_remembering() -> None:
     usual = Prediction(label="x", score=0.5, probabilities=[0.001] * 1000, value={"any": "thing"})
     assert weight(usual) < REMEMBERED_BYTES
     assert weight(None) == 0
+
+
+@simulated
+async def test_a_sample_waits_for_others_where_that_is_wanted_and_no_longer() -> None:
+    async with serving(Brightness(), ServerLimits(batch=3, delay_s=0.05)) as (server, asker, _):
+        server._pace.learn(1, 1.0)
+        began = asyncio.get_running_loop().time()
+        await asker.send(frame(1))
+        await asyncio.sleep(0.03)
+        await asker.send(frame(2))
+        assert [reply.batch for reply in await asker.until(2)] == [2, 2]
+        assert 0.04 <= asyncio.get_running_loop().time() - began <= 0.1
+        began = asyncio.get_running_loop().time()
+        for value in (3, 4, 5):
+            await asker.send(frame(value))
+        assert [reply.batch for reply in await asker.until(5)][2:] == [3, 3, 3]
+        assert asyncio.get_running_loop().time() - began < 0.04
+
+
+async def test_calls_run_side_by_side_where_the_model_has_several_threads() -> None:
+    model, broker = Held(), MemoryBroker()
+    async with (
+        cloud_bus(broker, "c0") as bus,
+        MemoryBus("e0", broker) as edge,
+        ModelThread() as one,
+        ModelThread() as other,
+        asyncio.TaskGroup() as group,
+    ):
+        loaded = Loaded(model, one, more=[other])
+        server = CloudServer(bus, Slot(loaded), inference(NS, SERVICE, "c0"))
+        running = group.create_task(server.run())
+        await edge.wait_connected(1)
+        asker = Asker(edge, "e0")
+        await asker.start()
+        await asyncio.sleep(0.1)
+        await asker.send(frame(1))
+        await asker.send(frame(2))
+        await eventually(lambda: one.busy_s > 0 and other.busy_s > 0)
+        assert loaded.busy_s > 0
+        model.gate.set()
+        await asker.until(2)
+        assert sorted(model.batches) == [[1], [2]]
+        running.cancel()
+
+
+async def test_replies_that_nobody_acknowledges_are_bounded_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halimede.frames.replies.PUBLISH_TIMEOUT", 0.2)
+    async with serving(Brightness(), ServerLimits(replies=2)) as (server, asker, _):
+        bus = server._bus
+        asked: list[asyncio.Future[int]] = []
+
+        def post(_: object) -> asyncio.Future[int]:
+            asked.append(asyncio.get_running_loop().create_future())
+            return asked[-1]
+
+        monkeypatch.setattr(bus, "post", post)
+        for value in range(6):
+            await asker.send(frame(value, (2, 2, 2)))  # it does not fit: each is refused
+        await asyncio.sleep(0.1)
+        assert len(asked) == server._replies.under_way == 2
+        await eventually(lambda: server._replies.under_way == 0)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.inference import SampleError, group, isolate, signature
+from halimede.inference.batching import AGAIN, Together
 
 KINDS = [np.zeros(2, np.float32), np.zeros(3, np.float32), np.zeros(2, np.float64), np.zeros((1, 2), np.float32)]
 waiting_items = st.lists(st.integers(0, len(KINDS) - 1), max_size=40).map(lambda kinds: list(enumerate(kinds)))
@@ -92,3 +93,25 @@ def test_an_interrupt_is_no_fault_of_a_sample():
 
     with pytest.raises(KeyboardInterrupt):
         isolate([1, 2], run)
+
+
+@pytest.mark.parametrize(("together_ms", "alone_ms"), [(1.0, 25.0), (2.0, 1.0), (1.0, 1.0)])
+def test_samples_run_in_the_way_that_costs_less_and_the_other_is_tried_again_at_little_cost(together_ms, alone_ms):
+    ways, chosen = Together(), []
+    for _ in range(100 * AGAIN):
+        together = ways.choose()
+        chosen.append(together)
+        ways.learn(4, 4 * (together_ms if together else alone_ms), together=together)
+    worse = chosen.count(alone_ms < together_ms)
+    assert 2 <= worse <= len(chosen) / AGAIN + 2
+    spent = sum(together_ms if together else alone_ms for together in chosen)
+    assert spent <= 1.1 * len(chosen) * min(together_ms, alone_ms)
+
+
+def test_a_way_that_becomes_the_cheaper_one_is_found():
+    ways, alone_ms = Together(), 2.0
+    for turn in range(40 * AGAIN):
+        alone_ms = 2.0 if turn < 20 * AGAIN else 0.5
+        together = ways.choose()
+        ways.learn(1, 1.0 if together else alone_ms, together=together)
+    assert not any(ways.choose() for _ in range(AGAIN - 1))

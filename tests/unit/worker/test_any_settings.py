@@ -24,7 +24,7 @@ from tests.unit.worker.test_settings import EDGE
 
 env_texts = texts.map(lambda text: text.replace("\0", "")) | json_values.map(json.dumps)
 UID = "u-1"
-OTHERS = ["SOURCE_LOOP", "MODEL_TIMEOUT_S", "ESTIMATOR"]
+OTHERS = ["SOURCE_LOOP", "MODEL_TIMEOUT_S", "ESTIMATOR", "UPLOAD_ENCODING", "UPLOAD_MAX_BYTES"]
 
 
 @pytest.fixture(scope="module")

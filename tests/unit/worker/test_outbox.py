@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.port import Packet
+from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
-from halimede.worker.outbox import TOO_LARGE, Outbox
+from halimede.worker.outbox import PATIENCE, TOO_LARGE, Outbox
 from tests.simulated import eventually, simulated
 
 ADDRESS = topics.RESULT.at(ns="default", service="helmet")
@@ -112,3 +114,68 @@ async def test_a_result_that_json_cannot_say_goes_out_without_its_prediction() -
         assert await outbox.drain(5)
         await eventually(lambda: len(heard) == 1)
         assert heard[0].reason == TOO_LARGE
+
+
+class Silent(MemoryBus):
+    """A connection whose broker takes what is posted, and answers when the test says so."""
+
+    posted: list[asyncio.Future[int]]
+
+    def post(self, packet: Packet) -> asyncio.Future[int] | None:
+        if len(self.posted) == 3:
+            return None
+        self.posted.append(asyncio.get_running_loop().create_future())
+        return self.posted[-1]
+
+
+@contextlib.asynccontextmanager
+async def silence() -> AsyncIterator[tuple[Outbox, Silent, list[int]]]:
+    async with Silent("edge", MemoryBroker()) as bus:
+        bus.posted = []
+        await bus.wait_connected(1)
+        outbox = Outbox(bus, ADDRESS, senders=3)
+        running = asyncio.create_task(outbox.run())
+        await asyncio.sleep(0.01)
+        taken: list[int] = []
+        for n in range(3):
+            await outbox.put(result(n), lambda n=n: taken.append(n))  # type: ignore[misc]
+        assert len(bus.posted) == 3
+        yield outbox, bus, taken
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@simulated
+async def test_an_acknowledgement_that_never_comes_costs_a_repetition_and_one_that_comes_late_nothing() -> None:
+    async with silence() as (outbox, bus, taken):
+        bus.posted[1].set_result(0)
+        await asyncio.sleep(PATIENCE - 1)
+        assert taken == [1]
+        assert not await outbox.drain(0.5)
+        assert await outbox.drain(5)  # sent again, the long way
+        bus.posted[0].set_result(0)
+        await asyncio.sleep(1)
+        assert sorted(taken) == [0, 1, 2]
+
+
+@simulated
+async def test_what_the_broker_refuses_and_what_is_cut_off_is_sent_again() -> None:
+    async with silence() as (outbox, bus, taken):
+        bus.posted[0].set_result(0x97)
+        bus.posted[1].set_exception(DisconnectedError("the connection was lost"))
+        bus.posted[2].cancel()
+        await asyncio.sleep(0.01)
+        assert taken == []
+        assert await outbox.drain(5)
+        assert sorted(taken) == [0, 1, 2]
+
+
+@simulated
+async def test_answers_after_the_end_are_nobodys() -> None:
+    async with silence() as (_, bus, taken):
+        pass
+    for answer in bus.posted:
+        answer.set_exception(DisconnectedError("closed"))
+        answer.exception()
+    await asyncio.sleep(2 * PATIENCE)
+    assert taken == []

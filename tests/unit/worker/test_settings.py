@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
+from halimede.worker.cores import cores
 from halimede.worker.settings import read
 
 EDGE = {
@@ -56,6 +57,41 @@ def test_without_a_source_the_camera_is_named_like_the_service() -> None:
     assert read("edge", {**EDGE, "SOURCE": "{}"}).source.cameras == ["helmet"]
 
 
+def test_how_uploads_are_written_is_told_or_they_go_as_they_came() -> None:
+    told = read("edge", {**EDGE, "UPLOAD_ENCODING": "jpeg", "UPLOAD_MAX_BYTES": "60000"})
+    assert (told.upload_encoding, told.upload_max_bytes) == ("jpeg", 60_000)
+    untold = read("edge", EDGE)
+    assert (untold.upload_encoding, untold.upload_max_bytes) == ("as-it-came", None)
+
+
+def test_how_a_cloud_worker_batches_is_told_or_has_a_default() -> None:
+    names = ("MAX_BATCH_SIZE", "MAX_QUEUE_DELAY_MS", "MODEL_SESSIONS", "MODEL_THREADS")
+    told = read("cloud", {**CLOUD, **dict(zip(names, ("8", "2.5", "3", "2"), strict=True))})
+    assert (told.batch, told.delay_s, told.sessions, told.threads) == (8, 0.0025, 3, 2)
+    untold = read("cloud", CLOUD)
+    assert (untold.batch, untold.delay_s, untold.threads) == (32, 0.0, 1)
+    assert untold.sessions == cores()
+    assert read("cloud", {**CLOUD, "MODEL_THREADS": "200"}).sessions == 1
+    assert read("edge", EDGE).sessions == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_BATCH_SIZE", "0"),
+        ("MAX_BATCH_SIZE", "many"),
+        ("MAX_QUEUE_DELAY_MS", "-1"),
+        ("MAX_QUEUE_DELAY_MS", "1001"),
+        ("MODEL_SESSIONS", "0"),
+        ("MODEL_THREADS", "nan"),
+    ],
+)
+def test_a_mistake_of_a_cloud_worker_names_its_variable(name: str, value: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        read("cloud", {**CLOUD, name: value})
+    assert caught.value.field == name
+
+
 def test_what_is_not_told_has_a_default() -> None:
     least = {k: EDGE[k] for k in ("SERVICE_NAME", "WORKER_NAME", "NODE_NAME", "MODEL_URL", "HEM_NAME")}
     found = read("edge", {**least, "HALIMEDE_HOME": "/home"})
@@ -101,6 +137,9 @@ def test_an_own_estimator_needs_no_model_file() -> None:
         ("LC_PERIOD", "0"),
         ("GRACE_S", "-1"),
         ("GRACE_S", "inf"),
+        ("UPLOAD_ENCODING", "webp"),
+        ("UPLOAD_MAX_BYTES", "1023"),
+        ("UPLOAD_MAX_BYTES", "64Ki"),
     ],
 )
 def test_a_mistake_names_its_variable(name: str, value: str) -> None:

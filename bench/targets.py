@@ -1,0 +1,89 @@
+"""What is asked of the sample path and of the control plane, and whether the last runs of the benchmarks show it.
+
+Ratios are taken within one run only. A target whose figures are not there (a way that was left out, a benchmark that
+did not run) is not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MIDDLE, LARGE = "150528", "921600"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One line: ``limit`` is the least that is asked, or with ``most`` the most."""
+
+    what: str
+    limit: float
+    unit: str
+    measured: float
+    most: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        return self.measured <= self.limit if self.most else self.measured >= self.limit
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """What it asks, how much, what was measured, and the verdict."""
+        bound = f"{'at most' if self.most else 'at least'} {self.limit:g}{self.unit}"
+        return self.what, bound, f"{self.measured:.3g}{self.unit}", "met" if self.met else "MISSED"
+
+
+#: payload, what is compared, with whom, the limit; a lower round trip and a higher rate are better
+RATIOS = (
+    (MIDDLE, "rtt_ms", "sedna_http", 150.0),
+    (MIDDLE, "rate", "sedna_http", 250.0),
+    (LARGE, "rtt_ms", "sedna_http", 300.0),
+    (LARGE, "rate", "sedna_http", 600.0),
+    (MIDDLE, "rate", "mlserver_grpc", 15.0),
+    (MIDDLE, "rate", "grpc_aio", 1.5),
+    (MIDDLE, "rate", "paho", 2.5),
+    (MIDDLE, "rate", "aiomqtt", 3.0),
+)
+#: payload, with whom, our round trip in times of theirs
+MOST = ((MIDDLE, "grpc_aio", 0.5), (MIDDLE, "tcp", 5.0))
+
+
+def of_offload(found: Mapping[str, Any]) -> Iterator[Target]:
+    """Say what ``offload.json`` shows."""
+    for size, figure, other, limit in RATIOS:
+        ways = found["payloads"].get(size, {})
+        if "halimede" in ways and other in ways:
+            ours, theirs = ways["halimede"][figure], ways[other][figure]
+            better = theirs / ours if figure == "rtt_ms" else ours / theirs
+            word = "a round trip shorter than" if figure == "rtt_ms" else "more answers a second than"
+            yield Target(f"{int(size):,} bytes: {word} {other}", limit, " x", better)
+    for size, other, limit in MOST:
+        ways = found["payloads"].get(size, {})
+        if "halimede" in ways and other in ways:
+            part = ways["halimede"]["rtt_ms"] / ways[other]["rtt_ms"]
+            yield Target(f"{int(size):,} bytes: round trip, of {other}'s", limit, " x", part, most=True)
+
+
+#: where a figure stands in ``control.json``, what it is, the most that it may be
+CONTROL: tuple[tuple[Callable[[Mapping[str, Any]], Any], str, float, str], ...] = (
+    (lambda c: c["easy_sample_overhead_us"], "an easy sample, over the bare session.run", 50, " us"),
+    (lambda c: c["nodes"]["1000"]["fanout_ack_s"], "1,000 nodes: an insert each, acknowledged", 0.5, " s"),
+    (lambda c: c["nodes"]["1000"]["gm_restart_sync_s"], "1,000 nodes: GM restarted, all synced", 3, " s"),
+    (lambda c: max(c["exponents"].values()), "growth with nodes: the steepest exponent", 1.1, ""),
+    (lambda c: c["lc_rss_mb"], "LC: resident memory", 60, " MB"),
+    (lambda c: c["lc_idle_cpu_pct"], "LC: idle, of a core", 0.5, " %"),
+    (lambda c: c["edge_worker_rss_mb"], "edge worker: resident memory", 160, " MB"),
+)
+
+
+def of_control(found: Mapping[str, Any]) -> Iterator[Target]:
+    """Say what ``control.json`` shows."""
+    for read, what, limit, unit in CONTROL:
+        try:
+            measured = read(found)
+        except (KeyError, ValueError):
+            continue  # a run without it
+        if measured is not None:
+            yield Target(what, limit, unit, float(measured), most=True)

@@ -1,0 +1,150 @@
+"""How a sample is written before it goes up: the smallest change that makes it what the service wants.
+
+What already is so goes as it came. A picture that has too many bytes becomes a JPEG of falling quality, and then a
+smaller and smaller one; where the service names an encoding, that one stays, and only the picture gets smaller. Which
+step is tried first is judged by the pictures before: what was far too large for them is not tried again.
+
+The size of a file is taken as ``density * share[quality] * pixels ** POWER``: of one picture at other qualities and in
+other sizes that is right to about a fifth, which is why each try is measured and the next one follows from it.
+Pure: ``uploading_write`` does it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from msgspec import Struct
+
+from halimede.api.deferral import AS_IT_CAME, UploadEncoding
+
+Written = Literal["raw", "jpeg", "png"]
+
+#: JPEG qualities of whole pictures, the best first; that of pictures made smaller; bytes compared with the best
+QUALITIES, SMALL_QUALITY = (90, 75, 50), 75
+SHARES = {90: 1.0, 75: 0.6, 50: 0.4, 0: 1.0}
+#: half the pixels have more than half the bytes: what is left has more detail in each
+POWER = 0.85
+#: a step is passed over only where the pictures before say that it is too large by this factor
+DOUBT = 1.5
+#: where the next try aims, below what is allowed
+AIM = 0.95
+#: each smaller picture has at most so many of the pixels of the one tried before
+SMALLER = 0.9
+#: a picture is not made smaller than that (pixels a side), nor tried more often than that
+LEAST_SIDE, MOST_TRIES = 8, 10
+#: weight that the density known so far keeps beside a new one
+KEPT = 0.7
+
+
+class Wish(Struct, frozen=True, kw_only=True, gc=False):
+    """What a service wants of what goes up: the encoding of all of it, and the most bytes that one may have."""
+
+    encoding: UploadEncoding = AS_IT_CAME
+    max_bytes: int | None = None
+
+    def met(self, encoding: str, size: int) -> bool:
+        """Whether a frame of that encoding and so many bytes goes as it came."""
+        return self.encoding in {AS_IT_CAME, encoding} and self.fits(size)
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes may go up."""
+        return self.max_bytes is None or size <= self.max_bytes
+
+
+class Size(Struct, frozen=True, gc=False):
+    """Pixels of a picture, and bytes of each."""
+
+    width: int
+    height: int
+    channels: int
+
+    @property
+    def pixels(self) -> int:
+        """How many there are."""
+        return self.width * self.height
+
+
+class Try(Struct, frozen=True, gc=False):
+    """One way to write a picture. ``quality`` is 0 where there is no such choice."""
+
+    encoding: Written
+    quality: int
+    width: int
+    height: int
+
+    @property
+    def pixels(self) -> int:
+        """How many it writes."""
+        return self.width * self.height
+
+
+class Densities:
+    """How many bytes a pixel of recent pictures took, by encoding and channels."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Written, int], float] = {}
+
+    def expected(self, made: Try, channels: int) -> float | None:
+        """Return about how many bytes it will have; None: nothing is known of such pictures yet."""
+        if made.encoding == "raw":
+            return float(made.pixels * channels)
+        density = self._known.get((made.encoding, channels))
+        return None if density is None else density * SHARES[made.quality] * made.pixels**POWER
+
+    def learn(self, made: Try, channels: int, size: int) -> None:
+        """Take note of how many bytes it has."""
+        found = size / (SHARES[made.quality] * made.pixels**POWER)
+        known = self._known.get((made.encoding, channels), found)
+        self._known[made.encoding, channels] = KEPT * known + (1 - KEPT) * found
+
+
+def first(picture: Size, wish: Wish, densities: Densities) -> Try:
+    """Return how a picture is to be written that does not go as it came."""
+    whole = _whole(picture, wish)
+    if wish.max_bytes is None:
+        return whole[0]
+    for made in whole:
+        expected = densities.expected(made, picture.channels)
+        doubt = 1.0 if made.encoding == "raw" else DOUBT
+        if expected is None or expected <= doubt * wish.max_bytes:
+            return made
+    small = _small(whole[0], picture)
+    expected = densities.expected(small, picture.channels)
+    assert expected is not None  # noqa: S101  # else its whole picture would have been tried
+    return _smaller(small, picture, expected, wish.max_bytes) or whole[-1]
+
+
+def following(made: Try, size: int, picture: Size, wish: Wish) -> Try | None:
+    """Return what to try after something that has too many bytes; None: there is nothing left."""
+    assert wish.max_bytes is not None  # noqa: S101  # else nothing has too many
+    whole = _whole(picture, wish)
+    if made in whole[:-1]:
+        return whole[whole.index(made) + 1]
+    small = _small(made, picture) if made in whole else made
+    expected = size * SHARES[small.quality] / SHARES[made.quality] / AIM
+    return _smaller(small, picture, expected, wish.max_bytes)
+
+
+def _whole(picture: Size, wish: Wish) -> list[Try]:
+    """Return the ways to write all of its pixels, the best first."""
+    encoding: Written = "jpeg" if wish.encoding == "as-it-came" else wish.encoding
+    qualities = QUALITIES if encoding == "jpeg" else (0,)
+    return [Try(encoding, quality, picture.width, picture.height) for quality in qualities]
+
+
+def _small(made: Try, picture: Size) -> Try:
+    """Return the quality at which pictures are made smaller, in full size."""
+    quality = SMALL_QUALITY if made.encoding == "jpeg" else 0
+    return Try(made.encoding, quality, picture.width, picture.height)
+
+
+def _smaller(made: Try, picture: Size, expected: float, most: int) -> Try | None:
+    """Return a picture of the same form that has about ``most`` bytes, where ``made`` has as many as expected."""
+    if made.encoding == "raw":
+        share = most / (made.pixels * picture.channels)  # known exactly
+    else:
+        share = min(SMALLER, (most / expected) ** (1 / POWER))
+    side = max(math.sqrt(share), LEAST_SIDE / min(made.width, made.height))
+    width, height = int(made.width * side), int(made.height * side)
+    return Try(made.encoding, made.quality, width, height) if width < made.width and height < made.height else None

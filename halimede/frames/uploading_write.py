@@ -1,0 +1,168 @@
+"""Writes samples as a service wants what goes up (``uploading`` decides how), in a thread of its own.
+
+What goes as it came costs a comparison and a count. What is read to be written anew is read under the limits that all
+decoding has. Where a picture was made smaller, boxes of the answer come back in the pixels of the frame as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+import msgspec
+import numpy as np
+import structlog
+from msgspec import Struct
+from PIL import Image
+
+from halimede.errors import DecodeError
+from halimede.frames.circuit import Circuit
+from halimede.frames.compute import ModelThread
+from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
+from halimede.frames.pictures import Picture
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.frames.uploading import MOST_TRIES, Densities, Size, Try, Wish, first, following
+from halimede.messages import Box, Frame, Prediction, Reply
+from halimede.tracing.times import Distribution
+
+log = structlog.get_logger()
+
+#: seconds between two log lines about samples that cannot be written as they should
+EVERY_S = 60.0
+#: weight of the mean size of what was written that a new one leaves
+KEPT = 0.9
+
+
+class Upload(Struct, frozen=True, gc=False):
+    """A frame ready to go up. ``shrunk``: by how much it was wider and higher before; None: it is of its own size."""
+
+    frame: Frame
+    shrunk: tuple[float, float] | None = None
+    ms: float = 0.0
+
+    def read(self, reply: Reply) -> Reply:
+        """Return an answer with its boxes in the pixels of the frame as it was."""
+        said = reply.prediction
+        if self.shrunk is None or said is None or not said.boxes:
+            return reply
+        return msgspec.structs.replace(reply, prediction=scaled(said, *self.shrunk))
+
+
+class Uploads:
+    """Makes one worker's samples ready to go up: in ``thread``, and not while ``circuit`` refuses them anyway."""
+
+    def __init__(self, wish: Wish, thread: ModelThread, circuit: Circuit | None = None) -> None:
+        #: samples by encoding and what was changed: nothing, the encoding, or its size as well
+        self.ready: Counter[tuple[str, str]] = Counter()
+        #: samples that cannot be written as the service wants it, by reason
+        self.refused: Counter[str] = Counter()
+        #: bytes of what was written anew, as it came and as it went; milliseconds that each took
+        self.before = self.after = 0
+        self.times = Distribution()
+        self._wish = wish
+        self._thread = thread
+        self._circuit = circuit
+        self._densities = Densities()
+        self._mean = 0.0
+        self._due = 0.0
+
+    def size(self, frame: Frame) -> int:
+        """Return about how many bytes of a frame would go up."""
+        size = frame.data.nbytes
+        if self._wish.met(frame.encoding, size):
+            return size
+        size = round(self._mean) or size
+        return size if self._wish.fits(size) else self._wish.max_bytes or size
+
+    async def write(self, frame: Frame, left_s: float) -> Upload:
+        """Return a frame as the service wants it, within ``left_s`` seconds. Raises OffloadError with the reason."""
+        if self._wish.met(frame.encoding, frame.data.nbytes):
+            self.ready[frame.encoding, "none"] += 1
+            return Upload(frame)
+        if self._circuit and self._circuit.refuses(asyncio.get_running_loop().time()):
+            raise OffloadError(Reason.CIRCUIT_OPEN)
+        try:
+            async with asyncio.timeout(left_s):
+                made = await self._thread.call(write, frame, self._wish, self._densities)
+        except TimeoutError:
+            raise OffloadError(Reason.DEADLINE, "it was not written in time") from None
+        except OffloadError as error:
+            self._refuse(error)
+            raise
+        size = made.frame.data.nbytes
+        self.ready[made.frame.encoding, "encoding" if made.shrunk is None else "size"] += 1
+        self.before += frame.data.nbytes
+        self.after += size
+        self.times.record(made.ms)
+        self._mean = KEPT * self._mean + (1 - KEPT) * size if self._mean else float(size)
+        return made
+
+    def _refuse(self, error: OffloadError) -> None:
+        """Count a sample that does not go up; a line for the first one, and one a minute at most."""
+        self.refused[error.reason] += 1
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + EVERY_S
+            log.warning("samples cannot be written as they are to go up", reason=error.reason, detail=error.detail)
+
+
+def write(frame: Frame, wish: Wish, densities: Densities) -> Upload:
+    """Write a frame that does not go as it came. Raises OffloadError: NO_PICTURE, TOO_LARGE, or ERROR, unreadable."""
+    began = time.perf_counter()
+    try:
+        pixels = decode(frame)
+    except DecodeError as error:
+        raise OffloadError(Reason.ERROR, str(error)) from error
+    pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+    if not is_picture(pixels):
+        what = f"a frame of {pixels.dtype} {list(pixels.shape)} is no picture (uint8, height x width or x 3)"
+        if wish.encoding in {"jpeg", "png"}:
+            raise OffloadError(Reason.NO_PICTURE, f"{what}: leave encoding at as-it-came")
+        raise OffloadError(Reason.TOO_LARGE, f"{what}, and has more than maxBytes {wish.max_bytes}: raise it")
+    picture = Size(pixels.shape[1], pixels.shape[0], 3 if pixels.ndim == 3 else 1)
+    if wish.encoding != "raw":
+        _check(picture)
+    made: Try | None = first(picture, wish, densities)
+    for _ in range(MOST_TRIES):
+        if made is None:
+            break
+        written = resized(pixels, made.width, made.height)
+        data = encode_image(written, made.encoding, made.quality)
+        densities.learn(made, picture.channels, len(data))
+        if wish.fits(len(data)):
+            shrunk = None if written is pixels else (picture.width / made.width, picture.height / made.height)
+            ready = _framed(frame, made.encoding, written, data, shrunk)
+            return Upload(ready, shrunk, (time.perf_counter() - began) * 1000)
+        made = following(made, len(data), picture, wish)
+    what = f"a picture of {picture.width} x {picture.height} pixels does not fit into maxBytes {wish.max_bytes}"
+    raise OffloadError(Reason.TOO_LARGE, f"{what} as {wish.encoding}: raise it, or leave encoding at as-it-came")
+
+
+def _check(picture: Size) -> None:
+    """Raise OffloadError for a raw picture that nobody would decode again from a file."""
+    try:
+        Picture(picture.width, picture.height, picture.channels, 1, ()).check()
+    except DecodeError as error:
+        raise OffloadError(Reason.TOO_LARGE, f"{error}: leave encoding at raw") from error
+
+
+def scaled(said: Prediction, x: float, y: float) -> Prediction:
+    """Return what was said with its boxes in the pixels of a picture that is so much wider and higher."""
+    boxes = [Box(b.x1 * x, b.y1 * y, b.x2 * x, b.y2 * y, b.score, b.label) for b in said.boxes or ()]
+    return msgspec.structs.replace(said, boxes=boxes)
+
+
+def _framed(frame: Frame, encoding: str, pixels: Pixels, data: bytes, shrunk: tuple[float, float] | None) -> Frame:
+    edge = frame.edge
+    if shrunk and edge and edge.boxes:
+        edge = scaled(edge, 1 / shrunk[0], 1 / shrunk[1])
+    return msgspec.structs.replace(
+        frame, encoding=encoding, dtype="uint8", shape=list(pixels.shape), edge=edge, data=memoryview(data)
+    )
+
+
+def resized(pixels: Pixels, width: int, height: int) -> Pixels:
+    """Bilinear with antialiasing, as models' own pre-processing; the pixels themselves where nothing changes."""
+    if (height, width) == pixels.shape[:2]:
+        return pixels
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))

@@ -1,0 +1,44 @@
+"""How a worker writes what goes up, as its service says, and the figures of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from prometheus_client.metrics_core import Metric
+
+from halimede.frames.circuit import Circuit
+from halimede.frames.compute import ModelThread
+from halimede.frames.uploading import Wish
+from halimede.frames.uploading_write import Uploads
+from halimede.observe.metrics import counter, times
+from halimede.worker.job import Parts
+
+
+@asynccontextmanager
+async def uploading(parts: Parts, circuit: Circuit) -> AsyncIterator[Uploads]:
+    """Write what goes up for the length of the block; a thread is started by the first that has to be written.
+
+    ``circuit`` is that of the way up.
+    """
+    settings = parts.settings
+    wish = Wish(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
+    async with ModelThread("upload") as thread:
+        uploads = Uploads(wish, thread, circuit)
+        parts.figures.more.append(partial(figures, uploads))
+        yield uploads
+
+
+def figures(uploads: Uploads) -> Iterator[Metric]:
+    """Return what was written and what it cost; counts are this process's own."""
+    ready = [({"encoding": e, "changed": changed}, n) for (e, changed), n in sorted(uploads.ready.items())]
+    text = "Samples ready to go up, by their encoding then and by what was changed for it: none, encoding or size."
+    yield counter("worker_upload_ready_samples", text, ready)
+    refused = [({"reason": reason}, n) for reason, n in sorted(uploads.refused.items())]
+    text = "Samples that cannot be written as the service wants what goes up, by reason."
+    yield counter("worker_upload_refused_samples", text, refused)
+    sizes = [({"when": "before"}, uploads.before), ({"when": "after"}, uploads.after)]
+    yield counter("worker_upload_written_bytes", "Bytes of samples that were written anew to go up.", sizes)
+    text, taken = "Time to write one sample anew, reading included.", uploads.times
+    yield times("worker_upload_writing_seconds", text, [({}, taken.histogram, taken.total)])

@@ -1,0 +1,49 @@
+"""Fuzz the lean client's parser: `make fuzz`. What fails is written to build/fuzz, and fails again from there."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from halimede.bus.lean import inflow
+from tests.fuzz.corpus import MODULES, seeds
+from tests.fuzz.loop import FailedError, Fuzzer
+from tests.fuzz.targets import TARGETS
+
+FAILURES = Path("build/fuzz")
+#: bytes
+LARGE, ROOM = 64, 128
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="for all targets together")
+    parser.add_argument("--seed", type=int, default=None, help="the same inputs again, as far as time allows")
+    args = parser.parse_args()
+    seed = args.seed if args.seed is not None else time.time_ns() % 10**6
+    print(f"seed {seed}")
+    # inputs are short: what is large has to be as well
+    inflow.LARGE, inflow.ROOM = LARGE, ROOM
+    failed = False
+    for name, target in TARGETS.items():
+        fuzzer = Fuzzer(name, target, MODULES, random.Random(seed))
+        try:
+            fuzzer.seed([*seeds(name), *(path.read_bytes() for path in sorted(FAILURES.glob(f"{name}-*")))])
+            fuzzer.run(args.seconds / len(TARGETS))
+        except FailedError as failure:
+            failed = True
+            FAILURES.mkdir(parents=True, exist_ok=True)
+            path = FAILURES / f"{name}-{abs(hash(failure.data)):x}"
+            path.write_bytes(failure.data)
+            traceback.print_exception(failure.__cause__)
+            print(f"{name}: fails at {failure.data.hex()}, written to {path}")
+        print(f"{name:10} {fuzzer.runs:8} inputs, {len(fuzzer.kept):4} kept, {len(fuzzer.edges):4} edges")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

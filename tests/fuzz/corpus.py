@@ -1,0 +1,42 @@
+"""Where the fuzzer begins: one packet of each kind that a broker sends, and the modules whose lines it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from halimede.bus import beside
+from halimede.bus.lean import inflow, reading, writing
+from tests.attacks.flooding import publish, user
+from tests.fuzz.loop import modules
+
+MODULES = modules(beside, inflow, reading, writing)
+PROPERTIES = (
+    user("epoch", "7") + user("", ""),
+    b"\x01\0\x23\0\1\x03\0\1c\x0b\x80\1\x02\0\0\0\7\x08\0\1r\x09\0\1x",
+)
+PACKETS = (
+    publish("a/b", b"body"),
+    *(publish("a/b", b"body", qos=1, retain=True, beside=beside, mid=258) for beside in PROPERTIES),
+    b"\x20\x03\0\0\0",
+    b"\x20\x12\0\0\x0f\x21\0\5\x27\0\0\1\0\x24\1\x25\0\x13\0\7",
+    b"\x20\x0a\1\x87\x07\x1f\0\1x\x28\0\x2a\0",
+    b"\x40\2\1\2",
+    b"\x40\x0b\1\2\x97\7\x26\0\1a\0\1b",
+    b"\x90\4\0\1\0\1",
+    b"\xb0\4\0\1\0\x11",
+    b"\xd0\0",
+    b"\xe0\x08\x8b\6\x1f\0\3bye",
+)
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Return the inputs that a target begins with."""
+    if target == "properties":
+        yield from PROPERTIES
+    elif target == "packet":
+        yield from (bytes((data[0],)) + data[2:] for data in PACKETS)
+    else:
+        yield b"\2\0\7\x20" + b"".join(PACKETS)
+        # a packet with a buffer of its own, and one behind it
+        yield b"\xff\xff\xff\xff" + publish("t", bytes(inflow.LARGE)) + PACKETS[0]
+        yield from (b"\0\1\2\3" + data for data in PACKETS)

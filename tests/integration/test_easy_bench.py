@@ -1,0 +1,13 @@
+"""The bench of easy samples runs the real edge loop, and says what a sample costs."""
+
+from __future__ import annotations
+
+import math
+
+from bench.easy import measure
+
+
+def test_it_says_what_an_easy_sample_costs_over_its_bare_run() -> None:
+    added = measure(rounds=1, samples=50)
+    assert math.isfinite(added)
+    assert added > 0

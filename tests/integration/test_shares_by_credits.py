@@ -1,0 +1,92 @@
+"""Two cloud workers of different speed share one edge worker's hard samples: the slow one gets what it can bear."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.frames import OffloadClient, OffloadError
+from halimede.frames.channel import inference
+from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.server import CloudServer
+from halimede.frames.slot import Loaded, Slot
+from halimede.messages import Frame, Prediction
+from tests.simulated import simulated
+from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus, frame
+
+DEADLINE_S = 2.0
+
+
+class Timed(Slot):
+    """A model that takes so many milliseconds for a sample, in simulated time."""
+
+    def __init__(self, each_ms: float) -> None:
+        super().__init__(Loaded(Brightness(), ModelThread()))
+        self._each_ms = each_ms
+
+    async def answer(self, frames: Sequence[Frame], limit: int) -> tuple[list[tuple[Outcome, str]], int]:
+        began, ms = asyncio.get_running_loop().time(), self._each_ms * len(frames)
+        await asyncio.sleep(ms / 1000)
+        said = Outcome(Prediction(label="x"), batch=len(frames), ms=ms, began=began)
+        return [(said, "") for _ in frames], 1
+
+
+async def shared(clouds: dict[str, float], flight: int, samples: int) -> tuple[Counter[str], list[float]]:
+    """Keep ``flight`` samples under way; return who answered how many of the later half, and how long, in seconds."""
+    broker, loop = MemoryBroker(), asyncio.get_running_loop()
+    answered: Counter[str] = Counter()
+    took: list[float] = []
+    left = iter(range(samples))
+
+    async def ask(client: OffloadClient) -> None:
+        for number in left:
+            began = loop.time()
+            try:
+                worker = (await client.ask(frame(), DEADLINE_S)).worker
+            except OffloadError as error:
+                worker = str(error.reason)
+            if number >= samples / 2:
+                answered[worker] += 1
+                took.append(loop.time() - began)
+
+    async def serve(name: str, each_ms: float) -> None:
+        async with cloud_bus(broker, name) as bus:
+            await CloudServer(bus, Timed(each_ms), inference(NS, SERVICE, name)).run()
+
+    async with MemoryBus("edge", broker) as bus, asyncio.TaskGroup() as group:
+        serving = [group.create_task(serve(name, each_ms)) for name, each_ms in clouds.items()]
+        await bus.wait_connected(1)
+        client = OffloadClient(bus, inference(NS, SERVICE, "edge"), window=64, waiters=64)
+        await client.start()
+        await asyncio.sleep(0.5)
+        for _ in range(4):
+            await client.ask(frame(), DEADLINE_S)  # each has shown how fast it is
+            await asyncio.sleep(0.5)
+        async with asyncio.TaskGroup() as asking:
+            for _ in range(flight):
+                asking.create_task(ask(client))
+        for task in serving:
+            task.cancel()
+    return answered, sorted(took)
+
+
+@pytest.mark.parametrize("fast_ms", [0.5, 2.0, 20.0])
+@pytest.mark.parametrize("flight", [1, 4, 16, 48])
+def test_a_cloud_worker_ten_times_as_slow_gets_about_its_share_and_hardly_delays_anybody(
+    fast_ms: float, flight: int
+) -> None:
+    @simulated
+    async def check() -> None:
+        alone, usual = await shared({"fast": fast_ms}, flight, 1600)
+        both, took = await shared({"fast": fast_ms, "slow": 10 * fast_ms}, flight, 1600)
+        print("R", fast_ms, flight, both, usual[790] * 1000, took[790] * 1000, took[400] * 1000)
+        assert alone == {"fast": 800}
+        assert both["fast"] + both["slow"] == 800
+        assert both["slow"] <= 120
+        assert took[790] <= 2 * usual[790]
+
+    check()

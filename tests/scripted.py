@@ -1,0 +1,130 @@
+"""A broker that does what a test tells it to, packet by packet: for what no real one can be brought to do."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from halimede.bus.lean.connect import connect
+from halimede.bus.lean.link import LeanLink
+from halimede.bus.lean.writing import varint
+from halimede.bus.port import Packet
+from halimede.bus.settings import MqttSettings
+
+HOST = "127.0.0.1"
+#: seconds that a test waits for what must come
+PATIENCE = 20.0
+CONNECT, PUBLISH, PUBACK, SUBSCRIBE, PINGREQ, DISCONNECT = 0x10, 0x30, 0x40, 0x82, 0xC0, 0xE0
+
+
+def packet(first: int, body: bytes = b"") -> bytes:
+    return bytes((first,)) + varint(len(body)) + body
+
+
+def connack(reason: int = 0, properties: bytes = b"", *, resumed: bool = False) -> bytes:
+    return packet(0x20, bytes((resumed, reason)) + varint(len(properties)) + properties)
+
+
+def message(topic: str, payload: bytes, identifier: int = 0, first: int = 0) -> bytes:
+    head = len(topic).to_bytes(2) + topic.encode() + (identifier.to_bytes(2) if identifier else b"")
+    return packet(first or (0x32 if identifier else 0x30), head + b"\0" + payload)
+
+
+def puback(identifier: int, reason: int = 0) -> bytes:
+    return packet(PUBACK, identifier.to_bytes(2) + bytes((reason, 0)))
+
+
+class Peer:
+    """The broker's end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def take(self) -> tuple[int, bytes]:
+        """Return the first byte and the body of the next packet."""
+        async with asyncio.timeout(PATIENCE):
+            [first] = await self.reader.readexactly(1)
+            length = shift = 0
+            while True:
+                [byte] = await self.reader.readexactly(1)
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    return first, await self.reader.readexactly(length)
+
+    async def takes(self, first: int) -> bytes:
+        """Insist on the kind of the next packet; return its body."""
+        kind, body = await self.take()
+        assert kind & 0xF0 == first & 0xF0, f"{kind:#x}"
+        return body
+
+    async def silent(self, seconds: float) -> bool:
+        """Whether nothing comes for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.reader.read(1)
+        except TimeoutError:
+            return True
+        return False
+
+    def say(self, *packets: bytes) -> None:
+        self.writer.write(b"".join(packets))
+
+
+class Scripted:
+    """Listens on ``port``. Of what is not read the system keeps about ``buffer`` bytes, and a peer ``limit``."""
+
+    def __init__(self, buffer: int = 0, limit: int = 4096) -> None:
+        self.port = 0
+        self.peers: asyncio.Queue[Peer] = asyncio.Queue()
+        self._sock = socket.socket()
+        if buffer:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        self._sock.bind((HOST, 0))
+        self._limit = limit
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, sock=self._sock, limit=self._limit)
+        self.port = self._sock.getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def peer(self) -> Peer:
+        """Return the next connection."""
+        async with asyncio.timeout(PATIENCE):
+            return await self.peers.get()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        self.peers.put_nowait(Peer(reader, writer))
+
+
+@asynccontextmanager
+async def linked(
+    welcome: bytes = b"", *, buffer: int = 0, limit: int = 4096, **options: Any
+) -> AsyncIterator[tuple[LeanLink, Peer, list[tuple[Packet, Any, int]]]]:
+    """An accepted connection of the lean client, the broker's end of it, and what is delivered."""
+    came: list[tuple[Packet, Any, int]] = []
+    async with Scripted(buffer, limit) as broker:
+        settings = MqttSettings(HOST, broker.port, client="lean", **options)
+        connecting = asyncio.create_task(connect(settings, "me", None, lambda *each: came.append(each)))
+        peer = await broker.peer()
+        await peer.takes(CONNECT)
+        peer.say(welcome or connack())
+        link = await connecting
+        try:
+            yield link, peer, came
+        finally:
+            link.abort("the test is over")

@@ -1,0 +1,92 @@
+"""Each broker that we start or configure, wherever: the same limits, no Nagle, an allocator that suits large frames."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from halimede.access.bridge import configuration as place_configuration
+from halimede.access.mosquitto import ENVIRONMENT, LIMITS, MAX_INFLIGHT, MAX_PACKET, MAX_QUEUED, configuration
+from halimede.access.site import Site, read_site
+from services.broker import Broker
+from tests.bridged import SITE
+
+ROOT = Path(__file__).parents[3]
+#: what a place's broker has otherwise, and why: it keeps what could not be passed on (``halimede/access/bridge.py``)
+OF_PLACES = ("persistence", "max_queued_messages")
+
+
+def written() -> Iterator[Any]:
+    """Configuration files that lie in the tree, whole or inside of manifests."""
+    for path in sorted(ROOT.glob("deploy/**/mosquitto.conf")):
+        yield pytest.param(path.read_text(), id=str(path.relative_to(ROOT)))
+    for path in sorted(ROOT.glob("deploy/*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if text := (document.get("data") or {}).get("mosquitto.conf"):
+                yield pytest.param(text, id=str(path.relative_to(ROOT)))
+    yield pytest.param("\n".join(Broker(ROOT)._configuration(1883)), id="services/broker.py")
+    for passwords in (True, False):
+        site = Site(passwords=passwords)
+        yield pytest.param(configuration(site, Path("/site")), id=f"a site, passwords: {passwords}")
+
+
+def containers() -> Iterator[Any]:
+    """Containers that run a Mosquitto: name and environment."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    for name, service in compose["services"].items():
+        if "mosquitto" in service.get("image", ""):
+            yield pytest.param(service.get("environment", {}), id=f"docker-compose.yml {name}")
+    for path in sorted(ROOT.glob("deploy/**/*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            pod = ((document or {}).get("spec") or {}).get("template") or {}
+            for container in (pod.get("spec") or {}).get("containers", []):
+                if "mosquitto" in str(container.get("command")):
+                    told = {each["name"]: each["value"] for each in container.get("env", [])}
+                    yield pytest.param(told, id=f"{path.relative_to(ROOT)} {container['name']}")
+
+
+@pytest.mark.parametrize("text", list(written()))
+def test_a_brokers_configuration_has_every_limit_once(text: str) -> None:
+    lines = text.splitlines()
+    for limit in LIMITS:
+        name = limit.split()[0]
+        assert [line for line in lines if line.split()[:1] == [name]] == [limit]
+
+
+def test_a_places_broker_differs_in_what_it_keeps_alone() -> None:
+    site = read_site(SITE)
+    (bridge,) = site.bridges
+    text = place_configuration(site, bridge, Path("/site"), login=("factory", "secret") if site.passwords else None)
+    lines = text.splitlines()
+    assert [limit for limit in LIMITS if limit not in lines and not limit.startswith(OF_PLACES)] == []
+
+
+@pytest.mark.parametrize("told", list(containers()))
+def test_a_container_with_a_broker_has_its_allocator_pinned(told: dict[str, str]) -> None:
+    assert {name: told.get(name) for name in ENVIRONMENT} == ENVIRONMENT
+
+
+def test_there_are_brokers_to_look_at() -> None:
+    assert len(list(written())) >= 7
+    assert len(list(containers())) >= 5
+
+
+def test_whoever_starts_a_sites_broker_by_hand_is_told_of_its_allocator() -> None:
+    text = configuration(Site(), Path("/site"))
+    assert all(f"{name}={value}" in text for name, value in ENVIRONMENT.items())
+
+
+def test_emqx_has_the_same_limits() -> None:
+    for path in (ROOT / "deploy/overlays/emqx/emqx.conf", ROOT / "deploy/emqx.yaml"):
+        text = path.read_text()
+        told = dict(re.findall(r"(max_packet_size|max_inflight|max_mqueue_len) = \"?(\d+)", text))
+        assert int(told["max_packet_size"]) * 1024 * 1024 >= MAX_PACKET
+        assert (int(told["max_inflight"]), int(told["max_mqueue_len"])) == (MAX_INFLIGHT, MAX_QUEUED)
+        listeners = re.findall(r"^\s*listeners\.\w+\.default\s*\{.*$", text, re.MULTILINE)
+        assert listeners
+        assert all("nodelay = true" in listener for listener in listeners)

@@ -1,0 +1,372 @@
+"""One connection of the lean client, with a broker at the other end that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halimede.bus.lean import link as links
+from halimede.bus.lean import writing
+from halimede.bus.lean.connect import connect
+from halimede.bus.lean.outflow import Outflow
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.port import Announcement, Packet
+from halimede.errors import DisconnectedError, NotAllowedError
+from tests.scripted import (
+    CONNECT,
+    DISCONNECT,
+    HOST,
+    PATIENCE,
+    PINGREQ,
+    PUBACK,
+    PUBLISH,
+    SUBSCRIBE,
+    Scripted,
+    connack,
+    linked,
+    message,
+    packet,
+    puback,
+)
+from tests.simulated import eventually
+
+MIB = 1024 * 1024
+PONG = packet(0xD0)
+#: seconds in which what must not come would come
+QUIET_S = 0.1
+SMALL = Packet("t", b"x")
+
+
+async def over(link: links.LeanLink) -> str:
+    """Wait for the end of a link; return the reason."""
+    async with asyncio.timeout(PATIENCE):
+        return (await asyncio.shield(link.ended)).reason
+
+
+# --- the clock -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_silent_broker_is_pinged_and_left_when_it_does_not_answer() -> None:
+    async with linked(keepalive_s=1) as (link, peer, _):
+        for _ in range(2):
+            await peer.takes(PINGREQ)
+            peer.say(PONG)
+        await peer.takes(PINGREQ)
+        assert await over(link) == "no answer to a ping"
+
+
+@pytest.mark.parametrize("ours", [600, 15])
+async def test_a_broker_that_wants_a_shorter_keepalive_is_pinged_within_that(ours: int) -> None:
+    async with linked(connack(properties=b"\x13\0\1"), keepalive_s=ours) as (link, peer, _):
+        loop, first = asyncio.get_running_loop(), True
+        for _ in range(3):
+            began = loop.time()
+            await peer.takes(PINGREQ)
+            # a broker waits for one and a half times what it said; the first look at the clock is as we meant it
+            assert loop.time() - began < 1.5 or first
+            first = False
+            peer.say(PONG)
+        assert not link.ended.done()
+
+
+async def test_a_broker_that_answers_pings_but_acknowledges_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "UNANSWERED_S", 0.3)
+    async with linked(keepalive_s=1) as (link, peer, _):
+        await asyncio.sleep(0.4)  # nothing to be answered, nothing missed
+        answer = link.publish(SMALL)
+        await peer.takes(PUBLISH)
+        assert await over(link) == "no acknowledgement for 0.3 s"
+        with pytest.raises(DisconnectedError, match="connection was lost"):
+            await answer
+
+
+async def test_a_broker_that_sends_but_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or acknowledgements of what it sends would heap up here for ever."""
+    monkeypatch.setattr(links, "UNANSWERED_S", 0.3)
+    async with linked(buffer=4096, keepalive_s=1) as (link, peer, came):
+        link.publish(Packet("t", bytes(16 * MIB), qos=0)).cancel()
+        for number in itertools.count(1):
+            peer.say(message("t", b"x", number))
+            await asyncio.sleep(0.01)
+            if link.ended.done():
+                break
+        assert await over(link) == "no acknowledgement for 0.3 s"
+        assert came
+
+
+async def test_a_broker_that_takes_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "UNANSWERED_S", 1.0)
+    async with linked(buffer=4096, limit=MIB, keepalive_s=1) as (link, peer, _):
+        answer = link.publish(Packet("t", bytes(24 * MIB)))
+        taken = 0
+        while taken < 24 * MIB + 11:  # with its head
+            taken += len(await peer.reader.read(MIB))
+            await asyncio.sleep(0.06)
+        peer.say(puback(1))
+        async with asyncio.timeout(PATIENCE):
+            assert await answer == 0
+
+
+# --- out -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_slow_peer_takes_bit_by_bit_keeps_its_bytes_and_their_order() -> None:
+    async with linked(buffer=2048) as (link, peer, _):
+        wanted = []
+        for number in range(30):
+            payload, tail = bytes([number]) * (number * 5_000), bytes([255 - number]) * (number % 3 * 7_000)
+            link.publish(Packet(f"t/{number}", payload, 1, tail=memoryview(tail)))
+            wanted.append((number + 1, payload + tail))
+            if number % 4 == 0:
+                await asyncio.sleep(0)
+        for identifier, content in wanted:
+            body = await peer.takes(PUBLISH)
+            size = int.from_bytes(body[:2]) + 2
+            assert int.from_bytes(body[size : size + 2]) == identifier
+            assert body[size + 3 :] == content
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 20_000) | st.integers(0, 3), max_size=300), st.integers(1, 60_000))
+def test_all_that_is_put_leaves_in_order_whatever_the_socket_takes_at_a_time(sizes: list[int], taken: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        out, came = Outflow(ours), bytearray()
+        parts = [bytes([number % 251]) * size for number, size in enumerate(sizes) if size]
+        for number, part in enumerate(parts):
+            out.put(memoryview(part) if number % 2 else part)
+        while not out.flush():
+            came += theirs.recv(taken)
+            assert len(came) <= out.sent_bytes <= out.put_bytes
+        assert not out
+        while len(came) < out.put_bytes:
+            came += theirs.recv(taken)
+        assert came == b"".join(parts)
+        assert out.sent_bytes == out.put_bytes == len(came)
+
+
+async def test_a_message_at_qos_0_is_answered_once_it_has_left() -> None:
+    async with linked(buffer=4096) as (link, peer, _):
+        small = link.publish(replace(SMALL, qos=0))
+        large = link.publish(Packet("t", bytes(16 * MIB), qos=0))
+        behind = link.publish(replace(SMALL, qos=0))
+        assert not small.done()
+        await eventually(small.done)
+        await asyncio.sleep(QUIET_S)
+        assert not large.done()
+        assert not behind.done()
+        for _ in range(3):
+            await peer.takes(PUBLISH)
+        async with asyncio.timeout(PATIENCE):
+            assert await asyncio.gather(small, large, behind) == [0, 0, 0]
+
+
+async def test_what_has_not_left_when_the_connection_ends_is_told_so() -> None:
+    async with linked(buffer=4096) as (link, peer, _):
+        answers = [link.publish(Packet("t", bytes(16 * MIB), qos=qos)) for qos in (0, 1)]
+        await asyncio.sleep(QUIET_S)
+        peer.writer.transport.abort()
+        for answer in answers:
+            with pytest.raises(DisconnectedError, match="lost"):
+                await answer
+        for late in (link.publish(SMALL), link.publish(replace(SMALL, qos=0)), link.subscribe("t", 1)):
+            with pytest.raises(DisconnectedError, match="lost"):
+                await late
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+async def test_identifiers_begin_again_and_skip_those_that_wait_for_an_answer() -> None:
+    async with linked() as (link, peer, _):
+
+        async def drain() -> None:
+            while await peer.reader.read(MIB):
+                pass
+
+        answers = [link.publish(SMALL) for _ in range(65_535)]
+        with pytest.raises(DisconnectedError, match="none of 65535 packets"):
+            link.publish(SMALL)
+        draining = asyncio.create_task(drain())
+        peer.say(puback(40_000), puback(7, 0x10), puback(7), puback(0))
+        async with asyncio.timeout(PATIENCE):
+            assert await answers[39_999] == 0
+            assert await answers[6] == 0x10
+        # those two alone are free; the lower one comes first after the last
+        link.publish(replace(SMALL, payload=b"again"))
+        link.subscribe("t", 1)
+        assert {7, 40_000} <= set(link._answers)
+        with pytest.raises(DisconnectedError):
+            link.unsubscribe("t")
+        draining.cancel()
+
+
+async def test_a_publish_that_nobody_waits_for_any_more_keeps_its_slot_until_it_is_answered() -> None:
+    async with linked(window=1) as (link, peer, _):
+        assert link.slots.take()
+        link.publish_in_slot(SMALL, 6).cancel()
+        assert (link.slots.take(), link.owed) == (False, 6)
+        await peer.takes(PUBLISH)
+        peer.say(puback(1))
+        await eventually(lambda: not link.slots.locked())
+        assert link.owed == 0
+
+
+async def test_a_receive_maximum_of_one_is_kept_to() -> None:
+    async with Scripted() as broker, MqttBus("me", MqttSettings(HOST, broker.port, client="lean")) as bus:
+        peer = await broker.peer()
+        await peer.takes(CONNECT)
+        peer.say(connack(properties=b"\x21\0\1"))
+        await bus.wait_connected(PATIENCE)
+        sending = [asyncio.create_task(bus.send(SMALL, PATIENCE)) for _ in range(3)]
+        for _ in range(3):
+            body = await peer.takes(PUBLISH)
+            assert await peer.silent(QUIET_S)
+            peer.say(puback(int.from_bytes(body[3:5])))
+        assert await asyncio.gather(*sending) == [0, 0, 0]
+        peer.writer.close()
+
+
+async def test_messages_are_acknowledged_when_that_is_asked_for_and_not_before() -> None:
+    async with linked() as (link, peer, came):
+        peer.say(message("a", b"1", 11), message("b", b"2"), message("c", bytes(100_000), 12, first=0x3A))
+        await eventually(lambda: len(came) == 3)
+        (one, acknowledge, key), (two, none, zero), (three, later, last) = came
+        assert (key, zero, last, none) == (11, 0, 12, None)
+        assert (one.payload, two.qos, three.duplicate, len(three.payload)) == (b"1", 0, True, 100_000)
+        assert await peer.silent(QUIET_S)
+        assert later()
+        assert acknowledge()
+        assert await peer.take() == (PUBACK, b"\0\x0c")
+        assert await peer.take() == (PUBACK, b"\0\x0b")
+        link.abort("over")
+        assert not acknowledge()
+
+
+async def test_small_payloads_do_not_change_when_more_comes() -> None:
+    async with linked() as (_, peer, came):
+        wanted = [bytes([number % 256]) * (number % 9_000) for number in range(0, 40_000, 37)]
+        for payload in wanted:
+            peer.say(message("t", payload))
+            if len(payload) % 7 == 0:
+                await asyncio.sleep(0)
+        await eventually(lambda: len(came) == len(wanted))
+        assert [bytes(packet.payload) for packet, *_ in came] == wanted
+
+
+# --- beginning and end ---------------------------------------------------------------------------------------------
+
+ENDS = {
+    packet(0xE0, b"\x8e"): ("the broker said: Session taken over", True),
+    packet(0xE0, b"\x8b\x06\x1f\0\x03bye"): ("the broker said: Server shutting down (bye)", False),
+    packet(0xE0, b"\xf3"): ("the broker said: reason 0xf3", False),
+    packet(0xE0): ("the broker said: Normal disconnection", False),
+}
+
+
+@pytest.mark.parametrize("said", ENDS, ids=bytes.hex)
+async def test_the_end_of_a_connection_has_the_brokers_reason(said: bytes) -> None:
+    async with linked() as (link, peer, _):
+        answer = link.subscribe("t", 1)
+        peer.say(message("t", b"x"), said, message("t", b"behind it, to no effect"))
+        reason, taken_over = ENDS[said]
+        assert await over(link) == reason
+        assert link.ended.result().taken_over == taken_over
+        with pytest.raises(DisconnectedError, match="lost"):
+            await answer
+
+
+async def refused(word: bytes) -> DisconnectedError:
+    async with Scripted() as broker:
+        settings = MqttSettings(HOST, broker.port, client="lean")
+        connecting = asyncio.create_task(connect(settings, "me", None, lambda *_: None))
+        peer = await broker.peer()
+        await peer.takes(CONNECT)
+        peer.say(word)
+        with pytest.raises(DisconnectedError) as caught:
+            await connecting
+        assert await peer.reader.read() in {b"", b"\xe0\x02\x82\0"}
+        return caught.value
+
+
+@pytest.mark.parametrize(("reason", "name"), [(0x87, "Not authorized"), (0x86, "Bad user name or password")])
+async def test_a_client_that_is_barred_is_told_that_trying_again_does_not_help(reason: int, name: str) -> None:
+    error = await refused(connack(reason))
+    assert isinstance(error, NotAllowedError)
+    assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        (connack(0x88, b"\x1f\0\x04full"), r"Server unavailable \(full\)"),
+        (connack(0x89), "Server busy"),
+        # a broker that knows no MQTT v5
+        (packet(0x20, b"\0\1"), "Unsupported protocol version"),
+    ],
+    ids=["unavailable", "busy", "3.1.1"],
+)
+async def test_a_broker_that_does_not_take_us_now_may_later(word: bytes, name: str) -> None:
+    error = await refused(word)
+    assert not isinstance(error, NotAllowedError)
+    assert name in str(error).replace("(full)", r"\(full\)")
+
+
+async def test_what_the_broker_grants_is_known() -> None:
+    properties = b"\x21\0\x09\x27\0\1\0\0\x25\0\x2a\0"
+    async with linked(connack(properties=properties, resumed=True), session_s=60, window=50) as (link, _, __):
+        assert link.resumed
+        assert link.max_packet == 65_536
+        assert (link.grants.receive_maximum, link.grants.retain, link.grants.shared) == (9, False, False)
+        # one place is the birth's
+        assert [link.slots.take() for _ in range(9)] == [True] * 8 + [False]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_a_close_leaves_behind_what_waits_and_says_whether_the_session_is_to_stay(keep: bool) -> None:
+    async with linked(session_s=60) as (link, peer, _):
+        link.publish(SMALL)
+        closing = asyncio.create_task(link.close(keep=keep))
+        await peer.takes(PUBLISH)
+        assert await peer.take() == (DISCONNECT, b"\x04\0" if keep else b"\x04\x05\x11\0\0\0\0")
+        peer.writer.close()
+        await closing
+        assert link.ended.done()
+
+
+async def test_subscribing_and_birth_leave_before_anything_else() -> None:
+    birth = Packet("birth", b"here", retain=True)
+    async with (
+        Scripted() as broker,
+        MqttBus("me", MqttSettings(HOST, broker.port, client="lean"), lambda: Announcement(birth)) as bus,
+    ):
+
+        async def hear(_: Packet) -> None: ...
+
+        await bus.listen("t", 1, hear, 10)
+        peer = await broker.peer()
+        await peer.takes(CONNECT)
+        peer.say(connack())
+        assert (await peer.takes(SUBSCRIBE))[3:] == writing.long("t") + b"\1"
+        body = await peer.takes(PUBLISH)
+        assert body.endswith(b"here")
+        peer.say(packet(0x90, b"\0\1\0\1"), puback(2))
+        await bus.wait_connected(PATIENCE)
+        peer.writer.close()
+
+
+async def test_a_message_before_the_welcome_or_a_second_welcome_ends_the_connection() -> None:
+    assert "out of turn" in str(await refused(message("t", b"x")))
+    async with linked() as (link, peer, _):
+        peer.say(connack())
+        assert "a ConnAck out of turn" in await over(link)
+        assert await peer.take() == (DISCONNECT, b"\x82\0")

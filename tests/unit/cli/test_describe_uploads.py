@@ -1,0 +1,44 @@
+"""A service's description says how samples go up, where that is not as they came."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from halimede.api import kind_of
+from halimede.cli.describe import render
+from tests.unit.api.samples import TIERS
+
+
+def described(**edge: Any) -> str:
+    body = yaml.safe_load(TIERS)
+    del body["spec"]["edgeWorker"]["maxBytes"]
+    body["spec"]["edgeWorker"] |= edge
+    body["metadata"]["namespace"] = "default"
+    out = Console(file=io.StringIO(), width=140)
+    render(out, kind_of("ji"), body, [])
+    text: str = out.file.getvalue()  # type: ignore[attr-defined]
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("edge", "words"),
+    [
+        ({"maxBytes": 60_000}, "samples go up as they came, of at most 60000 bytes"),
+        ({"encoding": "png", "maxBytes": 5000}, "samples go up as png, of at most 5000 bytes"),
+        ({"encoding": "raw"}, "samples go up as raw"),
+    ],
+)
+def test_how_samples_go_up_is_said(edge: dict[str, Any], words: str) -> None:
+    said = described(**edge)
+    assert words in said
+    assert "by Learned samples go up as jpeg" in said  # the tier's
+
+
+def test_what_goes_up_as_it_came_is_not_spoken_of() -> None:
+    assert described().count("samples go up") == 1
+    assert "samples go up as they came" not in described(encoding="as-it-came")

@@ -1,0 +1,213 @@
+"""Samples are written as the service wants what goes up, never larger than it may be, and boxes come back in place."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.errors import DecodeError
+from halimede.frames import decode, encode_image, new_frame
+from halimede.frames.circuit import Circuit
+from halimede.frames.compute import ModelThread
+from halimede.frames.encodings import measure
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.frames.uploading import Densities, Wish
+from halimede.frames.uploading_write import Upload, Uploads, write
+from halimede.messages import Box, Frame, Prediction, Reply
+from tests.hostile_pictures import jpeg_that_claims, jpeg_with_scans, png, png_that_claims, zeros
+
+
+def picture(width: int = 320, height: int = 240, noise: float = 10.0, channels: int = 3) -> np.ndarray:
+    chance = np.random.default_rng(3)
+    rows, columns = np.mgrid[0:height, 0:width]
+    seen = 128 + 80 * np.sin(columns / 17)[..., None] * np.cos(rows / 23)[..., None] + np.zeros(channels)
+    seen = (seen + chance.normal(0, noise, seen.shape)).clip(0, 255).astype(np.uint8)
+    return seen if channels == 3 else seen[..., 0]
+
+
+def refused(frame: Frame, wish: Wish) -> OffloadError:
+    with pytest.raises(OffloadError) as caught:
+        write(frame, wish, Densities())
+    return caught.value
+
+
+@pytest.mark.parametrize("came", ["raw", "jpeg", "png"])
+@pytest.mark.parametrize("wanted", ["raw", "jpeg", "png"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_picture_becomes_any_encoding_in_its_size(came: str, wanted: str, channels: int) -> None:
+    seen = picture(noise=2, channels=channels)
+    frame = new_frame(seen, encoding=came, camera="cam0", sequence=7)  # type: ignore[arg-type]
+    upload = write(frame, Wish(encoding=wanted), Densities())  # type: ignore[arg-type]
+    assert upload.shrunk is None
+    assert upload.frame.encoding == wanted
+    assert (upload.frame.id, upload.frame.camera, upload.frame.sequence) == (frame.id, "cam0", 7)
+    pixels = decode(upload.frame)
+    assert pixels.shape == seen.shape
+    least = 0 if "jpeg" not in {came, wanted} else 40
+    assert np.abs(pixels.astype(int) - seen).max() <= least
+    assert measure(upload.frame) == seen.nbytes
+
+
+@pytest.mark.parametrize("came", ["raw", "jpeg", "png"])
+@pytest.mark.parametrize("most", [20_000, 6_000, 2_000, 1_024])
+def test_what_is_too_large_becomes_a_jpeg_and_then_a_smaller_one(came: str, most: int) -> None:
+    frame = new_frame(picture(), encoding=came)  # type: ignore[arg-type]
+    upload = write(frame, Wish(max_bytes=most), Densities())
+    assert 0.5 * most < upload.frame.data.nbytes <= most
+    assert upload.frame.encoding == "jpeg"
+    height, width, _ = decode(upload.frame).shape
+    x, y = upload.shrunk or (1.0, 1.0)
+    assert (width * x, height * y) == pytest.approx((320, 240))
+    assert (upload.shrunk is not None) == (most <= 6_000)
+
+
+def test_a_grey_column_of_pixels_is_grey_and_a_named_encoding_stays() -> None:
+    seen = picture(channels=1)[..., None]
+    upload = write(new_frame(seen), Wish(encoding="png", max_bytes=8_000), Densities())
+    assert (upload.frame.encoding, decode(upload.frame).ndim) == ("png", 2)
+    assert upload.frame.data.nbytes <= 8_000
+    upload = write(new_frame(seen), Wish(encoding="raw", max_bytes=8_000), Densities())
+    assert 0.9 * 8_000 < upload.frame.data.nbytes <= 8_000
+
+
+@given(
+    width=st.integers(1, 90),
+    height=st.integers(1, 90),
+    channels=st.sampled_from([1, 3]),
+    encoding=st.sampled_from(["as-it-came", "raw", "jpeg", "png"]),
+    most=st.integers(1024, 9000),
+)
+def test_nothing_is_ever_larger_than_it_may_be(
+    width: int, height: int, channels: int, encoding: str, most: int
+) -> None:
+    seen = np.random.default_rng(width).integers(0, 256, (height, width, channels)).astype(np.uint8)
+    frame = new_frame(seen if channels == 3 else seen[..., 0])
+    try:
+        upload = write(frame, Wish(encoding=encoding, max_bytes=most), Densities())  # type: ignore[arg-type]
+    except OffloadError as error:
+        assert error.reason is Reason.TOO_LARGE  # noqa: PT017  # it may fit or not
+        assert min(width, height) < 20
+        return
+    assert upload.frame.data.nbytes <= most
+    assert encoding in {"as-it-came", upload.frame.encoding}
+    decode(upload.frame)
+
+
+def test_boxes_of_the_answer_are_in_the_pixels_of_the_frame_as_it_was() -> None:
+    frame = new_frame(picture())
+    frame.edge = Prediction(boxes=[Box(32, 24, 320, 240, 0.5, "a")])
+    upload = write(frame, Wish(max_bytes=2_000), Densities())
+    height, width, _ = decode(upload.frame).shape
+    assert upload.frame.edge
+    assert upload.frame.edge.boxes
+    box = upload.frame.edge.boxes[0]
+    assert (box.x1, box.y1, box.x2, box.y2) == pytest.approx((width / 10, height / 10, width, height))
+    said = Prediction(label="x", boxes=[box, Box(0, 0, width / 2, height / 4, 0.9, 3)], embeddings=b"ab")
+    reply = upload.read(Reply(id=frame.id, worker="c", prediction=said, batch=3))
+    assert reply.prediction
+    assert reply.prediction.boxes == [
+        Box(pytest.approx(32), pytest.approx(24), pytest.approx(320), pytest.approx(240), 0.5, "a"),
+        Box(0, 0, pytest.approx(160), pytest.approx(60), 0.9, 3),
+    ]
+    assert (reply.prediction.label, reply.prediction.embeddings, reply.batch) == ("x", b"ab", 3)
+
+
+def test_an_answer_without_boxes_or_of_a_whole_picture_is_as_it_came() -> None:
+    frame = new_frame(picture(8, 8))
+    plain = Reply(id=frame.id, worker="c", prediction=Prediction(label="x"))
+    boxed = Reply(id=frame.id, worker="c", prediction=Prediction(boxes=[Box(0, 0, 1, 1, 0.5)]))
+    assert Upload(frame, (2.0, 2.0)).read(plain) is plain
+    assert Upload(frame).read(boxed) is boxed
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [np.zeros((400, 400), np.float32), np.zeros((2, 90, 90, 3), np.uint8), np.zeros((90, 90, 4), np.uint8),
+     np.zeros(9000, np.uint8), np.zeros((90, 90), np.int8)],
+)  # fmt: skip
+def test_what_is_no_picture_is_named_and_not_sent(pixels: np.ndarray) -> None:
+    for encoding in ("jpeg", "png"):
+        error = refused(new_frame(pixels), Wish(encoding=encoding))  # type: ignore[arg-type]
+        assert error.reason is Reason.NO_PICTURE
+        assert str(pixels.dtype) in error.detail
+        assert str(list(pixels.shape)) in error.detail
+    error = refused(new_frame(pixels), Wish(max_bytes=2000))
+    assert (error.reason, "2000" in error.detail) == (Reason.TOO_LARGE, True)
+
+
+def test_a_sliver_that_cannot_fit_is_named() -> None:
+    error = refused(new_frame(picture(16_000, 9)), Wish(encoding="raw", max_bytes=1024))
+    assert error.reason is Reason.TOO_LARGE
+    assert "16000 x 9" in error.detail
+
+
+@pytest.mark.parametrize("wish", [Wish(encoding="jpeg"), Wish(encoding="png"), Wish(max_bytes=2000)])
+def test_a_raw_picture_that_no_file_may_have_is_named(wish: Wish) -> None:
+    error = refused(new_frame(np.zeros((2, 20_000), np.uint8)), wish)
+    assert (error.reason, "20000" in error.detail) == (Reason.TOO_LARGE, True)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("png", png_that_claims(60_000, 60_000)),
+        ("jpeg", jpeg_that_claims(60_000, 60_000)),
+        ("jpeg", jpeg_with_scans(4000, 200)),
+        ("png", png(64, 64, pixels=zeros(64))[:-20]),
+        ("jpeg", encode_image(picture(), "jpeg")[:2000]),
+    ],
+)
+def test_hostile_pictures_are_refused_before_they_cost_anything(encoding: str, data: bytes) -> None:
+    frame = Frame(id=bytes(16), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
+    error = refused(frame, Wish(encoding="raw"))
+    assert error.reason is Reason.ERROR
+    with pytest.raises(DecodeError):
+        decode(frame)
+
+
+async def test_what_is_wanted_passes_without_the_thread_and_the_rest_is_counted() -> None:
+    frame, large = new_frame(picture(20, 20)), new_frame(picture())
+    async with ModelThread("upload") as thread:
+        uploads = Uploads(Wish(max_bytes=6_000), thread)
+        assert (await uploads.write(frame, 1)).frame is frame
+        assert (uploads.size(frame), uploads.size(large)) == (1200, 6_000)
+        upload = await uploads.write(large, 5)
+        assert uploads.size(large) == upload.frame.data.nbytes
+        with pytest.raises(OffloadError):
+            await uploads.write(new_frame(np.zeros(9000)), 5)
+    change = "size" if upload.shrunk else "encoding"
+    assert uploads.ready == {("raw", "none"): 1, ("jpeg", change): 1}
+    assert (uploads.before, uploads.after) == (large.data.nbytes, upload.frame.data.nbytes)
+    assert (uploads.times.count, uploads.refused) == (1, {"too-large": 1})
+
+
+async def test_writing_is_waited_for_only_as_long_as_the_sample_may_wait() -> None:
+    done = threading.Event()
+    async with ModelThread("upload") as thread:
+        uploads = Uploads(Wish(encoding="jpeg"), thread)
+        busy = asyncio.create_task(thread.call(done.wait, 60))
+        await asyncio.sleep(0)
+        with pytest.raises(OffloadError) as caught:
+            await uploads.write(new_frame(picture()), 0.02)
+        done.set()
+        await busy
+    assert caught.value.reason is Reason.DEADLINE
+    assert not caught.value.sent
+
+
+async def test_nothing_is_written_while_the_way_is_closed() -> None:
+    circuit = Circuit(retry_s=100)
+    async with ModelThread("upload") as thread:
+        uploads = Uploads(Wish(encoding="jpeg"), thread, circuit)
+        circuit.nobody(asyncio.get_running_loop().time())
+        with pytest.raises(OffloadError) as caught:
+            await uploads.write(new_frame(picture()), 5)
+        assert caught.value.reason is Reason.CIRCUIT_OPEN
+        circuit.reconsider()
+        assert (await uploads.write(new_frame(picture()), 5)).frame.encoding == "jpeg"
+    assert (uploads.times.count, uploads.refused) == (1, {})

@@ -1,0 +1,91 @@
+"""What GM waits for after it has sent something to many nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halimede.api import Resource, parse
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from services.gm.downstream import Downstream
+from services.gm.lines import FIRST_RESEND, Attempt
+from tests.integration.gm_world import model
+from tests.simulated import simulated
+
+
+def resource(generation: int = 1) -> Resource[Any]:
+    body = model("small")
+    body["metadata"] |= {"uid": "u1", "generation": generation, "namespace": "default"}
+    return parse(body)
+
+
+def downstream(*online: str) -> Downstream:
+    return Downstream(MemoryBus("gm", MemoryBroker()), 1, lambda node: node in online)
+
+
+@simulated
+async def test_the_last_node_that_is_there_ends_the_wait() -> None:
+    down, small = downstream("a", "b"), resource()
+    for node in ("a", "b", "away"):
+        down.want(node, small)
+    assert not down.acknowledged("a", small.key, "u1", 1)
+    assert down.acknowledged("b", small.key, "u1", 1)
+    assert not down.acknowledged("b", small.key, "u1", 1), "once"
+    assert not down.acknowledged("away", small.key, "u1", 1), "nobody waited for it"
+
+
+@simulated
+async def test_an_older_generation_or_another_uid_acknowledges_nothing() -> None:
+    down, small = downstream("a"), resource(generation=2)
+    down.want("a", small)
+    assert not down.acknowledged("a", small.key, "u1", 1)
+    assert not down.acknowledged("a", small.key, "u0", 7)
+    assert down.acknowledged("a", small.key, "u1", 2)
+
+
+@simulated
+async def test_a_node_that_leaves_or_lets_go_is_not_waited_for() -> None:
+    down, small = downstream("a", "b", "c", "d"), resource()
+    for node in ("a", "b", "c", "d"):
+        down.want(node, small)
+    down.returned("a")
+    down.forget("b", small.key, "u1", 1)
+    down.remove("c")
+    assert down.acknowledged("d", small.key, "u1", 1)
+
+
+@simulated
+async def test_what_is_wanted_again_is_sent_once() -> None:
+    down, small = downstream("a"), resource()
+    for _ in range(3):
+        down.want("a", small)
+    assert down.queue.waiting == 1
+    assert down.acknowledged("a", small.key, "u1", 1)
+    down.want("a", small)
+    assert down.held(small.key).keys() == {"a"}
+    assert not down.acknowledged("a", small.key, "u1", 1), "it holds it: nothing was sent anew"
+
+
+@simulated
+async def test_what_a_node_forgot_is_awaited_again_after_its_sync() -> None:
+    down, small = downstream("a"), resource()
+    down.want("a", small)
+    down.acknowledged("a", small.key, "u1", 1)
+    down.synced("a", [])
+    down.want("a", small)
+    assert down.acknowledged("a", small.key, "u1", 1)
+
+
+@simulated
+async def test_one_node_is_asked_for_without_a_walk_over_all() -> None:
+    down, small = downstream("a"), resource()
+    down.acknowledged("a", small.key, "u1", 1)
+    assert down.holds(small.key, "a")
+    assert not down.holds(small.key, "b")
+
+
+def test_what_many_are_asked_for_at_once_is_repeated_later() -> None:
+    alone, crowded = Attempt(0.0), Attempt(0.0)
+    alone.sent(10.0)
+    crowded.sent(10.0, patience=2.0)
+    assert alone.due == 10.0 + FIRST_RESEND
+    assert crowded.due == 10.0 + FIRST_RESEND + 2.0

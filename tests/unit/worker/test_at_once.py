@@ -1,0 +1,166 @@
+"""Samples of short models are answered on the event loop, as they come: nothing of a user's ever runs there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.frames import new_frame, pack
+from halimede.frames.compute import ModelThread
+from halimede.frames.inline import ENOUGH
+from halimede.frames.slot import Loaded, Slot
+from halimede.inference import Array, Model, SampleError
+from halimede.messages import Prediction, Result
+from halimede.mining import Miner, create, is_ours
+from halimede.worker.edge import EdgeLoop
+from halimede.worker.ledger import Count, Ledger
+from halimede.worker.outbox import Outbox
+from tests.unit.worker.world import NS, SERVICE, World
+
+SHORT_S, LONG_S = 0.0, 0.01
+BREAKS = 66
+
+
+class Noting(Model):
+    """Says where it was called; ``long``: it computes for a while."""
+
+    ours = True
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.long_s = SHORT_S
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ()
+
+    def prepare(self, image: Array) -> Array:
+        return image
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        self.threads += [threading.current_thread().name] * len(batch)
+        if any(int(sample.flat[0]) == BREAKS for sample in batch):
+            raise SampleError("not that one")
+        until = time.thread_time() + self.long_s
+        while time.thread_time() < until:
+            pass
+        return [Prediction(label="one", score=0.9, probabilities=[0.9, 0.1]) for _ in batch]
+
+    def close(self) -> None:
+        return
+
+    def here(self) -> int:
+        """Return how many samples it answered on the event loop since the last time."""
+        threads, self.threads = self.threads, []
+        return threads.count(threading.main_thread().name)
+
+
+class Edge:
+    """A running edge loop with such a model."""
+
+    def __init__(self, loop: EdgeLoop, slot: Slot, ledger: Ledger, results: list[Result]) -> None:
+        self.loop, self.slot, self.ledger, self.results = loop, slot, ledger, results
+
+    async def take(self, count: int, value: int = 1) -> None:
+        """Offer frames, each when the one before it is answered."""
+        for _ in range(count):
+            until = len(self.results) + 1
+            await self.loop.offer(pack(new_frame(np.full((2, 2), value, np.uint8))), "cam0")
+            async with asyncio.timeout(20):
+                while len(self.results) < until:
+                    await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncIterator[Edge]:
+    broker, results = MemoryBroker(), list[Result]()
+    margin = create("Margin", {"threshold_margin": "0.2"})
+
+    async def hear(delivery: Delivery[Result]) -> None:
+        results.append(delivery.body)
+
+    async with (
+        MemoryBus("edge", broker) as bus,
+        MemoryBus("consumer", broker) as consumer,
+        ModelThread() as thread,
+        ModelThread("decode") as decoder,
+        asyncio.TaskGroup() as group,
+    ):
+        await bus.wait_connected(1)
+        await consumer.wait_connected(1)
+        await consumer.subscribe(topics.RESULT.filter(), hear)
+        slot = Slot(Loaded(model, thread))
+        outbox = Outbox(bus, topics.RESULT.at(ns=NS, service=SERVICE))
+        with Ledger(folder, "u-1") as ledger:
+            loop = EdgeLoop(
+                World(folder).settings("edge", "e0"), slot=slot, miner=miner or margin, decoder=decoder, offload=None,
+                outbox=outbox, ledger=ledger,
+            )  # fmt: skip
+            tasks = [group.create_task(work) for work in (outbox.run(), loop.run(), slot.watch(60.0))]
+            await asyncio.sleep(0.01)
+            yield Edge(loop, slot, ledger, results)
+            assert await loop.drain(5)
+            for task in tasks:
+                task.cancel()
+
+
+async def test_a_model_whose_calls_are_known_to_be_short_answers_on_the_event_loop(tmp_path: Path) -> None:
+    model = Noting()
+    async with edge(tmp_path, model) as e:
+        await e.take(1)
+        assert model.here() == 0, "nothing was known of it"
+        await e.take(2 * ENOUGH)
+        model.here()
+        await e.take(20)
+        assert model.here() == 20
+        assert (e.ledger[Count.ACCEPTED], e.ledger[Count.ANSWERED]) == (len(e.results),) * 2
+        assert {(r.by, r.hard, r.label) for r in e.results} == {("edge", False, "one")}
+        assert e.loop.times.model.count == e.slot.current.calls.count
+        assert e.loop.times.wait.count == e.slot.current.answered == len(e.results)
+        assert e.loop.load().queued == e.loop.inside == 0
+
+
+async def test_one_that_takes_longer_is_given_back_to_its_thread(tmp_path: Path) -> None:
+    model = Noting()
+    async with edge(tmp_path, model) as e:
+        await e.take(2 * ENOUGH)
+        model.long_s = LONG_S
+        await e.take(8)
+        model.here()
+        await e.take(8)
+        assert model.here() == 0
+
+
+async def test_what_fails_there_is_an_error_of_its_own_sample(tmp_path: Path) -> None:
+    model = Noting()
+    async with edge(tmp_path, model) as e:
+        await e.take(2 * ENOUGH)
+        await e.take(1, BREAKS)
+        assert (e.results[-1].degraded, e.results[-1].reason) == (True, "error")
+        await e.take(1)
+        assert not e.results[-1].degraded
+        assert e.slot.current.failed == 1
+
+
+async def test_a_users_model_and_a_users_mining_stay_in_the_thread(tmp_path: Path) -> None:
+    def mining(_: Prediction, /) -> bool:
+        return False
+
+    assert not is_ours(mining)
+    assert is_ours(create("Margin", {"threshold_margin": "0.2"}))
+    theirs, ours = Noting(), Noting()
+    theirs.ours = False
+    async with edge(tmp_path / "model", theirs) as e:
+        await e.take(2 * ENOUGH)
+    async with edge(tmp_path / "mining", ours, mining) as e:
+        await e.take(2 * ENOUGH)
+    assert theirs.here() == ours.here() == 0

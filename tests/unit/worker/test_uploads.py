@@ -1,0 +1,129 @@
+"""Workers as they run: what goes up is written as the service says, and the answer is one of the frame as it came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede import topics
+from halimede.frames import new_frame, pack
+from halimede.messages import Box, Result
+from tests.simulated import eventually, simulated
+from tests.unit.worker.test_tiers import gate
+from tests.unit.worker.world import NS, World, world
+
+SIDE = 120
+#: by it, what scores below 0.7 is hard
+RULE: dict[str, Any] = {"hem_name": "Threshold", "hem_parameters": {"threshold": "0.7"}}
+
+
+class Unsure:
+    """Finds the whole of any picture, but is not sure of it."""
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        height, width = np.asarray(data).shape[:2]
+        return {"label": "small", "boxes": [[0, 0, width, height, 0.5, "thing"]]}
+
+
+class Finds:
+    """Finds the left half of any picture, and remembers what it was asked about."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        pixels = np.asarray(data)
+        self.seen.append(pixels.shape)
+        height, width = pixels.shape[:2]
+        return {"label": "big", "boxes": [[0, 0, width / 2, height, 0.9, "thing"]]}
+
+
+async def ask(w: World, image: Any, **options: Any) -> Result:
+    frame = new_frame(image, **options)
+    await w.camera.publish(topics.CAMERA_FRAME.at(ns=NS, camera="cam0"), pack(frame))
+    return await w.answer(frame.id.hex())
+
+
+def noise(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)
+
+
+def boxes(result: Result) -> list[Box]:
+    return result.prediction.boxes or []
+
+
+@simulated
+async def test_what_goes_up_has_no_more_bytes_than_it_may_and_boxes_are_in_the_frames_pixels(tmp_path: Path) -> None:
+    big = Finds()
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c0", big),
+        w.worker("edge", "e0", Unsure, upload_max_bytes=2000, **RULE),
+    ):
+        result = await ask(w, noise(SIDE, SIDE, 3))
+        assert (result.by, result.label, result.degraded) == ("cloud", "big", False)
+        assert boxes(result) == [Box(0, 0, pytest.approx(SIDE / 2), pytest.approx(SIDE), 0.9, "thing")]
+        assert result.edge
+        assert result.edge.boxes == [Box(0, 0, SIDE, SIDE, 0.5, "thing")]
+        assert max(big.seen[0]) < SIDE
+        await eventually(lambda: w.info("e0").inference_number == 1)
+        assert 1000 < w.info("e0").uploaded_bytes <= 2000
+        small = await ask(w, noise(20, 20))
+        assert small.by == "cloud"
+        assert big.seen[-1] == (20, 20)
+        await eventually(lambda: w.info("e0").inference_number == 2)
+        assert w.info("e0").uploaded_bytes <= 2400
+
+
+@simulated
+async def test_all_of_it_goes_up_in_the_encoding_that_is_named(tmp_path: Path) -> None:
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c0", Finds()),
+        w.worker("edge", "e0", Unsure, upload_encoding="jpeg", **RULE),
+    ):
+        flat = np.full((SIDE, SIDE, 3), 90, np.uint8)
+        for encoding in ("raw", "png", "jpeg"):
+            assert (await ask(w, flat, encoding=encoding)).by == "cloud"
+        await eventually(lambda: w.info("e0").inference_number == 3)
+        assert w.info("e0").uploaded_bytes < 3 * 2000  # raw it is 43,200 bytes
+
+
+@simulated
+async def test_what_cannot_be_written_so_is_answered_at_the_edge_with_the_reason(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"upload_encoding": "jpeg", "target_upload_ratio": 0.5, **RULE}
+    async with world(tmp_path) as w, w.worker("cloud", "c0", Finds()), w.worker("edge", "e0", Unsure, **options):
+        result = await ask(w, np.zeros((8, 8), np.float32))
+        assert (result.by, result.degraded, result.reason) == ("edge", True, "no-picture")
+        assert (await ask(w, noise(8, 8))).by == "cloud"  # and the budget is still there
+        await eventually(lambda: w.info("e0").inference_number == 2)
+        assert w.info("e0").degraded == 1
+
+
+@simulated
+async def test_audits_are_written_like_any_upload_and_compared_in_the_frames_pixels(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"upload_max_bytes": 2000, "audit_share": 1.0, **RULE}
+    async with world(tmp_path) as w, w.worker("cloud", "c0", Finds()), w.worker("edge", "e0", Finds(), **options):
+        assert (await ask(w, noise(SIDE, SIDE, 3))).by == "edge"
+        await eventually(lambda: w.info("e0").audited == 1)
+        assert w.info("e0").audit_agreed == 1
+        assert w.info("e0").uploaded_bytes <= 2000
+
+
+@simulated
+async def test_a_tier_writes_what_it_passes_on_and_boxes_come_back_through_both(tmp_path: Path) -> None:
+    big = Finds()
+    async with (
+        world(tmp_path) as w,
+        w.worker("cloud", "c0", big, tier="cloud"),
+        gate(w, upload_max_bytes=1500),
+        w.worker("edge", "e0", Unsure, tier="edge", next_tier="gate", upload_max_bytes=6000, **RULE),
+    ):
+        result = await ask(w, np.full((SIDE, SIDE, 3), 255, np.uint8) - noise(SIDE, SIDE, 3) // 8)
+        assert (result.tier, result.worker) == ("cloud", "c0")
+        assert boxes(result) == [Box(0, 0, pytest.approx(SIDE / 2), pytest.approx(SIDE), 0.9, "thing")]
+        await eventually(lambda: w.info("g0").deferred == 1 and w.info("e0").inference_number == 1)
+        assert w.info("g0").uploaded_bytes <= 1500 < w.info("e0").uploaded_bytes <= 6000
