@@ -58,7 +58,7 @@ fuzz: setup ## Look for bytes that the MQTT parser does not stand (ARGS="--secon
 model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
 	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)
 
-soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000" for a short one)
+soak: setup $(MODELS) ## Send 200,000 frames through 13 kill -9s, with a table (ARGS="--frames 5000 --large 100" for a short one)
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 bench: setup $(MODELS) ## The sample path beside every other way, and the control plane (some 20 minutes)

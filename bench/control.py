@@ -84,10 +84,15 @@ def table(found: Mapping[str, Any]) -> list[str]:
     sizes = list(found["nodes"])
     lines = [f"| nodes | {' | '.join(f'{int(n):,}' for n in sizes)} | exponent |", "|---" * (len(sizes) + 2) + "|"]
     for name, words in (GROWING | BESIDE).items():
-        values = " | ".join(f"{found['nodes'][n][name]:.3g}" for n in sizes)
+        values = " | ".join(shown(found["nodes"][n][name]) for n in sizes)
         exponent = found["exponents"].get(name)
         lines.append(f"| {words} | {values} | {'' if exponent is None else f'{exponent:.2f}'} |")
     return lines
+
+
+def shown(value: float) -> str:
+    """Return a figure as people read it."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:

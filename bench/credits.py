@@ -65,7 +65,8 @@ async def answering(port: int, clouds: dict[str, float]) -> AsyncIterator[None]:
     """Run cloud workers, by their names and milliseconds, as processes."""
     command = [sys.executable, "-m", "bench.credits", "--port", str(port)]
     running = [
-        subprocess.Popen([*command, "--answer", name, "--fast-ms", str(each_ms)]) for name, each_ms in clouds.items()
+        subprocess.Popen([*command, "--answer", name, "--fast-ms", str(each_ms)])  # noqa: ASYNC220  # before all timing
+        for name, each_ms in clouds.items()
     ]
     try:
         yield

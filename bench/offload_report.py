@@ -134,7 +134,7 @@ def plot(found: Mapping[str, Any], to: Path) -> None:
             side.plot(sizes, [payloads[str(size)].get(way, {}).get(what) for size in sizes], label=way, **style)
     for side, title in zip(sides, ("round trip, one in flight (ms)", "answers a second, 16 in flight"), strict=True):
         side.set(xscale="log", yscale="log", title=title, xlabel="bytes of a sample")
-        side.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        side.set_xticks(sizes, [f"{size / 1000:.3g} KB" for size in sizes])
         side.minorticks_off()
         side.grid(alpha=0.3)
     figure.legend(*sides[0].get_legend_handles_labels(), loc="outside right center", frameon=False)

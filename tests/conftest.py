@@ -14,7 +14,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from halimede.bus.memory import MemoryBroker
-from halimede.bus.settings import Client, MqttSettings
+from halimede.bus.settings import CLIENT, Client, chosen_client
 from services.broker import Broker
 from tests.digits import Digits
 from tests.ports import free_port
@@ -130,11 +130,8 @@ async def world(_broker_of_world: tuple[str, MemoryBroker | Broker]) -> AsyncIte
 @pytest.fixture(params=get_args(Client))
 def each_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Client:
     """Have all who name no client connect with each in turn: a test that uses this runs twice."""
-    client: Client = request.param
-    init = MqttSettings.__init__
-    defaults = tuple(client if value in get_args(Client) else value for value in init.__defaults__ or ())
-    monkeypatch.setattr(init, "__defaults__", defaults)
-    return client
+    monkeypatch.setenv(CLIENT, request.param)
+    return chosen_client({CLIENT: request.param})
 
 
 @pytest.fixture(scope="session")

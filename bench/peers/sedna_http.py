@@ -1,8 +1,7 @@
 """Sedna's way: HTTP with the pixels as JSON lists, which the server makes an array of again; the answer is the mean.
 
 Its client calls ``tolist()`` and sends JSON, its server reads it and hands the lists to the estimator, which needs an
-array. Here both sides are aiohttp with connections that stay open, which is faster than Sedna's own (a new connection
-a request), and nothing validates the lists, as its server does.
+array. That is all that happens here, over connections that stay open; nothing validates the lists.
 """
 
 from __future__ import annotations

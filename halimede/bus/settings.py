@@ -18,6 +18,8 @@ from halimede.names import check_name
 Client = Literal["lean", "paho"]
 
 PLAIN_PORT, TLS_PORT = 1883, 8883
+#: characters between two dots of a host's name (RFC 1035, 2.3.4)
+LABEL = 63
 #: says which client is taken
 CLIENT = "HALIMEDE_MQTT_CLIENT"
 FIX = "write host, host:port, mqtt://[user:password@]host[:port][/prefix], or mqtts://... for TLS"
@@ -120,6 +122,8 @@ class MqttSettings:
             raise problem
         if not re.fullmatch(r"[A-Za-z0-9._:%-]+", parts.hostname) or parts.netloc.endswith(":"):
             raise problem
+        if any(not 1 <= len(label) <= LABEL for label in parts.hostname.removesuffix(".").split(".")):
+            raise problem  # resolving it would fail, and not as one that does not exist
         secure = parts.scheme == "mqtts"
         own: Credentials | None = None
         if isinstance(credentials, Credentials):

@@ -22,6 +22,7 @@ from halimede.frames.compute import Outcome
 from halimede.frames.deferring import Defers, passed_on
 from halimede.frames.encodings import measure
 from halimede.frames.jobs import Job, Key, weight
+from halimede.frames.lanes import Lanes
 from halimede.frames.limits import ServerLimits, ServerStats
 from halimede.frames.pace import Pace
 from halimede.frames.reasons import OffloadError, Reason
@@ -85,7 +86,7 @@ class CloudServer:
         self._answered: Recent[Key, Reply] = Recent(REMEMBERED)
         self._seldom = Seldom()
         self._strikes: Recent[bytes, int] = Recent(REMEMBERED)
-        self._arrived = asyncio.Event()
+        self._lanes = Lanes()
         self._progress = asyncio.Event()
         self._replies = Replies(
             bus,
@@ -169,7 +170,7 @@ class CloudServer:
             job.received()
             self._bytes += len(frame.data)
             self._queue.append(key)
-            self._arrived.set()
+            self._lanes.rouse()
             self._advertiser.touch()
 
     def _full(self, size: int) -> bool:
@@ -177,11 +178,15 @@ class CloudServer:
 
     async def _work(self) -> None:
         """Batch what is waiting; wait for more only where that is wanted."""
+        arrived = asyncio.Event()
         while True:
-            await self._arrived.wait()
+            if not self._queue:
+                await self._lanes.wait(arrived)
+            self._lanes.look(arrived)
             if self._limits.delay_s and self._queue:
-                await self._fill()
+                await self._fill(arrived)
             batch = self._next()
+            self._lanes.looked(arrived, left=bool(self._queue))
             if batch:
                 self._calling += 1
                 frames = [self._jobs[key].delivery.body for key in batch]
@@ -194,25 +199,21 @@ class CloudServer:
                 self._learn(batch, [outcome for outcome, _ in answered], batched)
                 for key, (outcome, version) in zip(batch, answered, strict=True):
                     await self._conclude(key, self._reply(key, outcome, began, version), outcome)
-            if not self._queue:
-                self._arrived.clear()
-            else:
+            if self._queue:
                 await asyncio.sleep(0)  # short models answer on this loop: others get their turn
 
-    async def _fill(self) -> None:
+    async def _fill(self, arrived: asyncio.Event) -> None:
         """Wait until a batch is full, or its first sample has waited as long as it may: at most half of its time."""
         clock = asyncio.get_running_loop()
         first = self._jobs[self._queue[0]]
         until = first.arrived + min(self._limits.delay_s, (first.until - first.arrived) / 2)
         while 0 < len(self._queue) < self._pace.batch and (left := until - clock.time()) > 0:
-            self._arrived.clear()
+            arrived.clear()
             try:
                 async with asyncio.timeout(left):
-                    await self._arrived.wait()
+                    await arrived.wait()
             except TimeoutError:
                 break
-        if self._queue:
-            self._arrived.set()  # for the other lanes
 
     def _next(self) -> list[Key]:
         """Take the next batch off the queue, dropping what nobody waits for any more."""

@@ -5,9 +5,11 @@ A trace shows one frame, these show all of them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from math import exp
 
-from halimede.histogram import GROWTH, HIGHEST, LOWEST
+from halimede.histogram import GROWTH, HIGHEST, LOWEST, bucket
 from halimede.messages import Histogram
 
 #: values that are put into buckets at once
@@ -43,20 +45,21 @@ class Distribution:
         return Histogram(buckets={str(index): count for index, count in self._buckets.items()})
 
     def _sort(self) -> None:
+        """Find buckets: values in order share one up to its upper end, so few logarithms are taken."""
         late, self._late = self._late, []
-        for index in _buckets_of(late):
-            self._buckets[index] = self._buckets.get(index, 0) + 1
+        values = sorted(value for value in late if value > 0)
+        if len(values) < len(late):
+            self._add(LOWEST, len(late) - len(values))
+        at = 0
+        while at < len(values):
+            index = bucket(values[at])
+            end = len(values) if index == HIGHEST else bisect_right(values, exp(index * GROWTH), at)
+            end = max(end, at + 1)  # the last bit of a logarithm
+            self._add(index, end - at)
+            at = end
 
-
-def _buckets_of(values: list[float]) -> list[int]:
-    """Return the bucket of each value: as ``halimede.histogram.bucket`` does, up to the last bit of a logarithm."""
-    import numpy as np  # noqa: PLC0415 (the others who know of traces do without it)
-
-    array = np.array(values, np.float64)
-    found = np.full(len(array), LOWEST)
-    over = array > 0
-    found[over] = np.clip(np.ceil(np.log(array[over]) / GROWTH), LOWEST, HIGHEST)
-    return found.tolist()
+    def _add(self, index: int, count: int) -> None:
+        self._buckets[index] = self._buckets.get(index, 0) + count
 
 
 @dataclass(slots=True, eq=False)

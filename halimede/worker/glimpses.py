@@ -20,8 +20,9 @@ from halimede.worker.settings import Settings
 
 log = structlog.get_logger()
 
-#: seconds between two of them, and how many times as long as the last one took on its way: a narrow one is for answers
-EVERY_S, SPARED = 1.0, 20
+#: seconds between two of them: at least, and so many times what the last one was on its way, for a narrow one is for
+#: answers; and at most
+EVERY_S, SPARED, MOST_S = 1.0, 20, 60.0
 #: characters of a label
 LABEL = 1024
 
@@ -51,23 +52,29 @@ class Glimpses:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            clock = asyncio.get_running_loop()
-            began = clock.time()
+            self._due = asyncio.get_running_loop().time() + EVERY_S
             if self._next:
                 await self._publish(*self._next)
-            self._due = max(began + EVERY_S, began + SPARED * (clock.time() - began))
             self._next = None
 
     async def _publish(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
         try:
             data = await self._decoder.call(thumbnail, frame)
             if data:
-                await self._bus.publish(self._address, self._sample(frame, edge, result, data))
+                await self._send(self._sample(frame, edge, result, data))
         except (BusError, TooLargeError) as error:
             log.debug("glimpse not sent", error=str(error))
         except Exception:
             # a picture for people's eyes must not end the worker
             log.exception("no glimpse of a hard sample", frame=result.id)
+
+    async def _send(self, sample: HardSample) -> None:
+        clock = asyncio.get_running_loop()
+        began = clock.time()
+        try:
+            await self._bus.publish(self._address, sample)
+        finally:
+            self._due = began + min(MOST_S, max(EVERY_S, SPARED * (clock.time() - began)))
 
     def _sample(self, frame: Frame, edge: Prediction | None, result: Result, data: bytes) -> HardSample:
         said = edge or Prediction()

@@ -77,7 +77,7 @@ class Index:
 
     def put(self, key: Key, entry: Entry | None) -> set[Key]:
         """Take a new, edited or removed (None) resource; return the other resources that this concerns."""
-        concerned = set(self._users.get(key, ()))
+        concerned, before = set(self._users.get(key, ())), dict(self._placed.get(key, {}))
         if key.plural == MODELS:
             concerned |= self._choosers.get(key.namespace, set())
             _discard(self._models, key.namespace, key)
@@ -88,13 +88,12 @@ class Index:
                 _discard(self._users, reference, key)
             for role in old.roles:
                 _discard(self._wishes, _wish(role.pod), key)
-            concerned |= old.references
             if entry is not None and entry.resource.metadata.uid != old.resource.metadata.uid:
                 self._scheduled.pop(key, None)  # another one of that name: it has no pods yet
         if entry is None:
             self._scheduled.pop(key, None)
             self._place(key, {})
-            return concerned
+            return concerned | (old.references if old else frozenset())
         self._entries[key] = entry
         if key.plural == MODELS:
             self._models.setdefault(key.namespace, set()).add(key)
@@ -107,7 +106,9 @@ class Index:
         for role in entry.roles:
             self._wishes.setdefault(_wish(role.pod), set()).add(key)
         self._place(key, self._find(key, entry.roles))
-        return concerned | entry.references
+        if old is not None and _needs(old) == _needs(entry) and before == self._placed.get(key, {}):
+            return concerned  # what it names goes where it went before
+        return concerned | entry.references | (old.references if old else frozenset())
 
     def models(self, namespace: str) -> list[Resource[Any]]:
         """Return the Models of a namespace."""
@@ -219,6 +220,10 @@ class Index:
     def _needs(self, user: Key, key: Key, node: str) -> bool:
         here = self._placed.get(user, {}).get(node, frozenset())
         return any(role.name in here and key in role.references for role in self._entries[user].roles)
+
+
+def _needs(entry: Entry) -> dict[str, tuple[Key, ...]]:
+    return {role.name: role.references for role in entry.roles}
 
 
 NODE_NAME = "spec.nodeName"

@@ -23,6 +23,8 @@ log = structlog.get_logger()
 #: seconds
 FIRST_BACKOFF, LAST_BACKOFF = 0.5, 8.0
 WORKERS = 8
+#: a key whose work takes long is spaced by that many times as long, at most by so many seconds: the rest has its turn
+REST, LONGEST = 10.0, 5.0
 #: the loop's timers may fire that much too early
 TICK = 1e-6
 
@@ -52,6 +54,8 @@ class WorkQueue(Generic[K]):
         self._numbers = itertools.count()
         self._active: set[K] = set()
         self._last: dict[K, float] = {}
+        #: how long the last call took, where calls are spaced
+        self._took: dict[K, float] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
         #: the times (ms) of all calls, and how many raised
@@ -70,7 +74,7 @@ class WorkQueue(Generic[K]):
         """
         due = float("-inf") if first else max(at, asyncio.get_running_loop().time())
         if spaced and key in self._last:
-            due = max(due, self._last[key] + self._spacing)
+            due = max(due, self._last[key] + max(self._spacing, min(LONGEST, REST * self._took.get(key, 0.0))))
         if due >= self._due.get(key, float("inf")):
             return
         self._due[key] = due
@@ -80,6 +84,7 @@ class WorkQueue(Generic[K]):
     def forget(self, key: K) -> None:
         """The key is gone: keep no memory of it."""
         self._last.pop(key, None)
+        self._took.pop(key, None)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
@@ -104,7 +109,10 @@ class WorkQueue(Generic[K]):
                 self._failures.pop(key, None)
             finally:
                 self._active.discard(key)
-                self.times.record((asyncio.get_running_loop().time() - began) * 1000)
+                took = asyncio.get_running_loop().time() - began
+                self.times.record(took * 1000)
+                if self._spacing:
+                    self._took[key] = took
             if key in self._due:
                 self._push(key, self._due[key])
 

@@ -171,7 +171,7 @@ async def test_lean_and_paho_read_the_same_of_one_message(
 ) -> None:
     """As if they were one: all that a packet can carry, of all sizes."""
     lean, stock = Ear(), Ear()
-    async with MqttBus(f"{unique}-paho", mosquitto.url) as paho:
+    async with MqttBus(f"{unique}-paho", MqttSettings("127.0.0.1", mosquitto.port, client="paho")) as paho:
         await paho.wait_connected(PATIENCE)
         await bus.listen(f"{unique}/#", 1, lean, 100)
         await paho.listen(f"{unique}/#", 1, stock, 100)

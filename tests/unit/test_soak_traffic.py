@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +12,14 @@ from bench.soak_traffic import LARGE, RUN, Traffic, enlarged
 from examples.digits import data
 from halimede import topics
 from halimede.bus import Delivery, Packet
-from halimede.messages import Result
+from halimede.messages import Prediction, Result
 
 PICTURES = [data.to_png(image) for image in data.load().test_x[:3]]
 
 
 def result(traffic: Traffic, number: int, label: str = "7") -> Delivery[Result]:
-    body = Result(id=(traffic._run + number.to_bytes(RUN)).hex(), label=label)
+    id_ = (traffic._run + number.to_bytes(RUN)).hex()
+    body = Result(id=id_, service="digits", worker="w", by="edge", prediction=Prediction(label=label), label=label)
     address = topics.RESULT.at(ns="default", service="digits")
     return Delivery(address, {}, body, Packet(address.text, b""))
 
@@ -26,7 +29,7 @@ def test_large_frames_are_as_many_as_asked_for_and_evenly_spread(small: int, lar
     traffic = Traffic(small, large, PICTURES)
     numbers = [number for number in range(traffic.total) if traffic.is_large(number)]
     assert len(numbers) == large
-    gaps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
+    gaps = {after - before for before, after in itertools.pairwise(numbers)}
     assert len(gaps) <= 2
 
 

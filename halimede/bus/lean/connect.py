@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from halimede.bus.lean import writing
@@ -35,11 +37,11 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         login=login,
         will=will,
     )
-    async with asyncio.timeout(settings.connect_timeout_s):
+    async with _within(settings.connect_timeout_s, "no connection"):
         sock = await _dial(settings.host, settings.port)
     try:
         if context:
-            async with asyncio.timeout(settings.connect_timeout_s):
+            async with _within(settings.connect_timeout_s, "no TLS handshake"):
                 sock = await _secure(sock, context, settings.host)
         link = LeanLink(sock, settings, deliver)
     except BaseException:
@@ -59,6 +61,15 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
     if link.ended.done():
         raise turned_away(link.ended.result(), secure=settings.secure)
     return link
+
+
+@asynccontextmanager
+async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:  # asyncio's own says nothing
+        raise TimeoutError(f"{what} within {seconds:g} s") from error
 
 
 async def _dial(host: str, port: int) -> socket.socket:

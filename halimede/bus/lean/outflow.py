@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import ssl
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -22,6 +25,8 @@ class Outflow:
         self._send: Callable[[], int] = self._send_one if isinstance(sock, ssl.SSLSocket) else self._send_many
         #: bytes put in and bytes taken by the socket, since the beginning
         self.put_bytes = self.sent_bytes = 0
+        #: and those that had arrived at the last look; with TLS about so many
+        self.arrived_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -30,6 +35,16 @@ class Outflow:
         """Let a part follow what waits."""
         self._parts.append(part)
         self.put_bytes += len(part)
+
+    def arrives(self) -> bool:
+        """Whether some of it has arrived in the other side's system since the last look, and some has not."""
+        before, held = self.arrived_bytes, bytearray(4)
+        try:
+            fcntl.ioctl(self._sock, termios.TIOCOUTQ, held)
+        except OSError:
+            return False  # not a system that tells
+        self.arrived_bytes = self.sent_bytes - int.from_bytes(held, sys.byteorder)
+        return before < self.arrived_bytes < self.put_bytes
 
     def flush(self) -> bool:
         """Hand over as much as the socket takes; return whether that was all. Raises OSError."""

@@ -105,12 +105,28 @@ async def test_a_broker_that_takes_slowly_is_waited_for(monkeypatch: pytest.Monk
     async with linked(buffer=4096, limit=MIB, keepalive_s=1) as (link, peer, _):
         answer = link.publish(Packet("t", bytes(24 * MIB)))
         taken = 0
-        while taken < 24 * MIB + 11:  # with its head
+        while taken < 24 * MIB + 10:  # with its head
             taken += len(await peer.reader.read(MIB))
             await asyncio.sleep(0.06)
         peer.say(puback(1))
         async with asyncio.timeout(PATIENCE):
             assert await answer == 0
+
+
+async def test_a_broker_behind_a_slow_line_is_not_taken_for_a_dead_one() -> None:
+    """What the system holds for it goes on leaving, and our ping waits behind that."""
+    async with linked(buffer=4096, limit=32 * 1024, keepalive_s=1) as (link, peer, _):
+        answer = link.publish(Packet("t", bytes(MIB)))
+        taken, size = 0, MIB + 10  # with its head
+        while taken < size:
+            taken += len(await peer.reader.readexactly(min(16 * 1024, size - taken)))
+            await asyncio.sleep(0.03)
+        peer.say(puback(1))
+        async with asyncio.timeout(PATIENCE):
+            assert await answer == 0
+        # from here on nothing keeps it from answering
+        await peer.takes(PINGREQ)
+        assert await over(link) == "no answer to a ping"
 
 
 # --- out -----------------------------------------------------------------------------------------------------------
@@ -319,6 +335,27 @@ async def test_a_broker_that_does_not_take_us_now_may_later(word: bytes, name: s
     error = await refused(word)
     assert not isinstance(error, NotAllowedError)
     assert name in str(error).replace("(full)", r"\(full\)")
+
+
+async def test_a_peer_that_accepts_and_says_nothing_is_left_in_time_and_so_it_is_when_nobody_waits() -> None:
+    async with Scripted() as broker:
+        plain = MqttSettings(HOST, broker.port, client="lean", connect_timeout_s=0.2)
+        for settings_, says in (
+            (plain, "does not answer"),
+            (replace(plain, secure=True), "no TLS handshake within 0.2 s"),
+        ):
+            with pytest.raises((DisconnectedError, TimeoutError), match=says):
+                await connect(settings_, "me", None, lambda *_: None)
+            assert await (await broker.peer()).reader.read()
+            connecting = asyncio.create_task(
+                connect(replace(settings_, connect_timeout_s=60), "me", None, lambda *_: None)
+            )
+            peer = await broker.peer()
+            assert await peer.reader.read(1)
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+            await peer.reader.read()
 
 
 async def test_what_the_broker_grants_is_known() -> None:

@@ -68,6 +68,8 @@ NONSENSE = [
     "mqtt://broker/+/x",
     "mqtt://broker/../x",
     "mqtt://[::1",
+    "mqtt://broker..example",
+    f"mqtt://{'b' * 64}.example",
     None,
     1883,
 ]

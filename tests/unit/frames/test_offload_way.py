@@ -51,4 +51,3 @@ async def test_a_full_way_is_known_at_once_and_is_tried_again_when_it_has_carrie
         assert asyncio.get_running_loop().time() == began, "what is not sent is answered at once"
         bus.unanswered = 300  # a result is on its way, as always
         assert await reason_of(asking) is Reason.DEADLINE
-        assert await reason_of(asking) is Reason.TOO_SLOW

@@ -106,3 +106,12 @@ async def test_what_somebody_waits_for_comes_before_what_is_due_already() -> Non
     await worker.run(10)
     assert (1, "edit") in worker.done
     assert worker.done[-1][0] == 2
+
+
+@simulated
+async def test_work_that_takes_long_is_spaced_further() -> None:
+    worker = Worker(spacing=1, duration=0.3)
+    for second in range(20):
+        asyncio.get_running_loop().call_later(second / 2, lambda: worker.queue.add("a", spaced=True))
+    await worker.run(8)
+    assert [at for at, _ in worker.done] == [0, 3, 6]

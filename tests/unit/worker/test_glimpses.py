@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.messages import HardSample
+from halimede.worker.glimpses import MOST_S
 from halimede.worker.settings import read
 from tests.simulated import simulated
 from tests.unit.worker.world import EASY, HARD, World, world
@@ -66,6 +70,33 @@ async def test_without_a_connection_there_is_none_and_results_wait_for_no_glimps
         await asyncio.sleep(10)
         assert len(w.results) == 1
         assert len(seen) <= 1
+
+
+@simulated
+async def test_where_they_take_long_there_are_fewer_and_where_they_do_not_again_as_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as w, w.worker("edge", "e"):
+        seen = await watch(w)
+        bus, takes_s = w.buses["worker.default.e"], 2.0
+        publish = bus.publish
+
+        async def slowly(address: Any, body: Any, **more: Any) -> bool:
+            if isinstance(body, HardSample):
+                await asyncio.sleep(takes_s)
+            return await publish(address, body, **more)
+
+        monkeypatch.setattr(bus, "publish", slowly)
+        for _ in range(60):
+            await w.answer(await w.send(HARD))
+            await asyncio.sleep(1)
+        assert len(seen) == 2
+        takes_s = 0.0
+        await asyncio.sleep(MOST_S)
+        for _ in range(10):
+            await w.answer(await w.send(HARD))
+            await asyncio.sleep(1)
+        assert len(seen) > 10
 
 
 @simulated

@@ -70,7 +70,8 @@ def test_no_selector_reaches_another_workers_pods() -> None:
 
 def test_tiers_know_which_one_they_are_and_ask_and_speak_as_cloud_workers() -> None:
     fields = {"targetUploadRatio": 0.2, "auditShare": 0.01, "encoding": "jpeg", "maxBytes": 60_000}
-    found = objects(made(tiered(tier(**fields), tier("region"))))
+    batching = {"maxBatchSize": 8, "maxQueueDelayMs": 2.5}
+    found = objects(made(tiered(tier(**fields), tier("region", **batching))))
     gate, region = told(found[GATE]), told(found["Deployment/helmet-deployment-region"])
     assert (gate["TIER"], gate["NEXT_TIER"], gate["TARGET_UPLOAD_RATIO"], gate["AUDIT_SHARE"]) == (
         "gate", "region", "0.2", "0.01"
@@ -78,6 +79,8 @@ def test_tiers_know_which_one_they_are_and_ask_and_speak_as_cloud_workers() -> N
     assert (gate["UPLOAD_ENCODING"], gate["UPLOAD_MAX_BYTES"]) == ("jpeg", "60000")
     assert (region["TIER"], region["NEXT_TIER"]) == ("region", "cloud")
     assert not {"UPLOAD_ENCODING", "UPLOAD_MAX_BYTES"} & set(region)  # as they come
+    assert (region["MAX_BATCH_SIZE"], region["MAX_QUEUE_DELAY_MS"]) == ("8", "2.5")
+    assert not {"MAX_BATCH_SIZE", "MAX_QUEUE_DELAY_MS"} & set(gate)
     assert "SOURCE" not in gate
     secrets = [v["secret"]["secretName"] for v in pod(found[GATE])["volumes"] if "secret" in v]
     assert "halimede-cloud-worker" in secrets
