@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import os
 import resource
 import sys
 import time
@@ -273,7 +272,7 @@ def main() -> None:
     log.configure("WARNING", service="lc")
     gc.disable()  # a node's own memory is small: a look at that of all nodes would be a pause that none has
     names = [f"n{number:04}" for number in range(options.first, options.first + options.count)]
-    asyncio.run(Nodes(names, MqttSettings.from_url(options.broker).for_samples(os.environ), options.home).run())
+    asyncio.run(Nodes(names, MqttSettings.from_url(options.broker), options.home).run())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,11 @@ def add_up(infos: Collection[TaskInfo]) -> TaskInfo:
 
     The upload ratio is weighted with the samples that it is of.
     """
-    total = {name: sum(getattr(info, name) for info in infos) for name in COUNTS}
+    if len(infos) == 1:
+        (only,) = infos
+        total = {name: getattr(only, name) for name in COUNTS}  # what most nodes have is one edge worker
+    else:
+        total = {name: sum(getattr(info, name) for info in infos) for name in COUNTS}
     samples = total["inference_number"]
     uploaded = sum(info.upload_cloud_ratio * info.inference_number for info in infos)
     return TaskInfo(

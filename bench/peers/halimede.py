@@ -17,6 +17,7 @@ from bench.peers.model import mean_model
 from bench.peers.profiled import Profiles
 from halimede import log
 from halimede.bus.mqtt import MqttSettings
+from halimede.collection import brief_collections
 from halimede.frames import OffloadClient, new_frame
 from halimede.frames.channel import inference
 from halimede.worker.runtime import connect_to, main
@@ -54,11 +55,12 @@ def server(broker: str, name: str = "halimede") -> None:
 def client(broker: str, name: str = "halimede") -> None:
     """Be the edge worker, as far as it asks the cloud."""
     log.configure("WARNING")
-    asyncio.run(_client(broker, name.replace("_", "-")))
+    with brief_collections():  # as a worker's process has it
+        asyncio.run(_client(broker, name.replace("_", "-")))
 
 
 async def _client(broker: str, name: str) -> None:
-    connect = connect_to(MqttSettings.from_url(broker).for_samples(os.environ))
+    connect = connect_to(MqttSettings.from_url(broker))
     async with connect(f"{name}-edge") as bus:
         offload = OffloadClient(bus, inference("default", f"{SERVICE}-{name}", "edge"))
         await offload.start()

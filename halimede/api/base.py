@@ -21,6 +21,7 @@ S = TypeVar("S", bound="Spec")
 SEDNA = "sedna.io/v1alpha1"
 NEPTUNE = "neptune.io/v1alpha1"
 MAX_NODES_IN_BODY = 100_000
+NESTED = (dict, list)
 
 
 class Spec(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -208,16 +209,17 @@ def _field_names(wanted: type) -> set[str]:
 
 def _bound(body: object) -> None:
     """Refuse bodies that YAML aliases have blown up or that nest without end."""
-    left, level = MAX_NODES_IN_BODY, [body]
+    left = MAX_NODES_IN_BODY
+    level: list[Any] = [body] if isinstance(body, NESTED) else []
     for _ in range(100):
         if not level:
             return
-        following: list[object] = []
+        following: list[Any] = []
         for item in level:
-            children = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list) else []
-            left -= len(children)
+            left -= len(item)
             if left < 0:
                 raise InvalidFieldError("resource", "…", f"keep it under {MAX_NODES_IN_BODY} values")
-            following += children
+            children = item.values() if isinstance(item, dict) else item
+            following += [child for child in children if isinstance(child, NESTED)]
         level = following
     raise InvalidFieldError("resource", "…", "nest at most 100 levels deep")

@@ -6,7 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
 from urllib.parse import unquote, urlsplit
@@ -95,10 +95,6 @@ class MqttSettings:
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
-
-    def for_samples(self, environ: Mapping[str, str]) -> MqttSettings:
-        """Return the settings of a connection that samples travel on. Raises InvalidFieldError."""
-        return replace(self, client=chosen_client(environ))
 
     @classmethod
     def from_url(

@@ -40,6 +40,8 @@ class Ask:
     clock: asyncio.Timeout
     until: float
     turn: asyncio.Event
+    #: when it was asked for
+    began: float = 0.0
     reply: Reply | None = None
     #: some worker has had it; it is out now
     sent: bool = False

@@ -1,12 +1,14 @@
 """A circuit breaker: while nobody answers, hard samples are answered at the edge at once instead of at their deadline.
 
 Pure: ``now`` is the caller's monotonic time in seconds. Closed lets everything through. It opens at once when the
-broker says that nobody listens, or after some timeouts in a row. Open refuses; once its back-off is over a single
-probe goes through (half-open), and its fate decides.
+broker says that nobody listens, or after some timeouts in a row. A timeout while others were answered is a sign of a
+busy cloud and not of a dead one: it does not count. Open refuses; once its back-off is over a single probe goes through
+(half-open), and its fate decides.
 """
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 
@@ -29,6 +31,7 @@ class Circuit:
         self._retry_s = retry_s
         self._retry_at = 0.0
         self._timeouts = 0
+        self._heard_at = -math.inf
 
     def admit(self, now: float) -> bool:
         """Return whether a request may go out. One that was admitted in half-open state is the probe."""
@@ -41,8 +44,9 @@ class Circuit:
         """Return whether ``admit`` would refuse a request, without asking for one."""
         return self.state is State.HALF_OPEN or (self.state is State.OPEN and now < self._retry_at)
 
-    def succeeded(self) -> None:
-        """Somebody answered, be it with an error."""
+    def succeeded(self, now: float = -math.inf) -> None:
+        """Somebody answered in time, be it with an error."""
+        self._heard_at = max(self._heard_at, now)
         self._close()
 
     def advertised(self) -> None:
@@ -53,8 +57,13 @@ class Circuit:
         """The broker said that nobody listens."""
         self._open(now)
 
-    def timed_out(self, now: float) -> None:
-        """A request was not answered in time. One that was sent before the circuit opened changes nothing more."""
+    def timed_out(self, now: float, since: float = math.inf) -> None:
+        """A request made at ``since`` was not answered in time: it counts if no other one was, meanwhile.
+
+        One that was sent before the circuit opened changes nothing more.
+        """
+        if self.state is State.CLOSED and self._heard_at >= since:
+            return
         self._timeouts += 1
         if self.state is State.HALF_OPEN or (self.state is State.CLOSED and self._timeouts >= self._failures):
             self._open(now)

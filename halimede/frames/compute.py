@@ -146,18 +146,42 @@ def run(model: Model, samples: Sequence[Array], limit: int) -> tuple[list[Outcom
 
 def answer(model: Model, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int]:
     """Decode, prepare and answer frames; return outcomes in order, and model calls made."""
+    if len(frames) == 1:
+        return _answer_one(model, frames[0])
     outcomes: list[Outcome] = [Outcome()] * len(frames)
     ready: list[tuple[int, Array, tuple[float, float]]] = []
     for i, frame in enumerate(frames):
         began = time.monotonic()
-        try:
-            ready.append((i, prepare(model, frame), (began, time.monotonic())))
-        except DecodeError as error:
-            outcomes[i] = Outcome(error=str(error), unfit=True)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
-            outcomes[i] = Outcome(error=f"pre-processing failed: {type(error).__name__}: {error}", unfit=True)
+        sample = _prepared(model, frame)
+        if isinstance(sample, str):
+            outcomes[i] = Outcome(error=sample, unfit=True)
+        else:
+            ready.append((i, sample, (began, time.monotonic())))
     answers, calls = run(model, [sample for _, sample, _ in ready], limit)
     for (i, _, decoded), outcome in zip(ready, answers, strict=True):
         outcome.decoded = decoded
         outcomes[i] = outcome
     return outcomes, calls
+
+
+def _answer_one(model: Model, frame: Frame) -> tuple[list[Outcome], int]:
+    """Answer one frame: there is nothing to part into batches."""
+    arrived = time.monotonic()
+    sample = _prepared(model, frame)
+    if isinstance(sample, str):
+        return [Outcome(error=sample, unfit=True)], 0
+    began = time.monotonic()
+    (said,) = isolate((sample,), model.predict)
+    ms = (time.monotonic() - began) * 1000
+    error, prediction = (str(said), None) if isinstance(said, SampleError) else ("", said)
+    return [Outcome(prediction, error, batch=1, ms=ms, began=began, decoded=(arrived, began))], 1
+
+
+def _prepared(model: Model, frame: Frame) -> Array | str:
+    """Return the model's input of a frame, or what is wrong with it."""
+    try:
+        return prepare(model, frame)
+    except DecodeError as error:
+        return str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
+        return f"pre-processing failed: {type(error).__name__}: {error}"

@@ -26,6 +26,7 @@ class Known:
     """What is known of a worker. ``queued``: before the next sample; ``mine``: sent from here and not answered yet.
 
     ``way_ms``: how long an answer of its takes beside waiting and being computed there, where that is measured.
+    ``heard``: when it last answered a sample from here.
     """
 
     credits: int
@@ -34,6 +35,12 @@ class Known:
     seen: float
     mine: int = 0
     way_ms: float | None = None
+    heard: float = -math.inf
+
+    @property
+    def expected_ms(self) -> float:
+        """How long the next sample's answer would take, as far as it is known."""
+        return (self.queued + 1) * self.service_ms + (self.way_ms or 0.0)
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -44,7 +51,7 @@ class Known:
         """
         if not self.service_ms:
             return (math.inf if self.mine else 0.0), -self.credits
-        return (self.queued + 1) * self.service_ms, -self.credits
+        return self.expected_ms, -self.credits
 
 
 class Credits:
@@ -64,25 +71,36 @@ class Credits:
             self._workers[worker] = Known(load.credits, load.service_ms, load.queued, now)
             return True
         gone = self._is_stale(known, now)
-        known.credits, known.service_ms, known.queued, known.seen = load.credits, load.service_ms, load.queued, now
+        if gone:
+            known.mine = 0
+        coming = max(0, known.mine - load.queued)  # on their way there: it has not counted them yet
+        known.credits, known.queued = max(0, load.credits - coming), load.queued + coming
+        known.service_ms, known.seen = load.service_ms, now
         return gone
 
     def remove(self, worker: str) -> bool:
         """Forget a worker; return whether it was known."""
         return self._workers.pop(worker, None) is not None
 
-    def pick(self, now: float) -> str | None:
-        """Return the better of two random workers that have credits: the sooner answer, then more credits."""
-        free = self.free(now)
+    def pick(self, now: float, left_s: float = math.inf) -> str | None:
+        """Return the better of two random workers that have credits: the sooner answer, then more credits.
+
+        One that has others to answer first, and would be too late for a sample with ``left_s`` seconds, is none.
+        """
+        free = self.free(now, left_s)
         if len(free) < 2:
             return free[0] if free else None
         two = self._choose(free, 2)
         return min(two, key=lambda name: self._workers[name].rank)
 
-    def free(self, now: float) -> list[str]:
-        """Return the workers that have credits."""
-        seen = now - self._stale_s
-        return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.seen >= seen]
+    def free(self, now: float, left_s: float = math.inf) -> list[str]:
+        """Return the workers that have credits, and have nothing to do or would answer within ``left_s`` seconds."""
+        seen, left_ms = now - self._stale_s, left_s * 1000
+        return [
+            name
+            for name, entry in self._workers.items()
+            if entry.credits > 0 and entry.seen >= seen and (not entry.queued or entry.expected_ms <= left_ms)
+        ]
 
     def left(self, now: float) -> dict[str, int]:
         """Return the credits of each worker that is there."""
@@ -98,16 +116,27 @@ class Credits:
             entry.credits = max(0, entry.credits - 1)
             entry.queued, entry.mine = entry.queued + 1, entry.mine + 1
 
-    def answered(self, worker: str) -> None:
-        """Give one credit back."""
+    def answered(self, worker: str, now: float = -math.inf) -> None:
+        """Give one credit back; at ``now`` it answered."""
         if entry := self._workers.get(worker):
             entry.credits += 1
             entry.queued, entry.mine = max(0, entry.queued - 1), max(0, entry.mine - 1)
+            entry.heard = max(entry.heard, now)
 
     def exhausted(self, worker: str) -> None:
-        """Send nothing more until the worker advertises again: it refused, or did not answer in time."""
+        """Send nothing more until the worker advertises again: it refused."""
         if entry := self._workers.get(worker):
-            entry.credits = entry.mine = 0
+            entry.credits = 0
+
+    def silent(self, worker: str, since: float = math.inf) -> None:
+        """Take note that a sample was given up; nothing more until the next advertisement if none was answered since.
+
+        Its place is not free: the worker may still be at it, and will say so.
+        """
+        if entry := self._workers.get(worker):
+            entry.mine = max(0, entry.mine - 1)
+            if entry.heard < since:
+                entry.credits = 0
 
     def _is_stale(self, entry: Known, now: float) -> bool:
         return now - entry.seen > self._stale_s

@@ -11,6 +11,7 @@ the workers that may die over it: a sample that ends processes must not get to a
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Mapping
@@ -98,8 +99,10 @@ class OffloadClient:
         if not self.circuit.admit(loop.time()):
             raise OffloadError(Reason.CIRCUIT_OPEN)
         probe = self.circuit.state is State.HALF_OPEN
-        until = loop.time() + deadline_s
-        ask = Ask(frame, secrets.token_bytes(16), asyncio.timeout_at(until), until, asyncio.Event(), trace=trace)
+        began = loop.time()
+        until = began + deadline_s
+        clock = asyncio.timeout_at(until)
+        ask = Ask(frame, secrets.token_bytes(16), clock, until, asyncio.Event(), began, trace=trace)
         self._asks[ask.correlation] = ask
         try:
             return await self._answer(ask)
@@ -146,7 +149,7 @@ class OffloadClient:
             ask.worker = ""
             if reply is None:
                 continue
-            self.circuit.succeeded()
+            self.circuit.succeeded(asyncio.get_running_loop().time())
             if reply.error != BUSY:
                 return reply
             if not worker:
@@ -166,16 +169,19 @@ class OffloadClient:
                 await self._send_later(ask)
             await ask.turn.wait()
         except asyncio.CancelledError:
-            self._credits.exhausted(worker)  # it did not answer in time: nothing more until it advertises again
+            self._credits.silent(worker, ask.began)
             if ask.owed and asyncio.get_running_loop().time() >= ask.until:
                 self._way.late(len(ask.data), self._bus.owed)
             raise
+        except OffloadError:
+            self._credits.answered(worker)  # it was never sent
+            raise
         else:
+            self._credits.answered(worker, asyncio.get_running_loop().time() if ask.reply else -math.inf)
             if ask.refused and not ask.reply:
                 raise ask.refused
             if ask.broke and not ask.reply:
                 await asyncio.sleep(PAUSE_S)  # the connection's end may be seen here before ``connected`` says so
-            self._credits.answered(worker)
         finally:
             ask.out, ask.taken = False, None
             ask.attempted(worker, began)
@@ -279,7 +285,7 @@ class OffloadClient:
             raise OffloadError(Reason.TOO_SLOW, "the way to the broker is full")
         elif self._sending >= self.window:
             ask.lacks = Reason.WINDOW_FULL
-        elif worker := self._credits.pick(now):
+        elif worker := self._credits.pick(now, ask.until - now):
             return self._chosen(ask, worker)
         elif not self._credits.known(now):
             if self._channel.anybody:
@@ -297,7 +303,7 @@ class OffloadClient:
     def _gave_up(self, ask: Ask) -> OffloadError:
         """Draw conclusions from a sample whose time ran out."""
         if ask.lacks in {Reason.DEADLINE, Reason.NO_CLOUD}:  # a busy cloud and a full window are no sign of death
-            self.circuit.timed_out(asyncio.get_running_loop().time())
+            self.circuit.timed_out(asyncio.get_running_loop().time(), ask.began)
         return OffloadError(ask.lacks, "no time left")
 
     # --- what the bus brings --------------------------------------------------------------------------------------

@@ -11,10 +11,16 @@ from collections import deque
 NEWEST = 0.3
 #: calls that the fastest one is looked up in
 KEPT = 32
+#: weight that a call still has in the fit when the next one has come
+FADES = 0.9
+#: variance of the calls' sizes, as a share of the mean one's square, from which they say something of other sizes
+ALIKE = 1e-3
+#: samples that may wait for each lane before the first call is measured: a model may turn out to be slow
+UNKNOWN = 4
 
 
 class Pace:
-    """The running mean of one model's time for a sample.
+    """The running mean of one model's time for a sample, and a line fitted to how its calls grow with their samples.
 
     ``queue`` and ``batch`` are the upper bounds; ``horizon_s`` is how much work may wait, in seconds of the model's
     time, so that a slow model is known as slow before its queue is full of samples that will be too late.
@@ -28,24 +34,40 @@ class Pace:
         self._batch = batch
         self._horizon_ms = horizon_s * 1000
         self._calls: deque[float] = deque(maxlen=KEPT)
+        # weighted sums over calls: weight, samples, ms, samples squared, samples * ms; and the line through them
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._fixed_ms = self._each_ms = 0.0
 
     def learn(self, samples: int, ms: float) -> None:
         """Take in one call of the model: how many samples, how many milliseconds."""
         each = ms / samples
         self.service_ms = each if not self.service_ms else self.service_ms + NEWEST * (each - self.service_ms)
         self._calls.append(ms)
+        self._fit(samples, ms)
 
     @property
     def places(self) -> int:
         """Samples that may wait: what the model answers within the horizon, and at least one."""
         if not self.service_ms:
-            return self._queue
+            return min(self._queue, UNKNOWN * self._lanes)
         return max(1, min(self._queue, int(self._horizon_ms * self._lanes / self.service_ms)))
 
     @property
     def batch(self) -> int:
         """Samples to take at once. The first call goes alone: how long the model takes is not known yet."""
         return min(self._batch, self.places) if self.service_ms else 1
+
+    def takes_ms(self, samples: int) -> float:
+        """Return the milliseconds that a call with so many samples is expected to take.
+
+        While all calls were of one size, half of what they took is thought to be for the call and not for its samples:
+        so it comes to be known.
+        """
+        return self._fixed_ms + self._each_ms * samples
+
+    def late(self, before: int, left_s: float) -> bool:
+        """Whether a sample with so many before it would be answered too late; never, where none is: it may show."""
+        return before > 0 and (before + 1) * self.service_ms > left_s * 1000 * self._lanes
 
     def hopeless(self, left_s: float) -> bool:
         """Whether even the fastest recent call took longer than the time left.
@@ -56,3 +78,15 @@ class Pace:
             return False
         self._calls.popleft()
         return True
+
+    def _fit(self, samples: int, ms: float) -> None:
+        """Draw the line by least squares with exponential forgetting; neither part of it is below 0."""
+        weight, x, y, xx, xy = (each * FADES for each in self._sums)
+        weight, x, y = weight + 1, x + samples, y + ms
+        xx, xy = xx + samples * samples, xy + samples * ms
+        self._sums = (weight, x, y, xx, xy)
+        mean, mean_ms = x / weight, y / weight
+        spread = xx / weight - mean * mean
+        slope = (xy / weight - mean * mean_ms) / spread if spread > ALIKE * mean * mean else mean_ms / mean / 2
+        self._each_ms = max(0.0, min(slope, mean_ms / mean))
+        self._fixed_ms = mean_ms - self._each_ms * mean

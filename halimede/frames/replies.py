@@ -82,7 +82,7 @@ class Replies:
 
     async def send(self, to: Delivery[Frame], reply: Reply, job: Job | None = None) -> None:
         """Send a reply without waiting for its acknowledgement; waits only for a place among those under way."""
-        while self._full:
+        while self.full:
             self._room.clear()
             await self._room.wait()
         self.offer(to, reply, job)
@@ -93,7 +93,7 @@ class Replies:
         Whoever did not get one asks again: as many as may be under way are not acknowledged, and more of them would
         only take memory.
         """
-        if self._full:
+        if self.full:
             if job:
                 self._book.done(job.trace)
             return False
@@ -104,7 +104,8 @@ class Replies:
         return True
 
     @property
-    def _full(self) -> bool:
+    def full(self) -> bool:
+        """Whether as many are under way as may be."""
         return len(self._posted) + len(self._senders) >= self._most
 
     def _post(self, to: Delivery[Frame], reply: Reply, job: Job | None) -> bool:

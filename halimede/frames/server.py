@@ -81,12 +81,14 @@ class CloudServer:
         self._queue: deque[Key] = deque()
         self._jobs: dict[Key, Job] = {}
         self._bytes = 0
-        #: model calls that are under way
-        self._calling = 0
+        #: model calls that are under way; samples that this tier's model has seen and the next one is asked about
+        self._calling = self._beyond = 0
         self._answered: Recent[Key, Reply] = Recent(REMEMBERED)
         self._seldom = Seldom()
         self._strikes: Recent[bytes, int] = Recent(REMEMBERED)
         self._lanes = Lanes()
+        #: this turn of the loop ends with answers (``_answer_now``)
+        self._answering = False
         self._progress = asyncio.Event()
         self._replies = Replies(
             bus,
@@ -160,7 +162,7 @@ class CloudServer:
             job.delivery, job.until, job.size, job.pixels = delivery, until, len(frame.data), pixels
         elif (self._strikes.get(frame.id) or 0) >= STRIKES:
             self._refuse(delivery, "quarantined", "the frame broke the model before")
-        elif self._full(len(frame.data)) or self._busy():
+        elif self._full(len(frame.data)) or self._pace.late(self._before, until - now) or self._busy():
             self.stats.refused += 1
             self._refuse(delivery, "overloaded", f"{len(self._jobs)} samples wait")
         else:
@@ -170,8 +172,43 @@ class CloudServer:
             job.received()
             self._bytes += len(frame.data)
             self._queue.append(key)
-            self._lanes.rouse()
+            self._rouse()
             self._advertiser.touch()
+
+    def _rouse(self) -> None:
+        """See to it that what waits is answered: in this very turn of the loop, where the model is that short."""
+        if self._answering:
+            return
+        if self._slot.turn and not (self._defer or self._limits.delay_s or self._calling):
+            self._answering = True
+            asyncio.get_running_loop().call_soon(self._answer_now)
+        else:
+            self._lanes.rouse()
+
+    def _answer_now(self) -> None:
+        """Answer what waits without a task: as many samples as keep nobody waiting."""
+        self._answering = False
+        batch = self._next()
+        if batch:
+            frames = [self._jobs[key].delivery.body for key in batch]
+            began, batched = asyncio.get_running_loop().time(), time.monotonic()
+            answered = self._slot.answer_now(frames, self._limits.batch)
+            if answered is None:  # these take longer
+                self._queue.extendleft(reversed(batch))
+                self._lanes.rouse()
+                return
+            outcomes, made, version = answered
+            self.stats.batches += made
+            self._learn(batch, outcomes, batched)
+            for key, outcome in zip(batch, outcomes, strict=True):
+                self._finish_now(key, self._reply(key, outcome, began, version))
+        if self._queue:
+            self._rouse()
+
+    @property
+    def _before(self) -> int:
+        """Samples that a new one has to wait for."""
+        return len(self._jobs) - self._beyond
 
     def _full(self, size: int) -> bool:
         return len(self._jobs) >= self._limits.queue or self._bytes + size > self._limits.queue_bytes
@@ -219,24 +256,26 @@ class CloudServer:
         """Take the next batch off the queue, dropping what nobody waits for any more."""
         now = asyncio.get_running_loop().time()
         batch: list[Key] = []
-        pixels = 0
+        pixels, shortest = 0, LONGEST_S
         free = max(1, self._slot.lanes - self._calling)  # those who have nothing to do share what is there
         most = min(self._pace.batch, self._slot.turn or -(-len(self._queue) // free))
         while self._queue and len(batch) < most:
-            pixels += self._jobs[self._queue[0]].pixels
-            if batch and pixels > self._limits.pixels:
-                break
-            key = self._queue.popleft()
-            if self._jobs[key].until <= now:
-                self.stats.expired += 1
+            key = self._queue[0]
+            job = self._jobs[key]
+            left = job.until - now
+            if left <= 0:
                 # its asker counted the time from before the message travelled, and has given up
                 self._book.done(self._forget(key).trace)
-            elif self._pace.hopeless(self._jobs[key].until - now):
-                self.stats.expired += 1
-                job = self._forget(key)
-                self._refuse(job.delivery, "expired", "no time left for the model", job)
+            elif self._pace.hopeless(left):
+                self._refuse(job.delivery, "expired", "no time left for the model", self._forget(key))
             else:
-                batch.append(key)
+                pixels, shortest = pixels + job.pixels, min(shortest, left)
+                if batch and (pixels > self._limits.pixels or self._pace.takes_ms(len(batch) + 1) > shortest * 1000):
+                    break
+                batch.append(self._queue.popleft())
+                continue
+            self.stats.expired += 1
+            self._queue.popleft()
         return batch
 
     def _learn(self, batch: list[Key], outcomes: list[Outcome], batched: float) -> None:
@@ -254,7 +293,7 @@ class CloudServer:
         """Return what it can take now."""
         credits_ = max(0, self._pace.places - len(self._jobs))
         service_ms = round(self._pace.service_ms / self._slot.lanes, 1)
-        return Load(credits=credits_, service_ms=service_ms, queued=len(self._jobs), tier=self._channel.tier)
+        return Load(credits=credits_, service_ms=service_ms, queued=self._before, tier=self._channel.tier)
 
     def _reply(self, key: Key, outcome: Outcome, began: float, version: str) -> Reply:
         """Return what the own model makes of a sample."""
@@ -289,6 +328,7 @@ class CloudServer:
 
     async def _ask(self, ask: Callable[[], Awaitable[Reply | None]], key: Key, own: Reply) -> None:
         """Get the next tier's answer in the time that is left; where none comes, the own one stands and says why."""
+        self._beyond += 1
         try:
             beyond = await ask()
             own = passed_on(own, beyond) if beyond else own
@@ -299,15 +339,28 @@ class CloudServer:
             # a defect in asking on must not cost the sample its answer
             log.exception("asking the next tier failed", frame=own.id.hex())
             own.reason = Reason.ERROR
+        finally:
+            self._beyond -= 1
         await self._finish(key, own)
 
     async def _finish(self, key: Key, reply: Reply) -> None:
+        done = self._finished(key, reply)
+        await self._replies.send(done.delivery, reply, done)
+
+    def _finish_now(self, key: Key, reply: Reply) -> None:
+        done = self._finished(key, reply)
+        if self._replies.full:
+            self._group.create_task(self._replies.send(done.delivery, reply, done), name=f"reply {reply.id.hex()}")
+        else:
+            self._replies.offer(done.delivery, reply, done)
+
+    def _finished(self, key: Key, reply: Reply) -> Job:
+        """A sample has its answer, which is remembered for whoever asks again."""
         if reply.error:
             self._seldom.warning("sample not answered", error=reply.error, message=reply.message[:256])
         if reply.error != "failed" and weight(reply.prediction) <= REMEMBERED_BYTES:
             self._answered.put(key, reply)
-        done = self._forget(key)
-        await self._replies.send(done.delivery, reply, done)
+        return self._forget(key)
 
     def _blame(self, id_: bytes, outcome: Outcome) -> str:
         """Count a failure and return the word for it; a frame that broke its batch often is not tried again."""

@@ -94,21 +94,34 @@ class Loaded:
 
     async def answer(self, frames: Sequence[Frame], limit: int, *, inline: bool) -> tuple[list[Outcome], int]:
         """Answer frames; return what became of them, and model calls made. ``inline``: on the event loop if it may."""
-        thread = next((each for each in self.threads if each.idle), self.thread)
+        if inline and (now := self.answer_now(frames, limit)):
+            return now
         self.hold(len(frames))
         try:
-            if not (inline and thread.idle and self.room(frames)):
-                outcomes, made, ms = await thread.call(_timed, self.model, frames, limit)
-            elif self.calls.count % TIMED:
-                (outcomes, made), ms = thread.inline(answer, self.model, frames, limit), None
-            else:
-                outcomes, made, ms = thread.inline(_timed, self.model, frames, limit)
+            outcomes, made, ms = await self._idle.call(_timed, self.model, frames, limit)
         finally:
             self.release(len(frames))
-        if ms is not None:
+        self.brief.learn(len(frames), ms)
+        self.learn(outcomes)
+        return outcomes, made
+
+    def answer_now(self, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int] | None:
+        """Answer frames on the event loop, if they may be: see ``answer``."""
+        thread = self._idle
+        if not (thread.idle and self.room(frames)):
+            return None
+        if self.calls.count % TIMED:
+            outcomes, made = thread.inline(answer, self.model, frames, limit)
+        else:
+            outcomes, made, ms = thread.inline(_timed, self.model, frames, limit)
             self.brief.learn(len(frames), ms)
         self.learn(outcomes)
         return outcomes, made
+
+    @property
+    def _idle(self) -> ModelThread:
+        """A thread that has nothing to do, if there is one."""
+        return next((each for each in self.threads if each.idle), self.thread)
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """Count what it answered, and how long its calls took."""
@@ -178,7 +191,8 @@ class Slot:
             loaded = self.current
             outcomes, calls = await loaded.answer(frames, limit, inline=self._guarded)
             return [(outcome, loaded.version) for outcome in outcomes], calls
-        answered, calls = [(Outcome(), "")] * len(frames), 0
+        answered: list[tuple[Outcome, str]] = [(Outcome(), "")] * len(frames)
+        calls = 0
         for loaded, positions in self.share(frame.id for frame in frames).items():
             outcomes, made = await loaded.answer([frames[i] for i in positions], limit, inline=self._guarded)
             calls += made
@@ -187,6 +201,14 @@ class Slot:
             failed = [i for i in positions if answered[i][0].prediction is None]
             calls += await self._again(loaded, frames, failed, answered, limit)
         return answered, calls
+
+    def answer_now(self, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int, str] | None:
+        """Give frames to the one model, on the event loop; return also its version. None: they take longer."""
+        if self.canary or not self._guarded:
+            return None
+        loaded = self.current
+        answered = loaded.answer_now(frames, limit)
+        return (*answered, loaded.version) if answered else None
 
     def before(self, loaded: Loaded) -> Loaded | None:
         """Return who answers what a model on trial failed at; None for any other model."""

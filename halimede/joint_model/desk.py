@@ -24,7 +24,7 @@ from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
 from halimede.tracing import Record
-from halimede.worker.answering import Asks
+from halimede.worker.asking import Asks
 from halimede.worker.deferral.triage import create as create_triage
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.job import Parts

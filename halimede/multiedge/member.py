@@ -26,7 +26,7 @@ from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.takeover import Takeover
 from halimede.multiedge.together import Together
 from halimede.observe.metrics import counter, gauge
-from halimede.worker.answering import Asking
+from halimede.worker.asking import Asking
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.job import Parts, drain, source_of
 from halimede.worker.ledger import Count

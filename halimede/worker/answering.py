@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import msgspec
 import structlog
@@ -24,6 +23,7 @@ from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
 from halimede.tracing import Book, EdgeTimes, Record, write
+from halimede.worker.asking import Asking, Asks, Keeps
 from halimede.worker.deferral.triage import Decision, Triage
 from halimede.worker.glimpses import Glimpses
 from halimede.worker.ledger import Count, Latency, Ledger
@@ -32,30 +32,6 @@ from halimede.worker.sample import Judged, Sample
 from halimede.worker.settings import Settings
 
 log = structlog.get_logger()
-
-
-class Asks(Protocol):
-    """Gets somebody else's answer to a frame (``OffloadClient``)."""
-
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
-        """Return the answer, with its prediction. Raises OffloadError with a reason."""
-
-    def abandon(self) -> None:
-        """Let every sample run out of time, now and from now on."""
-
-
-class Share(Asks, Protocol):
-    """Hands frames to peers with room."""
-
-    def elsewhere(self) -> bool:
-        """Whether a peer shall look at the next frame. Costs next to nothing: it is asked for each one."""
-
-
-class Keeps(Protocol):
-    """Keeps hard samples (``Keeper``)."""
-
-    def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Take a sample that was answered. Never waits."""
 
 
 #: of a sample that nobody else is asked about
@@ -69,14 +45,6 @@ class _Answered:
     reply: Reply | None = None
     reason: Reason = Reason.ERROR
     sent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """Who has the last word: its name in results, and whether what is asked counts as a hard example."""
-
-    by: Literal["cloud", "joint"] = "cloud"
-    hard: bool = True
 
 
 class Answering:

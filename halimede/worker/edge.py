@@ -19,7 +19,6 @@ from halimede.frames.compute import ModelThread, Outcome
 from halimede.frames.encodings import measure
 from halimede.frames.pace import Pace
 from halimede.frames.payloads import open_payload
-from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.recent import Recent
 from halimede.frames.slot import Slot
 from halimede.frames.uploading_write import Uploads
@@ -29,7 +28,8 @@ from halimede.mining.foresight import BEFORE
 from halimede.tracing import Book, EdgeTimes, Record
 from halimede.tracing import Context as TraceContext
 from halimede.tracing.steps import DECODE, RECEIVE
-from halimede.worker.answering import Answering, Asking, Asks, Keeps, Share
+from halimede.worker.answering import Answering
+from halimede.worker.asking import Asking, Asks, Keeps, Share
 from halimede.worker.deferral.triage import Triage
 from halimede.worker.foresight import Foresight, spoken
 from halimede.worker.glimpses import Glimpses
@@ -38,8 +38,9 @@ from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.limits import EdgeLimits, Owed
 from halimede.worker.outbox import Outbox
 from halimede.worker.preparing import Preparer
-from halimede.worker.sample import Judged, Sample, judged
+from halimede.worker.sample import Judged, Sample
 from halimede.worker.settings import Settings
+from halimede.worker.sharing import Sharing
 from halimede.worker.turns import Turns
 
 log = structlog.get_logger()
@@ -95,6 +96,16 @@ class EdgeLoop:
         pace = Pace(queue=self._limits.inside, batch=self._limits.batch, horizon_s=self._limits.horizon_s)
         learning, preparer = Learning(ledger, self.times, self._book, pace), Preparer(decoder, self._limits.pixels)
         self._turns = Turns(slot, self._miner, preparer, pace, learning)
+        self._sharing: Sharing | None = None
+        if share:
+            self._sharing = Sharing(
+                share,
+                answering=self._answering,
+                turns=self._turns,
+                miner=self._miner,
+                beside=self._beside,
+                conclude=self._conclude,
+            )
         self._places = asyncio.Semaphore(self._limits.inside)
         self._patient = asyncio.Semaphore(self._limits.patient)
         self._seen: Recent[bytes, None] = Recent(self._limits.remembered)
@@ -177,7 +188,7 @@ class EdgeLoop:
                 if self._foresight and self._group:
                     decision = self._answering.foreseen(frame, await self._foresight.look(frame, trace))
                 up = decision is not None and decision.up
-                if not up and not (self._group and self._share and self._share.elsewhere()):
+                if not up and not (self._group and self._sharing and self._sharing.elsewhere()):
                     given = self._turns.prepare_now(frame, size) or await self._turns.prepare(frame)
             except BaseException as error:
                 self._answering.forget(decision)
@@ -198,7 +209,8 @@ class EdgeLoop:
         if decision and up:
             self._beside(self._answering.ask(sample, Outcome(), decision), f"offload {frame.id.hex()}")
         elif given is None:
-            self._beside(self._elsewhere(sample), f"share {frame.id.hex()}")
+            assert self._sharing is not None  # noqa: S101  # it said so
+            self._sharing.give(sample)
         else:
             trace.step(DECODE, received, ready)
             self.times.decode.record((ready - received) * 1000)
@@ -210,49 +222,15 @@ class EdgeLoop:
             else:
                 self._turns.put(sample, model, array)
 
-    async def _elsewhere(self, sample: Sample) -> None:
-        """Have a peer look at a frame; where none does, the own model."""
-        assert self._share is not None  # noqa: S101  # it said so
-        try:
-            reply = await self._share.ask(sample.frame, self._answering.time_left(sample), sample.trace)
-        except OffloadError as error:
-            if error.fatal:  # it ended workers: not this one, too
-                await self._answering.alone(sample, Outcome(error=error.detail))
-                return
-            sample.failed = error.reason is Reason.ERROR
-            log.debug("frame done at home", frame=sample.frame.id.hex(), reason=error.reason)
-            await self._at_home(sample)
-            return
-        except Exception:
-            # a defect in sharing must not cost the frame its answer
-            log.exception("sharing failed", frame=sample.frame.id.hex())
-            await self._at_home(sample)
-            return
-        sample.peer = reply.worker
-        outcome = Outcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
-        await self._conclude(sample, judged(self._miner, [outcome])[0])
-
     def pass_on(self) -> None:
         """Give to peers what waits here and would be done there sooner: they have said something new."""
-        while len(self._turns) > 1 and self._group and self._share:
-            if self._turns.newest().failed or not self._share.elsewhere():
-                break
-            sample = self._turns.withdraw()
-            self._beside(self._elsewhere(sample), f"share {sample.frame.id.hex()}")
-
-    async def _at_home(self, sample: Sample) -> None:
-        try:
-            model, array = await self._turns.prepare(sample.frame)
-        except DecodeError as error:
-            await self._answering.alone(sample, Outcome(error=str(error), unfit=True))
-            return
-        sample.version, sample.ready = model.version, time.monotonic()
-        self._turns.put(sample, model, array)
+        if self._sharing and self._group:
+            self._sharing.pass_on()
 
     @property
     def _unhurried(self) -> bool:
         """Whether a frame may be answered as it comes: no peer may look at it, and its result does not have to wait."""
-        return self._group is not None and self._share is None and self._outbox.at_hand
+        return self._group is not None and self._sharing is None and self._outbox.at_hand
 
     # --- answers --------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import structlog
 from halimede import log as logging
 from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.collection import brief_collections
 from halimede.errors import InvalidFieldError
 from halimede.worker.job import Connect, Job
 from halimede.worker.joint_inference import joint_inference
@@ -62,11 +63,12 @@ def main(
     """Run a worker and return its exit code. ``prepare`` reads its settings; none: those of joint inference."""
     try:
         settings, job = (prepare or _joint_inference(program))(environ, estimator is not None)
-        broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials).for_samples(environ)
+        broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
         logging.configure(
             node=settings.node, service=f"{settings.namespace}/{settings.service}", worker=settings.worker
         )
-        asyncio.run(_run(settings, connect_to(broker), estimator, job))
+        with brief_collections():
+            asyncio.run(_run(settings, connect_to(broker), estimator, job))
     except (InvalidFieldError, WorkerError) as error:
         reason = f"{error.reason}: " if isinstance(error, WorkerError) else ""
         print(f"halimede {program} worker: {reason}{error}", file=sys.stderr)

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure(service="gm")
     try:
         shown = Credentials.at(options.credentials, "--credentials") if options.credentials else None
-        settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown).for_samples(os.environ)
+        settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown)
         parse_bind(options.http, "--http")
         manage = Manage(settings, options.store, options.http, or_any=options.http_or_any)
         asyncio.run(_run(manage, options))

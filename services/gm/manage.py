@@ -8,13 +8,13 @@ from pathlib import Path
 from aiohttp import web
 
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.collection import brief_collections
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from services.gm.alone import refuse_a_second
 from services.gm.app import GlobalManager
 from services.gm.blobs import Blobs, most_bytes
 from services.gm.cluster.port import Cluster, Editor
-from services.gm.collection import brief_collections
 from services.gm.page.routes import Page
 from services.gm.page.token import page_token
 from services.gm.workloads.settings import PodSettings

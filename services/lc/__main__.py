@@ -110,7 +110,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         home = Path(given.home).expanduser().absolute()
     except RuntimeError:
         raise InvalidFieldError("--home", given.home, "there is no such user: write a folder") from None
-    settings = MqttSettings.from_url(given.broker, variable="--broker").for_samples(os.environ)
+    settings = MqttSettings.from_url(given.broker, variable="--broker")
     credentials, broker = None, given.broker
     if given.credentials:
         credentials = NodeCredentials(Credentials.at(given.credentials, "--credentials").folder)

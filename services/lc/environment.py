@@ -48,7 +48,7 @@ def environment(
     told = common(service, placement, models, broker=broker, state=str(folder), grace_s=grace_s)
     facts = {"WORKER_NAME": worker.name, "NODE_NAME": node}
     if "model" in models:
-        facts["MODEL_FILE"] = str(folder / WISH)
+        facts["MODEL_FILE"] = f"{folder}/{WISH}"
     if credentials:
         facts["HALIMEDE_CREDENTIALS"] = str(credentials)
     return Told(told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": http})

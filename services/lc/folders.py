@@ -61,8 +61,9 @@ class Folders:
 
     def worker(self, worker: Worker) -> Path:
         """Return the folder of a worker: its ledger and its log. Raises InvalidFieldError on a bad name."""
-        namespace = check_label("namespace", worker.namespace)
-        return self.root / WORKERS / namespace / check_name("worker", worker.name)
+        namespace, name = check_label("namespace", worker.namespace), check_name("worker", worker.name)
+        # one step, since it is taken with every plan: each `/` makes another path
+        return self.home.joinpath("nodes", check_name("node", self.node), WORKERS, namespace, name)
 
     def log(self, worker: Worker) -> Path:
         """Return the log of a worker."""

@@ -157,7 +157,9 @@ def plan(
     complete: bool = True,
 ) -> Plan:
     """Decide. Not ``complete``: what is held may not be all (the store was lost), so nothing unknown is stopped."""
-    prepare = {key: want for key, item in items.items() if (want := _want(item, part)) and not _left(item, part)}
+    wants = {key: _want(item, part) for key, item in items.items()}
+    left = {key: _left(item, part) for key, item in items.items()}
+    prepare = {key: want for key, want in wants.items() if want and not left[key]}
     ready = {key: p for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready"}
     models = Models(items, preparations, ready)
     standings: dict[Key, Standing] = {}
@@ -174,7 +176,7 @@ def plan(
                 current = known if known and known.want == prepare.get(key) else None
                 standings[key], started = part.server(item.held, item.resource, current)
             else:
-                standings[key] = _without_workers(item, known, _left(item, part), _want(item, part))
+                standings[key] = _without_workers(item, known, left[key], wants[key])
                 continue
         except Exception as error:  # noqa: BLE001  # one resource that nobody foresaw must not end the node's work
             standings[key] = Standing(key, uid, item.held.generation, settled=broke(key, error))

@@ -91,9 +91,9 @@ class Store:
         self.pods = PodRows()
         self._writer = Writer()
         self._complete = False
-        #: numbers and tombstones as they would be read, had all been written
+        #: numbers and tombstones as they would be read, had all been written; of tombstones the oldest first
         self._numbers: dict[str, int] = {}
-        self._owed_graves: dict[str, int] = {}
+        self._graves: dict[str, int] = {}
         self._held: dict[Key, Held] = {}
         self._farewells: set[Key] = set()
         self._epoch = self._reserved = 0
@@ -160,7 +160,8 @@ class Store:
                 self._bury(to, Identity(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
             to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
-            to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
+            if new.key in self._farewells:
+                to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
         self._held[new.key] = new
         self._farewells.discard(new.key)
 
@@ -180,10 +181,7 @@ class Store:
 
     def buried(self, uid: str) -> int | None:
         """Return the generation up to which a uid is forgotten, None if it is not."""
-        if self._writer.owed and uid in self._owed_graves:
-            return self._owed_graves[uid]
-        row = self._db.execute("SELECT generation FROM tombstones WHERE uid = ?", (uid,)).fetchone()
-        return None if row is None else int(row[0])
+        return self._graves.get(uid)
 
     # --- reports that are to be cleared ------------------------------------------------------------------------
 
@@ -274,6 +272,8 @@ class Store:
             rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
             held = [Held(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows]
             self._held = {h.key: h for h in held}
+            graves = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
+            self._graves = {uid: int(generation) for uid, generation in graves}
             self.said.load(self._db)
             self.pods.open(self._db)
             self._farewells = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
@@ -286,9 +286,10 @@ class Store:
         generation = max(gone.generation, self.buried(gone.uid) or 0)
         to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (gone.uid, generation))
         to.execute("DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,))
-        if not self._writer.owed:
-            self._owed_graves.clear()
-        self._owed_graves[gone.uid] = generation
+        self._graves.pop(gone.uid, None)
+        self._graves[gone.uid] = generation
+        if len(self._graves) > MAX_TOMBSTONES:
+            del self._graves[next(iter(self._graves))]
 
     def _number(self, name: str) -> int:
         return self._numbers.get(name, 0)

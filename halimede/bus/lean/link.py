@@ -12,7 +12,7 @@ import ssl
 from functools import partial
 
 from halimede.bus.lean import writing
-from halimede.bus.lean.inflow import Inflow
+from halimede.bus.lean.inflow import LARGE, Inflow
 from halimede.bus.lean.outflow import Outflow
 from halimede.bus.lean.reading import PROTOCOL_ERROR as OUT_OF_TURN
 from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, Incoming, MalformedError, Pong, Publish, read
@@ -91,7 +91,10 @@ class LeanLink(Link):
         if not identifier:
             self._answers.pop(0, None)
             self._unsent.append((out.put_bytes, answer))
-        self._soon()
+        if len(payload) + len(tail) < LARGE or self._blocked:
+            self._soon()
+        else:
+            self._flush()  # nothing is gained by sending it along with others
         return answer
 
     def subscribe(self, filter_: str, qos: int) -> Answer:

@@ -173,9 +173,9 @@ def test_all_that_is_put_leaves_in_order_whatever_the_socket_takes_at_a_time(siz
 async def test_a_message_at_qos_0_is_answered_once_it_has_left() -> None:
     async with linked(buffer=4096) as (link, peer, _):
         small = link.publish(replace(SMALL, qos=0))
+        assert not small.done()
         large = link.publish(Packet("t", bytes(16 * MIB), qos=0))
         behind = link.publish(replace(SMALL, qos=0))
-        assert not small.done()
         await eventually(small.done)
         await asyncio.sleep(QUIET_S)
         assert not large.done()

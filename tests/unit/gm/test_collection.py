@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from services.gm.collection import EVERYTHING_EVERY, brief_collections
+from halimede.collection import EVERYTHING_EVERY, brief_collections
 
 
 class Circle:
