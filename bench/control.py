@@ -2,6 +2,7 @@
 
     python -m bench.control                      100, 300, 1,000 and 3,000 nodes (about ten minutes)
     python -m bench.control --nodes 100,300      a shorter run
+    python -m bench.control --write              the last run's table, into docs/performance.md
 
 GM is the real process, the broker a real Mosquitto; the nodes are local controllers without workers, each with its own
 connection and store (bench/control_nodes.py). For each size: an edit that goes to every node, until users read that
@@ -26,10 +27,14 @@ from typing import Any
 
 from bench.control_idle import idle
 from bench.control_run import measure
+from bench.offload_report import filled
 from bench.targets import of_control
 
 ROOT = Path(__file__).parent.parent
 WRITTEN = ROOT / "build" / "bench" / "control.json"
+DOCS = ROOT / "docs" / "performance.md"
+#: what stands around the table there
+BEGIN, END = "<!-- table of bench.control -->", "<!-- end of the table -->"
 SIZES = (100, 300, 1000, 3000)
 #: rounds, and those of sizes from ``MANY`` nodes on
 ROUNDS, FEW, MANY = 3, 2, 3000
@@ -95,6 +100,16 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def page(found: Mapping[str, Any]) -> str:
+    """Return what docs/performance.md shows: the table, and what the parts of one node hold."""
+    worker = found["edge_worker_rss_mb"]
+    beside = f", an edge worker with the small model of the digits example {worker:.0f} MB" if worker else ""
+    rounds = " and ".join(str(len(figures["rounds"]["fanout_ack_s"])) for figures in found["nodes"].values())
+    medians = f"Medians of {rounds} rounds, in the order of the columns."
+    lc = f"An idle local controller holds {found['lc_rss_mb']:.0f} MB and takes {found['lc_idle_cpu_pct']:.2f} %"
+    return "\n".join([*table(found), "", f"{medians} {lc} of a core{beside}."])
+
+
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw the times over the number of nodes."""
     import matplotlib as mpl  # noqa: PLC0415  # only where something is drawn
@@ -147,8 +162,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--pace", type=float, default=1.0, metavar="F", help="what waits in between are multiplied with"
     )
     parser.add_argument("--no-samples", action="store_true", help="leave out what bench.easy measures")
+    parser.add_argument("--write", action="store_true", help="put the last run's table into docs/performance.md")
     parser.add_argument("--out", type=Path, default=WRITTEN, metavar="FILE")
     options = parser.parse_args(arguments)
+    if options.write:
+        shown_there = page(json.loads(options.out.read_text()))
+        print(shown_there)
+        DOCS.write_text(filled(DOCS.read_text(), shown_there, BEGIN, END))
+        return 0
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.disable()  # others are measured, not our own pauses

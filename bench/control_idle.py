@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.control_run import start_gm
+from bench.control_run import end_process, start_gm
 from services.broker import Broker
 from tests.integration.workers import site
 from tests.ports import free_port
@@ -28,11 +28,12 @@ async def idle(seconds: float = IDLE, settle: float = SETTLE) -> dict[str, float
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         async with Broker(folder / "broker", port=free_port()) as broker, site(broker, "digits", folder) as workers:
-            gm = await start_gm(broker, folder)
             command = [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(folder)]
-            with (folder / "lc.log").open("wb") as log:
-                lc = await asyncio.create_subprocess_exec(*command, "--broker", broker.url, stdout=log, stderr=log)
+            started = [await start_gm(broker, folder)]
             try:
+                with (folder / "lc.log").open("wb") as log:
+                    lc = await asyncio.create_subprocess_exec(*command, "--broker", broker.url, stdout=log, stderr=log)
+                started.append(lc)
                 await asyncio.sleep(settle)
                 before, began = nanoseconds(lc.pid), time.monotonic()
                 await asyncio.sleep(seconds)
@@ -45,9 +46,8 @@ async def idle(seconds: float = IDLE, settle: float = SETTLE) -> dict[str, float
                     await asyncio.sleep(min(1.0, settle))
                     found["edge_worker_rss_mb"] = rss_mb(worker.process.pid)
             finally:
-                for process in (gm, lc):
-                    process.kill()
-                    await process.wait()
+                for process in started:
+                    await end_process(process)
     return found
 
 

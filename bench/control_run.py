@@ -56,19 +56,24 @@ class Spent:
 
 @dataclass(slots=True)
 class World:
-    """The running parts. ``gm`` is a new process after each restart."""
+    """The running parts. ``started``: their processes, GM first, which is a new one after each restart."""
 
     broker: Broker
     folder: Path
     client: Client
     hosts: list[asyncio.subprocess.Process]
-    gm: asyncio.subprocess.Process
+    started: list[asyncio.subprocess.Process]
     nodes: int
     #: what all waits are multiplied with
     pace: float = 1.0
     parameter: int = 0
     shown: StatusDocument | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def gm(self) -> asyncio.subprocess.Process:
+        """The GM that runs now."""
+        return self.started[0]
 
     async def ask(self, **question: Any) -> list[dict[str, Any]]:
         """Ask all processes that play nodes, at once."""
@@ -152,30 +157,38 @@ async def world(nodes: int, pace: float = 1.0) -> AsyncIterator[World]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as temporary:
         folder, pipe = Path(temporary), asyncio.subprocess.PIPE
         async with Broker(folder / "broker", port=free_port()) as broker, contextlib.AsyncExitStack() as stack:
-            gm = await start_gm(broker, folder)
-            hosts = []
-            count = min(PROCESSES, nodes)
-            for number in range(count):
-                first, end = nodes * number // count, nodes * (number + 1) // count
-                command = [sys.executable, "-m", "bench.control_nodes", "--broker", broker.url, "--home", str(folder)]
-                command += ["--first", str(first), "--count", str(end - first)]
-                with (folder / f"nodes{number}.log").open("wb") as log:
-                    hosts.append(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=log,
-                                                                      limit=16 * 1024 * 1024))  # fmt: skip
-            bus = MqttBus(f"bench-{secrets.token_hex(4)}", MqttSettings.from_url(broker.url))
-            client = await stack.enter_async_context(Client(bus))
-            running = World(broker, folder, client, hosts, gm, nodes, pace)
-            names = {"ns": "default", "plural": SERVICES, "name": SERVICE}
-            await bus.subscribe(topics.STATUS.filter(**names), running.on_status)
+            started = [await start_gm(broker, folder)]
             try:
+                hosts = []
+                count = min(PROCESSES, nodes)
+                for number in range(count):
+                    first, end = nodes * number // count, nodes * (number + 1) // count
+                    command = [sys.executable, "-m", "bench.control_nodes", "--broker", broker.url]
+                    command += ["--home", str(folder), "--first", str(first), "--count", str(end - first)]
+                    with (folder / f"nodes{number}.log").open("wb") as log:
+                        host = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=log,
+                                                                    limit=16 * 1024 * 1024)  # fmt: skip
+                    hosts.append(host)
+                    started.append(host)
+                bus = MqttBus(f"bench-{secrets.token_hex(4)}", MqttSettings.from_url(broker.url))
+                client = await stack.enter_async_context(Client(bus))
+                running = World(broker, folder, client, hosts, started, nodes, pace)
+                names = {"ns": "default", "plural": SERVICES, "name": SERVICE}
+                await bus.subscribe(topics.STATUS.filter(**names), running.on_status)
                 began = time.monotonic()
                 await running.ask(do="connect")
                 await synced(running, began)
                 yield running
             finally:
-                for process in (running.gm, *hosts):
-                    process.kill()
-                    await process.wait()
+                for process in started:
+                    await end_process(process)
+
+
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Kill a process, if it still runs."""
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
 
 
 async def synced(running: World, since: float) -> dict[str, list[float]]:
@@ -241,9 +254,8 @@ async def fan_out(running: World) -> dict[str, float]:
 async def restart(running: World) -> dict[str, float]:
     """Kill GM and start it again: until it has answered a sync of every node."""
     before, began = running.spent(), time.monotonic()
-    running.gm.kill()
-    await running.gm.wait()
-    running.gm = await start_gm(running.broker, running.folder)
+    await end_process(running.gm)
+    running.started[0] = await start_gm(running.broker, running.folder)
     times = await synced(running, began)
     after = running.spent()
     return {"gm_restart_sync_s": times["synced"][-1], "gm_restart_first_sync_s": times["synced"][0],

@@ -97,9 +97,6 @@ async def shared(port: int, clouds: dict[str, float], flight: int, samples: int)
         async with asyncio.timeout(CONNECT_S):
             while len(client.credits_left()) < len(clouds):
                 await asyncio.sleep(0.05)
-        for _ in range(4):
-            await client.ask(new_frame(frame), DEADLINE_S)  # each has shown how fast it is
-            await asyncio.sleep(0.3)
         async with asyncio.TaskGroup() as asking:
             for _ in range(flight):
                 asking.create_task(ask(client))

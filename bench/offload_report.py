@@ -99,13 +99,13 @@ def markdown(found: Mapping[str, Any], targets: Iterable[Target]) -> str:
     return "\n".join(lines)
 
 
-def filled(page: str, tables: str) -> str:
+def filled(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
     """Return a page with the tables between its marks."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"the page has no {BEGIN} with {END} after it")
-    return f"{head}{BEGIN}\n{tables}\n{END}{tail}"
+    head, found, rest = page.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"the page has no {begin} with {end} after it")
+    return f"{head}{begin}\n{tables}\n{end}{tail}"
 
 
 def _cell(row: Mapping[str, float] | None) -> str:

@@ -33,8 +33,9 @@ def merge(histograms: Iterable[Histogram | None]) -> Histogram:
     """Add distributions up."""
     total: dict[str, int] = {}
     for histogram in histograms:
-        for key, count in (histogram.buckets if histogram else {}).items():
-            total[key] = total.get(key, 0) + count
+        if histogram is not None:
+            for key, count in histogram.buckets.items():
+                total[key] = total.get(key, 0) + count
     return Histogram(buckets=total)
 
 

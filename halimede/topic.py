@@ -73,13 +73,14 @@ class Topic(Generic[M]):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names that the template asks for, in order."""
-        return tuple(re.findall(r"{(\w+)}", self.template))
+        return _fields(self.template)
 
     def at(self, **names: str) -> Address[M]:
         """Return the topic with all names filled in; raise InvalidFieldError on a bad name."""
-        if set(names) != set(self.fields):
+        text = _filled(self.template, tuple(names.items()))
+        if not text:
             raise TypeError(f"{self.id} takes {self.fields}, got {tuple(names)}")
-        return Address(self, self.template.format_map({k: _check(k, v) for k, v in names.items()}))
+        return Address(self, text)
 
     def filter(self, *, group: str = "", **names: str) -> Filter[M]:
         """Return a subscription: names left out match anything; ``group`` makes it a shared one."""
@@ -94,6 +95,19 @@ class Topic(Generic[M]):
         """Return the names in ``topic``, or None if it is not of this template or a name breaks the rules."""
         names = (_remembered if len(topic) <= LONGEST else _parsed)(self.template, topic)
         return dict(names) if names is not None else None
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _filled(template: str, names: tuple[tuple[str, str], ...]) -> str:
+    """Return a template with its names filled in, empty if it asks for others. Raises InvalidFieldError."""
+    if {field for field, _ in names} != set(_fields(template)):
+        return ""
+    return template.format_map({field: _check(field, value) for field, value in names})
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _fields(template: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"{(\w+)}", template))
 
 
 def _parsed(template: str, topic: str) -> Mapping[str, str] | None:

@@ -30,6 +30,7 @@ LONGEST = (
     "test_demo_multi_edge",
     "test_tiers",
     "test_fault_02_broker_stopped",
+    "test_fault_05_a_narrow_way",
     "test_end_to_end",
     "test_fault_16_disk_full",
     "test_operator",

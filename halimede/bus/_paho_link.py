@@ -184,8 +184,7 @@ class PahoLink(Link):
         self.max_packet = getattr(properties, "MaximumPacketSize", NO_LIMIT)
         self.grants = grants(properties)
         self.resumed = flags.session_present
-        # the birth takes a place of the broker's too, and waits for none of ours
-        theirs = getattr(properties, "ReceiveMaximum", NO_RECEIVE_MAXIMUM) - 1
+        theirs = getattr(properties, "ReceiveMaximum", NO_RECEIVE_MAXIMUM)
         self.slots = Slots(max(1, min(self._window, theirs)))
         if not self.accepted.done():
             self.accepted.set_result(None)

@@ -15,7 +15,8 @@ from halimede.errors import InvalidFieldError
 
 FIX = "give the folder of one user that `halimede certs` made, or mount one with ca.crt, tls.crt, tls.key or password"
 TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
-MOST_BYTES = 64 * 1024
+#: bytes of a user name or a password: MQTT has room for no more (MQTT v5, 1.5.4)
+MOST_LOGIN = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,14 @@ class Credentials:
     def _text(self, name: str) -> str | None:
         try:
             with (self.folder / name).open("rb") as file:
-                return file.read(MOST_BYTES).decode().strip()
+                raw = file.read(MOST_LOGIN + 1)
+            if len(raw) > MOST_LOGIN:
+                raise InvalidFieldError(
+                    self.variable,
+                    str(self.folder / name),
+                    f"write at most {MOST_LOGIN} bytes: MQTT takes no more",
+                )
+            return raw.decode().strip()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:

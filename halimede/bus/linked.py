@@ -40,6 +40,8 @@ log = structlog.get_logger()
 
 #: seconds
 FIRST_BACKOFF, LAST_BACKOFF = 0.1, 5.0
+#: a broker that takes no connection is away for all its clients: they come back spread over so long, or longer
+SPREAD = 1.0
 #: a connection that held this long was a good one: the next back-off starts small again
 STABLE_AFTER = 5.0
 SUBSCRIBE_TIMEOUT = 10.0
@@ -279,12 +281,13 @@ class LinkedBus(Bus):
                 await asyncio.sleep(LAST_BACKOFF)
             announcement = self.announce()
             will = self._prefix.added(announcement.will) if announcement.will else None
-            pause = 0.0
+            pause = spread = 0.0
             try:
                 link = await self._open(will, self._incoming.dispatch)
             except (BusError, OSError, TimeoutError) as error:
                 self._went_down(str(error) or type(error).__name__)
                 self._rivalry.refused()
+                spread = SPREAD
             else:
                 began = loop.time()
                 ended = await self._serve(link, announcement)
@@ -298,7 +301,8 @@ class LinkedBus(Bus):
             failures = min(failures + 1, 16)
             if pause:
                 log.warning(RIVAL, client=self.client_id, broker=self._where, pause_s=round(pause))
-            await asyncio.sleep(pause or self._chance.uniform(0, min(LAST_BACKOFF, FIRST_BACKOFF * 2**failures)))
+            widest = max(spread, min(LAST_BACKOFF, FIRST_BACKOFF * 2**failures))
+            await asyncio.sleep(pause or self._chance.uniform(0, widest))
 
     async def _serve(self, link: Link, announcement: Announcement) -> Ended:
         """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
@@ -306,7 +310,9 @@ class LinkedBus(Bus):
         # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
         answers = {name: link.subscribe(self._prefix.filter(name), qos) for name, qos in self._incoming.asked().items()}
         if announcement.birth:
-            answers[announcement.birth.topic] = link.publish(self._prefix.added(announcement.birth))
+            birth = self._prefix.added(announcement.birth)
+            link.slots.take()  # nobody else has one yet
+            answers[announcement.birth.topic] = link.publish_in_slot(birth, packet_size(birth))
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
         hooks: asyncio.Task[None] | None = None
         try:

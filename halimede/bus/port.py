@@ -470,6 +470,8 @@ def _packet(
     tail: memoryview | None = None,
 ) -> Packet:
     topic = address.topic
+    if tail is not None and tail.nbytes != len(tail):
+        tail = tail.cast("B")  # whatever counts its bytes does so by its length
     return Packet(
         topic=address.text,
         payload=codec.encode(topic, body) if tail is None else codec.encode_before(topic, body, tail),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 from urllib.parse import unquote, urlsplit
 
-from halimede.bus.credentials import Credentials
+from halimede.bus.credentials import MOST_LOGIN, Credentials
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 
@@ -129,11 +129,15 @@ class MqttSettings:
         if own:
             own.check(secure=secure)
         levels = [check_name(f"{variable} (prefix)", level) for level in parts.path.strip("/").split("/") if level]
+        username = unquote(parts.username) if parts.username else None
+        password = unquote(parts.password) if parts.password is not None else None
+        if any(len(each.encode(errors="replace")) > MOST_LOGIN for each in (username, password) if each):
+            raise InvalidFieldError(variable, "***", f"MQTT has room for {MOST_LOGIN} bytes of a user name or password")
         return cls(
             host=parts.hostname,
             port=port or (TLS_PORT if secure else PLAIN_PORT),
-            username=unquote(parts.username) if parts.username else None,
-            password=unquote(parts.password) if parts.password is not None else None,
+            username=username,
+            password=password,
             secure=secure,
             credentials=own,
             prefix="".join(f"{level}/" for level in levels),

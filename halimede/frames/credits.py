@@ -38,11 +38,6 @@ class Known:
     heard: float = -math.inf
 
     @property
-    def expected_ms(self) -> float:
-        """How long the next sample's answer would take, as far as it is known."""
-        return (self.queued + 1) * self.service_ms + (self.way_ms or 0.0)
-
-    @property
     def rank(self) -> tuple[float, int]:
         """When its answer is to be expected, then its credits; the lower, the better.
 
@@ -51,7 +46,7 @@ class Known:
         """
         if not self.service_ms:
             return (math.inf if self.mine else 0.0), -self.credits
-        return self.expected_ms, -self.credits
+        return (self.queued + 1) * self.service_ms, -self.credits
 
 
 class Credits:
@@ -82,25 +77,18 @@ class Credits:
         """Forget a worker; return whether it was known."""
         return self._workers.pop(worker, None) is not None
 
-    def pick(self, now: float, left_s: float = math.inf) -> str | None:
-        """Return the better of two random workers that have credits: the sooner answer, then more credits.
-
-        One that has others to answer first, and would be too late for a sample with ``left_s`` seconds, is none.
-        """
-        free = self.free(now, left_s)
+    def pick(self, now: float) -> str | None:
+        """Return the better of two random workers that have credits: the sooner answer, then more credits."""
+        free = self.free(now)
         if len(free) < 2:
             return free[0] if free else None
         two = self._choose(free, 2)
         return min(two, key=lambda name: self._workers[name].rank)
 
-    def free(self, now: float, left_s: float = math.inf) -> list[str]:
-        """Return the workers that have credits, and have nothing to do or would answer within ``left_s`` seconds."""
-        seen, left_ms = now - self._stale_s, left_s * 1000
-        return [
-            name
-            for name, entry in self._workers.items()
-            if entry.credits > 0 and entry.seen >= seen and (not entry.queued or entry.expected_ms <= left_ms)
-        ]
+    def free(self, now: float) -> list[str]:
+        """Return the workers that have credits."""
+        seen = now - self._stale_s
+        return [name for name, entry in self._workers.items() if entry.credits > 0 and entry.seen >= seen]
 
     def left(self, now: float) -> dict[str, int]:
         """Return the credits of each worker that is there."""

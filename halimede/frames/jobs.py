@@ -63,7 +63,7 @@ def weight(prediction: Prediction | None) -> int:
         return 0
     try:
         value = len(msgspec.msgpack.encode(prediction.value)) * 4 if prediction.value is not None else 0
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return sys.maxsize
     vectors = len(prediction.embeddings or b"")
     return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + vectors + value

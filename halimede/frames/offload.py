@@ -73,9 +73,8 @@ class OffloadClient:
         #: workers that said that they stop, until they are gone
         self._leaving: set[str] = set()
         self._sending = 0
-        self._waiting = 0
-        #: set, and replaced by a new one, whenever those who wait should look again
-        self._changed = asyncio.Event()
+        #: who waits, in the order of coming, to be told to look again
+        self._waiting: dict[Ask, asyncio.Future[None]] = {}
 
     def credits_left(self) -> dict[str, int]:
         """Return what each cloud worker can take, as far as we know."""
@@ -244,6 +243,7 @@ class OffloadClient:
                 self._listened(ask, heard=judge(self._to(ask.worker).text, taken.result()))
             except RefusedError as refused:
                 ask.refused = OffloadError(Reason.ERROR, str(refused))
+                ask.refused.__cause__ = refused
         ask.broke = error is not None
         if ask.broke or ask.refused:
             ask.turn.set()
@@ -265,15 +265,15 @@ class OffloadClient:
         """Choose a worker with a free credit, or the shared topic when nobody advertises; wait for either."""
         if self._find(ask):
             return
-        if self._waiting >= self._waiters:
+        if len(self._waiting) >= self._waiters:
             raise OffloadError(ask.lacks, "too many samples wait already")
-        self._waiting += 1
-        began = time.monotonic()
+        loop, began = asyncio.get_running_loop(), time.monotonic()
         try:
             while ask.reply is None and not self._find(ask):
-                await self._changed.wait()
+                turn = self._waiting[ask] = loop.create_future()
+                await turn
         finally:
-            self._waiting -= 1
+            self._waiting.pop(ask, None)
             ask.waited(began)
 
     def _find(self, ask: Ask) -> bool:
@@ -285,7 +285,7 @@ class OffloadClient:
             raise OffloadError(Reason.TOO_SLOW, "the way to the broker is full")
         elif self._sending >= self.window:
             ask.lacks = Reason.WINDOW_FULL
-        elif worker := self._credits.pick(now, ask.until - now):
+        elif worker := self._credits.pick(now):
             return self._chosen(ask, worker)
         elif not self._credits.known(now):
             if self._channel.anybody:
@@ -377,7 +377,10 @@ class OffloadClient:
         self._wake()
 
     def _wake(self) -> None:
-        """Let those who wait look again, in the order in which they came."""
-        if self._waiting:
-            self._changed.set()
-            self._changed = asyncio.Event()
+        """Let those who wait look again, the newest first.
+
+        Where more is asked than can be answered, the first in a queue would always be those that it made too late.
+        """
+        for turn in reversed(self._waiting.values()):
+            if not turn.done():
+                turn.set_result(None)

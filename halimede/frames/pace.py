@@ -5,6 +5,7 @@ Pure: no clock, no bus.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 
 #: weight of the newest call in the running mean
@@ -17,6 +18,12 @@ FADES = 0.9
 ALIKE = 1e-3
 #: samples that may wait for each lane before the first call is measured: a model may turn out to be slow
 UNKNOWN = 4
+#: weight of the newest sample in how much time samples have, where it has less than usual; at once where it has more
+SLOWLY = 0.02
+#: what a sample is expected to take is taken so many times, before it is let in behind others: calls vary
+MARGIN = 1.1
+#: a model is short where so many full queues are done within the horizon: nothing more has to be known of it
+SHORT = 2
 
 
 class Pace:
@@ -32,25 +39,32 @@ class Pace:
         self._lanes = lanes
         self._queue = queue
         self._batch = batch
-        self._horizon_ms = horizon_s * 1000
+        self._horizon_s = horizon_s
         self._calls: deque[float] = deque(maxlen=KEPT)
         # weighted sums over calls: weight, samples, ms, samples squared, samples * ms; and the line through them
         self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
         self._fixed_ms = self._each_ms = 0.0
+        self._wanted_s = horizon_s
+        #: samples that may wait: what the model answers in time, and at least one
+        self.places = min(queue, UNKNOWN * lanes)
 
     def learn(self, samples: int, ms: float) -> None:
         """Take in one call of the model: how many samples, how many milliseconds."""
         each = ms / samples
         self.service_ms = each if not self.service_ms else self.service_ms + NEWEST * (each - self.service_ms)
         self._calls.append(ms)
-        self._fit(samples, ms)
+        if self.service_ms * self._queue * SHORT <= min(self._horizon_s, self._wanted_s) * 1000:
+            self.places, self._fixed_ms, self._each_ms = self._queue, 0.0, self.service_ms
+        else:
+            self._fit(samples, ms)
+            self.places = self._room()
 
-    @property
-    def places(self) -> int:
-        """Samples that may wait: what the model answers within the horizon, and at least one."""
-        if not self.service_ms:
-            return min(self._queue, UNKNOWN * self._lanes)
-        return max(1, min(self._queue, int(self._horizon_ms * self._lanes / self.service_ms)))
+    def _room(self) -> int:
+        """Return how many samples the model answers within the horizon, or the time that they have if that is less."""
+        horizon_ms = min(self._horizon_s, self._wanted_s) * 1000
+        if self.done_ms(self._queue) <= horizon_ms:
+            return self._queue
+        return max(1, bisect_right(range(1, self._queue + 1), horizon_ms, key=self.done_ms))
 
     @property
     def batch(self) -> int:
@@ -58,16 +72,27 @@ class Pace:
         return min(self._batch, self.places) if self.service_ms else 1
 
     def takes_ms(self, samples: int) -> float:
-        """Return the milliseconds that a call with so many samples is expected to take.
+        """Return the milliseconds that one call with so many samples is expected to take.
 
         While all calls were of one size, half of what they took is thought to be for the call and not for its samples:
         so it comes to be known.
         """
         return self._fixed_ms + self._each_ms * samples
 
+    def done_ms(self, samples: int) -> float:
+        """Return the milliseconds until the last of so many is answered, the first of which may be in the model."""
+        if samples <= self._lanes:
+            return self.takes_ms(1)
+        calls = min(samples, 1 + self._lanes + (samples - 1) / self._batch)
+        return (self._fixed_ms * calls + self._each_ms * samples) / self._lanes
+
     def late(self, before: int, left_s: float) -> bool:
-        """Whether a sample with so many before it would be answered too late; never, where none is: it may show."""
-        return before > 0 and (before + 1) * self.service_ms > left_s * 1000 * self._lanes
+        """Whether a sample with so many before it would be answered too late; never, where none is: it may show.
+
+        How much time samples have is learned here: places are offered for what can be in time only.
+        """
+        self._wanted_s = min(max(left_s, self._wanted_s + SLOWLY * (left_s - self._wanted_s)), self._horizon_s)
+        return before > 0 and self.done_ms(before + 1) * MARGIN > left_s * 1000
 
     def hopeless(self, left_s: float) -> bool:
         """Whether even the fastest recent call took longer than the time left.

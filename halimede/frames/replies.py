@@ -114,7 +114,7 @@ class Replies:
         began = time.monotonic()
         try:
             answer = self._bus.post_reply(to, self._channel.reply, reply, properties=properties)
-        except (BusError, TooLargeError, TypeError, ValueError, OverflowError):
+        except (BusError, TooLargeError, TypeError, ValueError, OverflowError, RecursionError):
             return False  # the long way says what is wrong
         if answer is None:
             return False
@@ -179,7 +179,7 @@ class Replies:
         except BusError as error:
             # its asker owns the retry: sent again, it gets this answer from memory
             log.info("reply not delivered", error=str(error))
-        except (TooLargeError, TypeError, ValueError, OverflowError) as error:
+        except (TooLargeError, TypeError, ValueError, OverflowError, RecursionError) as error:
             self._seldom.warning("prediction cannot be sent", error=str(error))
             worker = self._channel.worker
             failure = Reply(id=reply.id, worker=worker, error="failed", message="the prediction cannot be sent")

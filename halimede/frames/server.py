@@ -157,12 +157,12 @@ class CloudServer:
             return
         if done := self._answered.get(key):
             self._replies.offer(delivery, done)
-        elif job := self._jobs.get(key):
-            self._bytes += len(frame.data) - job.size
+        elif (job := self._jobs.get(key)) and (more := len(frame.data) - job.size) <= self._room_bytes:
+            self._bytes += more
             job.delivery, job.until, job.size, job.pixels = delivery, until, len(frame.data), pixels
         elif (self._strikes.get(frame.id) or 0) >= STRIKES:
             self._refuse(delivery, "quarantined", "the frame broke the model before")
-        elif self._full(len(frame.data)) or self._pace.late(self._before, until - now) or self._busy():
+        elif job or self._full(len(frame.data)) or self._late(until - now) or self._busy():
             self.stats.refused += 1
             self._refuse(delivery, "overloaded", f"{len(self._jobs)} samples wait")
         else:
@@ -179,7 +179,7 @@ class CloudServer:
         """See to it that what waits is answered: in this very turn of the loop, where the model is that short."""
         if self._answering:
             return
-        if self._slot.turn and not (self._defer or self._limits.delay_s or self._calling):
+        if self._slot.turn and not (self._defer or self._limits.delay_s or self._calling or self._replies.full):
             self._answering = True
             asyncio.get_running_loop().call_soon(self._answer_now)
         else:
@@ -188,7 +188,12 @@ class CloudServer:
     def _answer_now(self) -> None:
         """Answer what waits without a task: as many samples as keep nobody waiting."""
         self._answering = False
-        batch = self._next()
+        try:
+            self._answer_batch(self._next())
+        except Exception as error:  # noqa: BLE001 (as in a lane a defect ends the server, and no sample is lost)
+            self._group.create_task(_fail(error), name="defect")
+
+    def _answer_batch(self, batch: list[Key]) -> None:
         if batch:
             frames = [self._jobs[key].delivery.body for key in batch]
             began, batched = asyncio.get_running_loop().time(), time.monotonic()
@@ -205,13 +210,16 @@ class CloudServer:
         if self._queue:
             self._rouse()
 
-    @property
-    def _before(self) -> int:
-        """Samples that a new one has to wait for."""
-        return len(self._jobs) - self._beyond
+    def _late(self, left_s: float) -> bool:
+        """Whether a new sample would be answered too late, after those that the model has to see before it."""
+        return self._pace.late(len(self._jobs) - self._beyond, left_s - self._replies.way_back_s)
 
     def _full(self, size: int) -> bool:
-        return len(self._jobs) >= self._limits.queue or self._bytes + size > self._limits.queue_bytes
+        return len(self._jobs) >= self._limits.queue or size > self._room_bytes
+
+    @property
+    def _room_bytes(self) -> int:
+        return self._limits.queue_bytes - self._bytes
 
     async def _work(self) -> None:
         """Batch what is waiting; wait for more only where that is wanted."""
@@ -293,7 +301,7 @@ class CloudServer:
         """Return what it can take now."""
         credits_ = max(0, self._pace.places - len(self._jobs))
         service_ms = round(self._pace.service_ms / self._slot.lanes, 1)
-        return Load(credits=credits_, service_ms=service_ms, queued=self._before, tier=self._channel.tier)
+        return Load(credits=credits_, service_ms=service_ms, queued=len(self._jobs), tier=self._channel.tier)
 
     def _reply(self, key: Key, outcome: Outcome, began: float, version: str) -> Reply:
         """Return what the own model makes of a sample."""
@@ -381,3 +389,7 @@ class CloudServer:
 
     def _refuse(self, to: Delivery[Frame], error: str, message: str, job: Job | None = None) -> None:
         self._replies.offer(to, Reply(id=to.body.id, worker=self._worker, error=error, message=message), job)
+
+
+async def _fail(error: Exception) -> None:
+    raise error

@@ -25,7 +25,7 @@ class Decider(Credits):
         super().__init__()
         self._peers = peers
 
-    def pick(self, now: float, left_s: float = math.inf) -> str | None:
+    def pick(self, now: float) -> str | None:
         """Return the eldest, if it can take one more."""
         eldest = self._peers.eldest()
         return eldest if eldest and self.left(now).get(eldest, 0) > 0 else None

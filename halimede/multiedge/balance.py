@@ -64,10 +64,10 @@ class Balance(Credits):
         """Say which peer the next ``pick`` shall return if it has room then."""
         self._preferred = worker
 
-    def pick(self, now: float, left_s: float = math.inf) -> str | None:
+    def pick(self, now: float) -> str | None:
         """Return the preferred peer, or another one that would be done before this worker."""
         preferred, self._preferred = self._preferred, ""
-        if preferred in self.free(now, left_s):
+        if preferred in self.free(now):
             return preferred
         best = self._best(now)
         return best.worker if best else None

@@ -103,7 +103,7 @@ class Outbox:
             return False
         try:
             answer = self._bus.publish_now(self._address, result, properties=properties)
-        except (DisconnectedError, TooLargeError, TypeError, ValueError, OverflowError):
+        except (DisconnectedError, TooLargeError, TypeError, ValueError, OverflowError, RecursionError):
             return False  # the long way says what is wrong, and mends it
         if answer is None:
             return False
@@ -169,7 +169,7 @@ class Outbox:
             except RefusedError as error:
                 # an operator can mend that; until then the worker holds its sources back
                 log.warning("result refused by the broker", error=str(error))
-            except (TooLargeError, TypeError, ValueError, OverflowError) as error:
+            except (TooLargeError, TypeError, ValueError, OverflowError, RecursionError) as error:
                 log.warning("result cannot be sent whole", frame=result.id, error=str(error))
                 result = msgspec.structs.replace(result, prediction=Prediction(), edge=None, reason=TOO_LARGE)
             else:

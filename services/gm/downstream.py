@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 
 from halimede.api import Resource
 from halimede.bus import Bus
+from halimede.bus.port import judge
 from halimede.bus.stamp import Stamp
-from halimede.errors import RefusedError, TooLargeError
+from halimede.errors import BusError, HalimedeError, RefusedError, TooLargeError
 from halimede.messages import Delete, Held, Synced
 from halimede.names import Key
 from halimede.topic import Address
@@ -34,6 +36,10 @@ SYNC_PATIENCE = 2.0
 AT_ONCE = 64
 #: acknowledgements that GM takes a second at the least: where many nodes are asked, their answers take their time
 TAKEN_PER_SECOND = 500.0
+#: resources of which key and version are remembered: a look says the same few of each node
+REMEMBERED = 256
+#: how often a broker's refusal counts: repeating hardly helps, but its rules may be mended
+REFUSED = 16
 #: deletes that wait for one node, as many as it may hold; what it holds beyond, its next sync says
 MAX_DELETES = 10_000
 
@@ -51,6 +57,7 @@ class Downstream:
         #: orders (hold this, let go of that) that a node has said it carried out
         self.acknowledgements = 0
         self._lines: dict[str, Line] = {}
+        self._known: dict[int, tuple[Resource[Any], Key, Version]] = {}
         self._holders: dict[Key, set[str]] = {}
         #: the nodes in whose lines it is wanted: none of them may have it yet
         self._wanting: dict[Key, set[str]] = {}
@@ -62,7 +69,8 @@ class Downstream:
 
     def want(self, node: str, resource: Resource[Any]) -> None:
         """The node shall hold this generation."""
-        line, key, version = self._line(node), resource.key, Version.of(resource)
+        line = self._line(node)
+        _, key, version = self._identity(resource)
         before, held = line.wanted.get(key), line.held.get(key)
         if before is resource and (key in line.inserts or (held and held.covers(version))):
             return  # each look at a resource says it again, for every node
@@ -267,18 +275,54 @@ class Downstream:
             self.queue.add(node, at=first)
 
     async def _send(self, line: Line, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0) -> None:
+        """Send once. Nobody waits for the broker's word, but for the answer to a sync, which has to come behind."""
+        stamp = self._stamp()
         try:
-            await self._bus.publish(address, body, properties=self._stamp())
+            answer = None if line.sync else self._bus.publish_now(address, body, properties=stamp)
+            if answer is None:
+                await self._bus.publish(address, body, properties=stamp)
         except (RefusedError, TooLargeError) as error:
-            # repeating hardly helps, but the broker's rules may be mended; the rest must not wait for it
-            log.warning("not sent", topic=str(address), error=str(error))
-            attempt.count = 16
-        else:
+            self._refused(attempt, address.text, error, patience)
+            return
+        again = attempt.count > 0
+        attempt.sent(self._now(), patience)
+        if answer is None:
+            self._taken(again=again)
             if line.sync:
                 line.sync.count += 1
-            self.sent += 1
-            self.resent += attempt.count > 0
+        else:
+            answer.add_done_callback(partial(self._answer_came, attempt, address.text, patience, again=again))
+            await asyncio.sleep(0)  # what one turn of the loop sends leaves at its end: nodes have work the sooner
+
+    def _answer_came(
+        self, attempt: Attempt, topic: str, patience: float, answer: asyncio.Future[int], *, again: bool
+    ) -> None:
+        try:
+            judge(topic, answer.result())
+        except RefusedError as error:
+            self._refused(attempt, topic, error, patience)
+        except BusError:
+            attempt.due = self._now()  # ``wake`` tries it again
+        else:
+            self._taken(again=again)
+
+    def _taken(self, *, again: bool) -> None:
+        self.sent += 1
+        self.resent += again
+
+    def _refused(self, attempt: Attempt, topic: str, error: HalimedeError, patience: float) -> None:
+        """Take note of what the broker does not take: the rest must not wait for it."""
+        log.warning("not sent", topic=topic, error=str(error))
+        attempt.count = REFUSED
         attempt.sent(self._now(), patience)
+
+    def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, Version]:
+        known = self._known.get(id(resource))
+        if known is None or known[0] is not resource:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            known = self._known[id(resource)] = resource, resource.key, Version.of(resource)
+        return known
 
     def _stamp(self) -> dict[str, str]:
         self._number += 1

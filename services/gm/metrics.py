@@ -36,7 +36,8 @@ QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
 def joint_accuracy(infos: Iterable[TaskInfo]) -> Estimate | None:
     """Estimate how often a service's answers are the cloud's, from its edge workers' audits; None without any."""
     found = list(infos)
-    return agreement_of(add_up(found)) if found else None
+    # without an audit there is nothing to add up, and mostly there is none
+    return agreement_of(add_up(found)) if any(info.audited for info in found) else None
 
 
 def metrics(

@@ -15,7 +15,7 @@ import structlog
 from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError, NotOursError, Ref, Stored
-from services.gm.controllers import CONTROLLERS, plan
+from services.gm.controllers import CONTROLLERS
 from services.gm.controllers.actions import (
     Action,
     ClearStatus,
@@ -30,7 +30,7 @@ from services.gm.controllers.actions import (
     Send,
     WriteStatus,
 )
-from services.gm.controllers.base import conflicts, news
+from services.gm.controllers.base import conflicts, first, news, then
 from services.gm.display import Display
 from services.gm.downstream import Downstream
 from services.gm.index import Index
@@ -44,6 +44,8 @@ log = structlog.get_logger()
 
 #: seconds between two writes of one status: that differ in counts, and in how the resource stands
 STATUS_SPACING, URGENT_SPACING = 1.0, 0.1
+#: seconds that are left for sending one message before a status is summed up, and at most
+HEAD_START, LONGEST_HEAD_START = 5e-5, 0.1
 #: seconds until a missing Secret is looked for again: they are not watched
 SECRET_PATIENCE = 5.0
 #: seconds until what was changed meanwhile is looked at again, unless the change itself comes to be known sooner
@@ -119,10 +121,19 @@ class Reconciler:
             observed = await self._look.at_pods(observed, entry, self._pods)
             if observed.pods and None in observed.pods.workers.secrets.values():
                 self.queue.add(key, at=asyncio.get_running_loop().time() + SECRET_PATIENCE)
-        actions = [*plan(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]
-        work = _Work()
+        actions, work = first(entry.resource, observed), _Work()
         await asyncio.gather(*(self._hold(action, work) for action in actions if isinstance(action, Hold)))
         try:
+            before = self._downstream.queue.waiting
+            for action in actions:
+                if isinstance(action, Send | Keep | Forget):
+                    self._deliver_held(action, work)
+                else:
+                    await self._do(action, stored, work)
+            if (more := self._downstream.queue.waiting - before) > 0:
+                # nodes have work before how they all stand is summed up, which takes time as well
+                await asyncio.sleep(min(LONGEST_HEAD_START, more * HEAD_START))
+            actions = [*then(entry.resource, observed), *conflicts(self._cluster.seconds(key), stored, observed.now)]
             for action in actions:
                 if isinstance(action, WriteStatus) and (due := self._may_write(action, stored)):
                     # the last one counts: the key comes again when its second is over
@@ -216,10 +227,11 @@ class Reconciler:
                 await self._cluster.finalize(key, uid)
             case Record(kind, reason, about, message):
                 await self._cluster.record(kind, reason, about, message)
-            case Send(_, resource) if resource.key in work.unheld:
-                pass  # its deletion would not reach the node
-            case _:
-                self.deliver(action)
+
+    def _deliver_held(self, action: Delivery, work: _Work) -> None:
+        if work.unheld and isinstance(action, Send) and action.resource.key in work.unheld:
+            return  # its deletion would not reach the node
+        self.deliver(action)
 
 
 @dataclass(slots=True)

@@ -58,7 +58,8 @@ def service_status(
     else:
         count_pods(pods, wanted or {}, tally)
     gone = list(left)
-    summaries = sorted((_summary(share) for share in shares), key=lambda s: s.phase == "Running")
+    shown_first = sorted(shares, key=lambda share: share.told is not None and share.told.phase == "Running")
+    summaries = [_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
     summaries += [_left(report) for report in gone if report.edge and report.status.output]
     counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
     counting += [report for report in gone if report.edge]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +24,8 @@ STABLE_S = 30.0
 QUICK_FAILURES = 3
 #: seconds after which a process that never reports counts as running all the same (a user's own script)
 SILENT_S = 5.0
+#: the reason in the last line of a worker of ours; one whose event loop hangs has no other way to say it
+_reason = re.compile(r"halimede (?:\w+ )?worker: ((?:[A-Z][a-z]+)+): ")
 
 
 @dataclass(slots=True)
@@ -87,5 +90,7 @@ def stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
     said = (words.message if words else "") or entry.line
     message = f"{entry.ending}: {said}" if said else entry.ending
     if entry.mistaken:
-        return "Failed", entry.reason or (words.reason if words else "") or "InvalidConfiguration", message
+        line = _reason.match(entry.line)
+        why = (words.reason if words else "") or (line[1] if line else "")
+        return "Failed", entry.reason or why or "InvalidConfiguration", message
     return ("Failed", "CrashLoopBackOff", message) if looping else ("Pending", "Restarting", message)

@@ -7,7 +7,7 @@ here any more, or a better one can take over at once. While a Model is away or s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -215,11 +215,10 @@ def _want(item: Item, part: Part) -> Want | None:
     if resource is None or resource.kind.plural not in {model.PLURAL, dataset.PLURAL}:
         return None
     spec = resource.spec
-    told = Want(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format)
-    if resource.kind.plural != model.PLURAL:
-        return told
-    plain = msgspec.structs.replace(spec, url="/", credential_name="")
-    return replace(told, spec=msgspec.json.encode(plain).decode())
+    tried = ""
+    if resource.kind.plural == model.PLURAL:
+        tried = msgspec.json.encode(msgspec.structs.replace(spec, url="/", credential_name="")).decode()
+    return Want(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format, tried)
 
 
 def _left(item: Item, part: Part) -> str:

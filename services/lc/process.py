@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -53,7 +53,7 @@ class ProcessSpec:
     def digest(self) -> str:
         """A digest of everything above, but for the model."""
         env = {name: value for name, value in self.env.items() if name not in MODEL}
-        what = replace(self, env=env)
+        what = ProcessSpec(self.argv, env, self.cwd, self.memory_bytes, self.grace_s, self.paths)
         return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from halimede.api import Resource, matches, placements
@@ -127,6 +126,6 @@ class Node:
             return Lack("Failed", "NameTooLong", str(error))
         except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
             return broke(resource.key, error)
-        model = Path(wish.path) if wish else None
+        model = models["model"][1].path if wish else None
         told_by_file = Desired(models=[wish]) if wish else None
         return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, told_by_file)

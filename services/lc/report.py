@@ -109,6 +109,9 @@ class Reporter:
             except (BusError, sqlite3.Error) as error:
                 log.info("reports wait", error=str(error))
                 wait = RETRY_S
+            if wait is None:
+                await self._wake.wait()
+                continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._wake.wait()

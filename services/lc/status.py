@@ -65,6 +65,8 @@ def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskIn
     if not counting:
         return None
     added, work = add_up(counting), [*edge, *cloud]
+    if len(work) == len(counting):
+        return added  # all work is counted already
     added.served, added.batches = sum(i.served for i in work), sum(i.batches for i in work)
     added.queue_latency = histogram.merge(i.queue_latency for i in work)
     added.compute_latency = histogram.merge(i.compute_latency for i in work)

@@ -56,8 +56,8 @@ async def test_fault_18_the_edge_sheds_and_its_memory_stays(
         assert set(s.copies.values()) == {1}
         # 400 pictures of 64 KiB went through: kept, they would be 25 MiB, decoded and queued more
         assert max(memory(edge) - before[0], memory(cloud) - before[1]) < 20 * MIB
-        assert len(s.by("cloud")) >= 3
-        assert set(s.reasons()) <= {"shed", "window-full", "deadline", "circuit-open", "too-slow"}
+        assert len(s.by("cloud")) >= 10, "in five seconds it can answer 25"
+        assert set(s.reasons()) <= {"shed", "window-full", "deadline", "too-slow"}
         kept_back = sum(s.reasons()[reason] for reason in ("shed", "window-full", "too-slow"))
         assert kept_back > s.reasons()["deadline"]
         await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.sent))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import control
+from bench.offload_report import filled
 from bench.targets import of_control
 
 
@@ -27,6 +28,17 @@ def test_a_short_run_writes_every_figure_of_its_size(tmp_path: Path) -> None:
     assert "easy_sample_overhead_us" in found
     assert out.with_suffix(".png").stat().st_size > 1000
     assert code == int(not all(target.met for target in of_control(found)))
+
+
+def test_the_page_has_a_place_for_the_table() -> None:
+    figures = dict.fromkeys((*control.GROWING, *control.BESIDE), 0.5) | {"rounds": {"fanout_ack_s": [0.4, 0.6]}}
+    found = {"nodes": {"100": figures, "1000": figures}, "exponents": {}, "lc_rss_mb": 55.0, "lc_idle_cpu_pct": 0.08}
+    shown = control.page(found | {"edge_worker_rss_mb": None})
+    assert "| nodes | 100 | 1,000 | exponent |" in shown
+    assert "Medians of 2 and 2 rounds" in shown
+    page = filled(control.DOCS.read_text(), shown, control.BEGIN, control.END)
+    assert page.count(shown) == 1
+    assert filled(page, shown, control.BEGIN, control.END) == page
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 1.5])

@@ -157,7 +157,8 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
                     made.process.wait()
                 made.process = None
                 for process in made.leftovers():
-                    process.kill()
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it ends by itself just now
+                        process.kill()
 
 
 async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -> None:

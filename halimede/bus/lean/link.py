@@ -54,8 +54,8 @@ class LeanLink(Link):
         self._flushing = self._blocked = False
         #: QoS 0: the byte after which each has left
         self._unsent: list[tuple[int, Answer]] = []
-        #: seconds of the loop's clock: the last byte in, or out again after a jam; the last packet out; the last packet
-        #: that wants an answer, or step of one that is on its way; the last answer
+        #: seconds of the loop's clock: the last byte in, or out again after a jam; the last packet out; the first one
+        #: that waits for an answer, or step of one that is on its way; the last answer
         self._alive = self._spoke = self._asked = self._answered = self._loop.time()
         self._pinged: float | None = None
         #: the byte after which it has arrived
@@ -145,7 +145,8 @@ class LeanLink(Link):
         for _ in range(LAST_IDENTIFIER):
             self._last = self._last % LAST_IDENTIFIER + 1
             if self._last not in self._answers:
-                self._asked = self._loop.time()
+                if not self._answers:  # else somebody waits for longer already
+                    self._asked = self._loop.time()
                 return self._last
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
 
@@ -171,6 +172,9 @@ class LeanLink(Link):
         except OSError as error:
             self._broke(error)
             return
+        except Exception as error:  # a view that its owner has released: it would be in the way of all that follows
+            self.end(Ended(f"a packet cannot be sent: {type(error).__name__}: {error}"))
+            raise
         if self._unsent:
             self._tell_sent()
         if whole == self._blocked:
@@ -218,6 +222,10 @@ class LeanLink(Link):
             self.end(Ended(f"the broker sent what is no MQTT v5: {error}"))
         except OSError as error:
             self._broke(error)
+        except BaseException as error:
+            # what came with it would wait here, handed over to nobody, for as long as the connection stands
+            self.end(Ended(f"a message was not taken: {type(error).__name__}"))
+            raise
         else:
             if self._tls and self._sock.pending():  # type: ignore[attr-defined]  # it is an SSLSocket
                 self._loop.call_soon(self._more)
@@ -272,8 +280,7 @@ class LeanLink(Link):
         self.max_packet = word.grants.max_packet or NO_LIMIT
         if word.keepalive_s:
             self._patience = min(self._patience, word.keepalive_s * 2 / 3)
-        # the birth takes a place of the broker's too, and waits for none of ours
-        self.slots = Slots(max(1, min(self._settings.window, word.grants.receive_maximum - 1)))
+        self.slots = Slots(min(self._settings.window, word.grants.receive_maximum))
         self.accepted.set_result(None)
 
     # --- the clock ------------------------------------------------------------------------------------------------

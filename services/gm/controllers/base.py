@@ -120,13 +120,25 @@ def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
 
 def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
     """Return all that has to be done about a resource; nothing if all is as it should be."""
+    return [*first(desired, observed), *then(desired, observed)]
+
+
+def first(desired: Resource[Any], observed: Observed) -> list[Action]:
+    """Return what comes first: who shall hold it, or all that is to be done about one that is to go."""
     if desired.metadata.deletion_timestamp is not None:
         return _retire(desired, observed)
+    deliveries = list(CONTROLLERS[desired.kind.plural].deliver(desired, observed))
+    unheld = {each.key: each for each in observed.unheld}
+    sent = {action.resource.key for action in deliveries if isinstance(action, Send)} if unheld else set()
+    return [*(Hold(key, each.uid) for key, each in unheld.items() if key in sent), *deliveries]
+
+
+def then(desired: Resource[Any], observed: Observed) -> list[Action]:
+    """Return what comes behind it: the objects that shall stand, and how the resource stands."""
+    if desired.metadata.deletion_timestamp is not None:
+        return []
+    actions: list[Action] = []
     controller = CONTROLLERS[desired.kind.plural]
-    deliveries = list(controller.deliver(desired, observed))
-    sent = {action.resource.key for action in deliveries if isinstance(action, Send)}
-    actions: list[Action] = [Hold(each.key, each.uid) for each in observed.unheld if each.key in sent]
-    actions += deliveries
     built = controller.build(desired, observed)
     if built is not None and observed.pods is not None:
         actions += differences(built, observed.pods.workers.objects, desired.metadata.uid)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import socket
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,10 @@ from halimede.bus.lean.connect import connect
 from halimede.bus.lean.outflow import Outflow
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.port import Announcement, Packet
+from halimede.bus.settings import Client
 from halimede.errors import DisconnectedError, NotAllowedError
+from halimede.messages import Frame
+from halimede.topics import REQUEST
 from tests.scripted import (
     CONNECT,
     DISCONNECT,
@@ -41,6 +45,7 @@ PONG = packet(0xD0)
 #: seconds in which what must not come would come
 QUIET_S = 0.1
 SMALL = Packet("t", b"x")
+EMPTY = Frame(id=bytes(16), encoding="raw", data=memoryview(b""))
 
 
 async def over(link: links.LeanLink) -> str:
@@ -84,6 +89,16 @@ async def test_a_broker_that_answers_pings_but_acknowledges_nothing_is_left(monk
         assert await over(link) == "no acknowledgement for 0.3 s"
         with pytest.raises(DisconnectedError, match="connection was lost"):
             await answer
+
+
+async def test_asking_on_does_not_keep_a_broker_that_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "UNANSWERED_S", 0.3)
+    async with linked(keepalive_s=1) as (link, _, __):
+        while not link.ended.done() and len(link._answers) < 30:
+            link.publish(SMALL)
+            await asyncio.sleep(0.05)
+        assert link.ended.done()
+        assert await over(link) == "no acknowledgement for 0.3 s"
 
 
 async def test_a_broker_that_sends_but_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +267,27 @@ async def test_a_receive_maximum_of_one_is_kept_to() -> None:
         peer.writer.close()
 
 
+@pytest.mark.parametrize("client", ["lean", "paho"])
+async def test_a_birth_takes_a_place_of_a_receive_maximum_of_one(client: Client) -> None:
+    birth = Announcement(Packet("birth", b"here"))
+    async with (
+        Scripted() as broker,
+        MqttBus("me", MqttSettings(HOST, broker.port, client=client), lambda: birth) as bus,
+    ):
+        peer = await broker.peer()
+        await peer.takes(CONNECT)
+        peer.say(connack(properties=b"\x21\0\1"))
+        body = await peer.takes(PUBLISH)
+        sending = asyncio.create_task(bus.send(SMALL, PATIENCE))
+        assert await peer.silent(QUIET_S)
+        for end in (b"here", b"x"):
+            assert body.endswith(end)
+            peer.say(puback(int.from_bytes(body[7:9] if end == b"here" else body[3:5])))
+            body = await peer.takes(PUBLISH) if end == b"here" else b""
+        assert await sending == 0
+        peer.writer.close()
+
+
 async def test_messages_are_acknowledged_when_that_is_asked_for_and_not_before() -> None:
     async with linked() as (link, peer, came):
         peer.say(message("a", b"1", 11), message("b", b"2"), message("c", bytes(100_000), 12, first=0x3A))
@@ -277,6 +313,51 @@ async def test_small_payloads_do_not_change_when_more_comes() -> None:
                 await asyncio.sleep(0)
         await eventually(lambda: len(came) == len(wanted))
         assert [bytes(packet.payload) for packet, *_ in came] == wanted
+
+
+async def test_what_follows_a_message_that_was_not_taken_does_not_wait_here_for_ever() -> None:
+    """A broker sends it again, or to somebody else, once the connection is gone; before that it does not know."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with linked() as (link, peer, _):
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("a defect")
+
+        link._deliver = fail
+        peer.say(message("t", b"1", 1), message("t", b"2", 2), message("t", b"3", 3))
+        assert await over(link) == "a message was not taken: RuntimeError"
+    assert [str(each["exception"]) for each in said] == ["a defect"]
+
+
+async def test_a_view_that_its_owner_releases_too_early_does_not_stand_in_the_way_for_ever() -> None:
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with linked() as (link, _, __):
+        tail = memoryview(bytes(10))
+        answer = link.publish(Packet("t", b"x", tail=tail))
+        tail.release()
+        assert "released memoryview" in await over(link)
+        with pytest.raises(DisconnectedError, match="released memoryview"):
+            await answer
+    assert len(said) == 1
+
+
+async def test_a_body_ends_with_the_bytes_of_a_view_whatever_its_shape() -> None:
+    pixels = memoryview(bytes(range(240))).cast("B", (4, 20, 3))
+    async with Scripted() as broker, MqttBus("me", MqttSettings(HOST, broker.port, client="lean")) as bus:
+        peer = await broker.peer()
+        await peer.takes(CONNECT)
+        peer.say(connack())
+        await bus.wait_connected(PATIENCE)
+        sent = bus.publish_now(REQUEST.at(ns="n", service="s"), EMPTY, tail=pixels)
+        body = await peer.takes(PUBLISH)
+        assert body.endswith(b"\xc4\xf0" + bytes(range(240)))
+        at = 2 + int.from_bytes(body[:2])
+        peer.say(puback(int.from_bytes(body[at : at + 2])))
+        assert sent is not None
+        assert await sent == 0
+        peer.writer.close()
 
 
 # --- beginning and end ---------------------------------------------------------------------------------------------
@@ -364,8 +445,7 @@ async def test_what_the_broker_grants_is_known() -> None:
         assert link.resumed
         assert link.max_packet == 65_536
         assert (link.grants.receive_maximum, link.grants.retain, link.grants.shared) == (9, False, False)
-        # one place is the birth's
-        assert [link.slots.take() for _ in range(9)] == [True] * 8 + [False]
+        assert [link.slots.take() for _ in range(10)] == [True] * 9 + [False]
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import InvalidFieldError
 
@@ -86,6 +88,21 @@ def test_a_refusal_does_not_show_the_password(url: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
         MqttSettings.from_url(url)
     assert "ret" not in str(caught.value).replace("password", "")
+
+
+@pytest.mark.parametrize("login", [f"{'u' * 65_536}:p", f"u:{'é' * 32_768}"], ids=["user", "password"])
+def test_a_user_name_or_password_that_mqtt_has_no_room_for_is_refused_and_not_shown(login: str) -> None:
+    with pytest.raises(InvalidFieldError, match=r"HALIMEDE_BROKER: .*65535 bytes") as caught:
+        MqttSettings.from_url(f"mqtt://{login}@broker")
+    assert not set("ué") & set(str(caught.value).split("65535")[0])
+
+
+def test_a_password_file_that_mqtt_has_no_room_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("p" * 65_535)
+    assert Credentials(tmp_path).login() == (None, "p" * 65_535)
+    (tmp_path / "password").write_text("p" * 65_536)
+    with pytest.raises(InvalidFieldError, match=r"password.*at most 65535 bytes"):
+        Credentials(tmp_path).login()
 
 
 @given(st.text(max_size=80))

@@ -33,6 +33,26 @@ def test_it_opens_after_timeouts_in_a_row_only() -> None:
     assert not circuit.admit(0)
 
 
+def test_a_timeout_while_others_were_answered_does_not_count() -> None:
+    circuit = Circuit(failures=2)
+    circuit.succeeded(5.0)
+    for _ in range(10):
+        circuit.timed_out(6.0, since=4.5)
+    assert circuit.state is State.CLOSED
+    for _ in range(2):
+        circuit.timed_out(7.0, since=5.5)
+    assert circuit.state is State.OPEN
+
+
+def test_a_probe_that_times_out_opens_it_again_whoever_was_answered_before() -> None:
+    circuit = Circuit(failures=1)
+    circuit.succeeded(5.0)
+    circuit.timed_out(7.0, since=6.0)
+    assert circuit.admit(8.0)
+    circuit.timed_out(9.0, since=4.0)
+    assert circuit.state is State.OPEN
+
+
 def test_one_probe_goes_through_after_the_back_off_and_its_success_closes() -> None:
     circuit = opened()
     assert circuit.admit(1.0)

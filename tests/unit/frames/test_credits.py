@@ -48,6 +48,29 @@ def test_an_advertisement_replaces_what_was_counted_here() -> None:
     assert table.pick(1) == "a"
 
 
+def test_what_is_on_its_way_there_is_not_advertised_yet() -> None:
+    table = Credits()
+    table.update("a", load(3), 0)
+    for _ in range(3):
+        table.sent("a")
+    table.update("a", Load(credits=2, service_ms=1.0, queued=1), 0.1)
+    assert table.pick(0.1) is None
+    table.answered("a", 0.2)
+    assert table.pick(0.2) == "a"
+
+
+def test_a_sample_given_up_stops_a_worker_only_if_it_has_answered_nothing_meanwhile() -> None:
+    table = Credits()
+    table.update("a", load(3), 0)
+    for _ in range(3):
+        table.sent("a")
+    table.answered("a", 1.0)
+    table.silent("a", since=0.5)
+    assert table.pick(1.0) == "a"
+    table.silent("a", since=1.5)
+    assert table.pick(1.0) is None
+
+
 def test_a_cleared_worker_is_forgotten() -> None:
     table = Credits()
     table.update("a", load(1), 0)

@@ -282,6 +282,38 @@ async def test_a_busy_cloud_sheds_after_the_wait_for_a_credit() -> None:
 
 
 @simulated
+async def test_of_those_that_wait_for_a_credit_the_newest_has_the_most_time_and_goes_first() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", answering())
+        await cloud.start(advertise=0)
+        await asyncio.sleep(0.1)
+        older = asyncio.create_task(asking.ask(frame(1), 5.0))
+        await asyncio.sleep(0.1)
+        newer = asyncio.create_task(asking.ask(frame(2), 5.0))
+        await asyncio.sleep(0.1)
+        await cloud.advertise(1)
+        await asyncio.gather(older, newer)
+        assert [int(seen.data[-1]) for seen in cloud.seen] == [2, 1]
+
+
+@simulated
+async def test_a_timeout_of_a_cloud_that_answers_others_leaves_the_circuit_closed() -> None:
+    broker = MemoryBroker()
+
+    async with cloud_bus(broker, "c0") as bus, client(broker, window=9, circuit=Circuit(failures=1)) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", silent)
+        await cloud.start(advertise=9)
+        await asyncio.sleep(0.1)
+        lost = asyncio.create_task(reason_of(asking, 1.0))
+        await asyncio.sleep(0.1)
+        cloud.script = answering()
+        await asking.ask(frame(), 1.0)
+        assert await lost is Reason.DEADLINE
+        assert asking.circuit.state is State.CLOSED
+
+
+@simulated
 async def test_a_waiting_sample_goes_out_when_a_credit_comes_in() -> None:
     broker = MemoryBroker()
     async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):

@@ -161,6 +161,20 @@ async def test_the_queue_is_bounded_in_bytes_too() -> None:
         model.gate.set()
 
 
+async def test_the_bound_in_bytes_holds_for_a_sample_that_comes_again_larger() -> None:
+    model = Held()
+    async with serving(model, ServerLimits(queue_bytes=10_000)) as (_, asker, _):
+        await asker.send(frame(1))
+        await asyncio.to_thread(model.entered.wait)
+        small = frame(2)
+        await asker.send(small)
+        await asker.send(msgspec.structs.replace(frame(2, (110, 110)), id=small.id))
+        (refusal,) = await asker.until(1)
+        assert (refusal.id, refusal.error) == (small.id, "overloaded")
+        model.gate.set()
+        await asker.until(3)
+
+
 async def test_a_sample_whose_time_is_over_is_not_computed() -> None:
     model = Held()
     async with serving(model) as (server, asker, _):
@@ -186,6 +200,21 @@ async def test_a_sample_that_cannot_be_in_time_is_refused_while_that_is_still_ne
         assert reply.error == "expired"
         await asker.send(frame(2), deadline_ms=100)
         assert (await asker.until(2))[1].prediction is not None
+
+
+async def test_a_sample_is_refused_at_once_where_those_before_it_leave_it_no_time() -> None:
+    model = Held()
+    async with serving(model) as (server, asker, _):
+        server._pace.learn(1, 3000.0)
+        await asker.send(frame(1))
+        await asyncio.to_thread(model.entered.wait)
+        await asker.send(frame(2), deadline_ms=5000)
+        (refusal,) = await asker.until(1)
+        assert (refusal.error, server.stats.refused) == ("overloaded", 1)
+        await asker.send(frame(3), deadline_ms=60_000)
+        model.gate.set()
+        await asker.until(3)
+        assert model.batches == [[1], [3]]
 
 
 async def test_a_bad_frame_is_isolated_and_the_others_are_answered() -> None:
@@ -223,6 +252,25 @@ async def test_what_is_no_picture_or_does_not_fit_the_model_is_invalid() -> None
         assert [reply.error for reply in await asker.until(2)] == ["invalid", "invalid"]
         await asker.send(new_frame(np.full((1, 1), 5, np.uint8), encoding="png"))
         assert (await asker.until(3))[2].prediction == Prediction(label="5", score=1.0)
+
+
+@simulated
+async def test_an_answer_nested_too_deeply_to_be_written_costs_its_sample_and_nothing_else() -> None:
+    class Nesting(Brightness):
+        def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+            value: list[object] = []
+            for _ in range(2_000 if batch[0].flat[0] == 1 else 0):
+                value = [value]
+            return [Prediction(value=value) for _ in batch]
+
+    async with serving(Nesting()) as (_, asker, __):
+        await asker.send(frame(1))
+        await asker.send(frame(2))
+        replies = await asker.until(2)
+        assert sorted((reply.error, reply.message) for reply in replies) == [
+            ("", ""),
+            ("failed", "the prediction cannot be sent"),
+        ]
 
 
 @simulated
@@ -302,15 +350,15 @@ def advertised(broker: MemoryBroker) -> Load | None:
 async def test_load_is_advertised_follows_the_queue_and_is_cleared_at_death() -> None:
     model = Held()
     broker = MemoryBroker()
-    async with serving(model, ServerLimits(queue=5), broker) as (_, asker, _):
-        assert advertised(broker) == Load(credits=5)
+    async with serving(model, ServerLimits(queue=4), broker) as (_, asker, _):
+        assert advertised(broker) == Load(credits=4)
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2))
-        await eventually(lambda: advertised(broker) == Load(credits=3, queued=2))
+        await eventually(lambda: advertised(broker) == Load(credits=2, queued=2))
         model.gate.set()
         await asker.until(2)
-        await eventually(lambda: (load := advertised(broker)) is not None and load.credits == 5)
+        await eventually(lambda: (load := advertised(broker)) is not None and load.credits == 4)
         broker.links["c0"].abort("killed")
         assert advertised(broker) is None
 

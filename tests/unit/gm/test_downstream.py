@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 from halimede.api import Resource, parse
+from halimede.bus import Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.errors import DisconnectedError, HalimedeError, TooLargeError
 from services.gm.downstream import Downstream
-from services.gm.lines import FIRST_RESEND, Attempt
+from services.gm.lines import FIRST_RESEND, LAST_RESEND, Attempt
 from tests.integration.gm_world import model
-from tests.simulated import simulated
+from tests.simulated import eventually, simulated
 
 
 def resource(generation: int = 1) -> Resource[Any]:
@@ -89,3 +94,79 @@ def test_what_many_are_asked_for_at_once_is_repeated_later() -> None:
     crowded.sent(10.0, patience=2.0)
     assert alone.due == 10.0 + FIRST_RESEND
     assert crowded.due == 10.0 + FIRST_RESEND + 2.0
+
+
+class Slow:
+    """A connection whose broker answers when a test says so."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.answers: list[asyncio.Future[int]] = []
+        self.error: HalimedeError | None = None
+
+    def publish_now(self, *_: object, **__: object) -> asyncio.Future[int]:
+        if self.error:
+            raise self.error
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+
+@contextlib.asynccontextmanager
+async def sending(bus: Slow) -> AsyncIterator[Downstream]:
+    down = Downstream(cast("Bus", bus), 1, lambda _: True)
+    run = asyncio.create_task(down.queue.run())
+    yield down
+    run.cancel()
+
+
+@simulated
+async def test_no_node_waits_for_the_brokers_word_on_another() -> None:
+    bus = Slow()
+    async with sending(bus) as down:
+        for number in range(300):
+            down.want(f"n{number}", resource())
+        await eventually(lambda: len(bus.answers) == 300, FIRST_RESEND / 2)
+        assert down.sent == 0
+        for answer in bus.answers:
+            answer.set_result(0)
+        await eventually(lambda: (down.sent, down.resent) == (300, 0), FIRST_RESEND / 2)
+
+
+@simulated
+async def test_what_was_under_way_on_a_lost_connection_is_sent_again_once_it_is_back() -> None:
+    bus = Slow()
+    async with sending(bus) as down:
+        down.want("a", resource())
+        await eventually(lambda: len(bus.answers) == 1)
+        bus.answers[0].set_exception(DisconnectedError("gone"))
+        await asyncio.sleep(0)
+        down.wake()
+        await eventually(lambda: len(bus.answers) == 2, FIRST_RESEND / 2)
+        bus.answers[1].set_result(0)
+        await eventually(lambda: (down.sent, down.resent) == (1, 1))
+
+
+@simulated
+async def test_what_the_broker_refuses_is_tried_again_as_seldom_as_can_be() -> None:
+    bus = Slow()
+    async with sending(bus) as down:
+        down.want("a", resource())
+        await eventually(lambda: len(bus.answers) == 1)
+        bus.answers[0].set_result(0x87)
+        await asyncio.sleep(LAST_RESEND - 1)
+        assert (len(bus.answers), down.sent) == (1, 0)
+        await eventually(lambda: len(bus.answers) == 2, 2)
+
+
+@simulated
+async def test_what_is_too_large_keeps_no_other_node_from_anything() -> None:
+    bus = Slow()
+    async with sending(bus) as down:
+        bus.error = TooLargeError("too large")
+        down.want("a", resource())
+        await asyncio.sleep(1)
+        bus.error = None
+        down.want("b", resource())
+        await eventually(lambda: len(bus.answers) == 1)
+        assert down.sent == 0

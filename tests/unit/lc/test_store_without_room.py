@@ -69,7 +69,7 @@ def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> Non
 
 
 def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owing, "MOST", 6)
+    monkeypatch.setattr(owing, "MOST", 4)
     with Store(tmp_path / "store.db") as store, full(store):
         store.put(held())
         store.put(held(generation=2))

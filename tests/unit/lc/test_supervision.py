@@ -96,6 +96,23 @@ async def test_last_words_that_arrive_after_the_end_are_shown_all_the_same(tmp_p
 
 
 @simulated
+async def test_a_worker_that_could_not_say_why_any_more_has_its_reason_from_its_last_line(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await node.gm.insert(model(), service())
+        await eventually(lambda: node.launcher.alive)
+        await node.gm.says(EDGE)
+        await node.gm.reaches(HELMET, "Running")
+        line = "halimede worker: ModelStuck: the model has not answered for 30 s and the event loop with it"
+        node.launcher.lines[EDGE] = line
+        node.launcher.of(EDGE).end(2)
+        assert (await node.gm.reaches(HELMET, "Failed", "ModelStuck")).message == f"exit code 2: {line}"
+        node.launcher.lines[EDGE] = "halimede edge worker: SERVICE_NAME: write a name"
+        await eventually(lambda: node.launcher.alive, 70)
+        node.launcher.of(EDGE).end(2)
+        await node.gm.reaches(HELMET, "Failed", "InvalidConfiguration")
+
+
+@simulated
 async def test_what_cannot_be_started_says_why_and_heals(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         node.launcher.refuse = StartError("HostPathMissing", "there is nothing at /code: create it")

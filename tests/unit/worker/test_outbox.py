@@ -108,6 +108,21 @@ async def test_a_result_that_is_too_large_goes_out_without_its_prediction() -> N
 
 
 @simulated
+async def test_a_result_nested_too_deeply_to_be_written_goes_out_without_its_prediction() -> None:
+    async with sending(MemoryBroker()) as (outbox, _, heard):
+        value: list[object] = []
+        for _ in range(2_000):
+            value = [value]
+        await outbox.put(result(1, value), lambda: None)
+        await outbox.put(result(2), lambda: None)
+        assert await outbox.drain(5)
+        assert sorted((each.id, each.reason) for each in heard) == [
+            (result(1).id, "result-too-large"),
+            (result(2).id, ""),
+        ]
+
+
+@simulated
 async def test_a_result_that_json_cannot_say_goes_out_without_its_prediction() -> None:
     async with sending(MemoryBroker()) as (outbox, _, heard):
         await outbox.put(result(1, object()), lambda: None)

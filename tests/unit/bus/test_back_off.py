@@ -1,0 +1,57 @@
+"""When clients come back: one that lost its connection alone soon, those of a broker that was away not all at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from bisect import bisect
+
+from halimede.bus.link import Deliver, Link
+from halimede.bus.linked import FIRST_BACKOFF, SPREAD, LinkedBus
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.port import Packet
+from tests.simulated import eventually, simulated
+
+CLIENTS, AWAY_S = 1000, 0.3
+
+
+class Waiting(LinkedBus):
+    """A client of a broker that takes no connection before a time of the loop."""
+
+    def __init__(self, number: int, until: float) -> None:
+        super().__init__(f"lc.n{number}", None, where="here", chance=random.Random(number))
+        self.until = until
+        self.came_at = 0.0
+
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
+        now = asyncio.get_running_loop().time()
+        if now >= self.until:
+            self.came_at = now
+            await asyncio.Event().wait()
+        raise ConnectionRefusedError("nobody listens")
+
+
+@simulated
+async def test_clients_of_a_broker_that_was_away_come_back_spread_over_a_second() -> None:
+    clients = [Waiting(number, until=AWAY_S) for number in range(CLIENTS)]
+    for client in clients:
+        await client.__aenter__()
+    await eventually(lambda: all(client.came_at for client in clients), 10)
+    times = sorted(client.came_at for client in clients)
+    busiest = max(bisect(times, at + 0.1) - number for number, at in enumerate(times))
+    assert busiest < 0.18 * CLIENTS
+    assert times[CLIENTS // 2] - AWAY_S < 0.6 * SPREAD, "no node is made slow by it"
+    assert times[-1] - AWAY_S < 3 * SPREAD
+    for client in clients:
+        await client.__aexit__(None, None, None)
+
+
+@simulated
+async def test_one_that_lost_its_connection_alone_is_back_at_once() -> None:
+    broker = MemoryBroker()
+    async with MemoryBus("edge", broker) as bus:
+        await bus.wait_connected(10)
+        for round_ in range(10):
+            await asyncio.sleep(60)
+            bus.renew()
+            await eventually(lambda before=round_: bus.stats.connects == before + 2, 2 * FIRST_BACKOFF + 0.05)  # type: ignore[misc]

@@ -1,0 +1,115 @@
+"""A cloud worker with a short model answers in the very turn in which samples come, and all the same in bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from halimede import topics
+from halimede.bus import Delivery, Packet
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.frames.channel import inference
+from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.limits import ServerLimits
+from halimede.frames.server import CloudServer
+from halimede.frames.slot import Loaded, Slot
+from halimede.messages import Frame
+from halimede.topic import Address
+from tests.simulated import eventually, simulated
+from tests.unit.frames.clouds import NS, SERVICE, frame
+from tests.unit.frames.test_inline import Ours, short
+
+LIMITS = ServerLimits(queue=16, replies=4)
+SAMPLES = 200
+
+
+class Unanswered(MemoryBus):
+    """A connection over which replies leave and are not acknowledged, until they ``go_on``."""
+
+    def __init__(self, client_id: str, broker: MemoryBroker) -> None:
+        super().__init__(client_id, broker)
+        self.stalled: list[asyncio.Future[int]] | None = []
+
+    def post(self, packet: Packet) -> asyncio.Future[int] | None:
+        if self.stalled is None:
+            return super().post(packet)
+        self.stalled.append(asyncio.get_running_loop().create_future())
+        return self.stalled[-1]
+
+    def go_on(self) -> None:
+        for answer in self.stalled or ():
+            answer.set_result(0)
+        self.stalled = None
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[tuple[CloudServer, Unanswered, asyncio.Task[None]]]:
+    async with Unanswered("c0", MemoryBroker()) as bus, ModelThread() as thread:
+        await bus.wait_connected(1)
+        loaded = Loaded(Ours(), thread)
+        loaded.brief = short()
+        slot = Slot(loaded)
+        watching = asyncio.create_task(slot.watch(1e6))
+        await asyncio.sleep(0)
+        server = CloudServer(bus, slot, inference(NS, SERVICE, "c0"), limits=LIMITS)
+        running = asyncio.create_task(server.run())
+        await asyncio.sleep(0.1)
+        try:
+            yield server, bus, running
+        finally:
+            running.cancel()
+            watching.cancel()
+            await asyncio.wait([running, watching])
+
+
+def take(server: CloudServer, value: int) -> None:
+    """Hand a request over as the bus does."""
+    body = frame(value % 50)
+    to: Address[Frame] = topics.REQUEST_TO.at(ns=NS, service=SERVICE, worker="c0")
+    response = topics.REPLY.at(ns=NS, service=SERVICE, worker="e0").text
+    packet = Packet(to.text, b"", response_topic=response, correlation=b"c")
+    server._take(Delivery(to, {}, body, packet))
+
+
+@simulated
+async def test_replies_that_the_broker_does_not_take_hold_the_model_back() -> None:
+    async with serving() as (server, _, __):
+        before = len(asyncio.all_tasks())
+        for value in range(SAMPLES):
+            take(server, value)
+            await asyncio.sleep(0.001)
+        waiting = SAMPLES - server.stats.refused
+        assert waiting <= LIMITS.replies + LIMITS.queue + 2
+        assert len(asyncio.all_tasks()) - before <= 2
+        assert server.waiting == LIMITS.queue
+
+
+@simulated
+async def test_once_the_broker_takes_replies_again_all_that_was_taken_is_answered() -> None:
+    async with serving() as (server, bus, _):
+        for value in range(12):
+            take(server, value)
+            await asyncio.sleep(0.001)
+        assert server.waiting
+        bus.go_on()
+        await eventually(lambda: server.stats.served == 12 and not server.waiting, 30)
+        assert await server.drain(30)
+
+
+@simulated
+async def test_a_defect_while_answering_ends_the_server_and_leaves_no_sample_unanswered_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> tuple[Sequence[Outcome], int, str]:
+        raise RuntimeError("a defect")
+
+    async with serving() as (server, _, running):
+        monkeypatch.setattr(server._slot, "answer_now", fail)
+        take(server, 1)
+        done, _ = await asyncio.wait([running], timeout=1)
+        assert done
+        with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a defect")):
+            await running
