@@ -160,7 +160,8 @@ class LinkedBus(Bus):
         size = _fitting(packet, link)
         try:
             async with asyncio.timeout(timeout_s):
-                await link.slots.acquire()
+                if not link.slots.take():
+                    await link.slots.acquire()
                 return await asyncio.shield(link.publish_in_slot(packet, size))
         except TimeoutError as error:
             raise DisconnectedError(f"{packet.topic}: no acknowledgement within {timeout_s:g} s") from error
