@@ -22,7 +22,7 @@ from typing import Any
 import services
 from halimede import log
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.collection import brief_collections
+from halimede.collection import rare_collections
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.folders import Folders, Worker
@@ -273,7 +273,7 @@ def main() -> None:
     log.configure("WARNING", service="lc")
     gc.disable()  # a node's own memory is small: a look at that of all nodes would be a pause that none has
     names = [f"n{number:04}" for number in range(options.first, options.first + options.count)]
-    with brief_collections():  # as an LC's process has it
+    with rare_collections():  # as an LC's process has it
         asyncio.run(Nodes(names, MqttSettings.from_url(options.broker), options.home).run())
 
 

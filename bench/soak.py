@@ -37,10 +37,11 @@ NODES = "edge0,edge1,cloud0"
 VICTIMS = ("broker", "gm", "worker:digits-edge-edge0", "worker:digits-edge-edge1", "worker:digits-cloud-cloud0")
 KILLS = {"broker": 5, "gm": 2, VICTIMS[2]: 2, VICTIMS[3]: 2, VICTIMS[4]: 2}
 #: seconds: until a killed process is back, after the last frame, a process is warm, between looks at memory
-BACK, SETTLE, WARM, LOOK = 60.0, 20.0, 20.0, 1.0
+BACK, SETTLE, WARM, LOOK = 60.0, 20.0, 100.0, 1.0
 #: looks of which the first ones' most and the last ones' middle are compared: a frame in hand is no growth
 FIRST, LAST = 20, 15
-FLAT = 0.10
+#: an edge worker remembers the ids of its last 65,536 frames, which are 11 to 18 MB: it is warm once they are there
+FLAT, LEAST_MB = 0.10, 8.0
 
 
 @dataclass(slots=True)
@@ -221,7 +222,9 @@ def broken(report: dict[str, Any], *, flat: bool) -> list[str]:
             problems.append(f"{what} was killed {done} times, not {times}")
     if report["repeatedWithAnotherLabel"]:
         problems.append("one frame got two different answers")
-    grown = [m for m in report["memory"] if m["growth"] > FLAT] if flat else []
+    grown = (
+        [m for m in report["memory"] if m["growth"] > FLAT and m["end"] - m["start"] > LEAST_MB * 1e6] if flat else []
+    )
     problems += [f"{m['name']} ({m['pid']}) grew by {m['growth']:.0%}" for m in grown]
     return problems
 

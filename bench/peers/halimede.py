@@ -17,7 +17,7 @@ from bench.peers.model import mean_model
 from bench.peers.profiled import Profiles
 from halimede import log
 from halimede.bus.mqtt import MqttSettings
-from halimede.collection import brief_collections
+from halimede.collection import rare_collections
 from halimede.frames import OffloadClient, new_frame
 from halimede.frames.channel import inference
 from halimede.worker.runtime import connect_to, main
@@ -55,7 +55,7 @@ def server(broker: str, name: str = "halimede") -> None:
 def client(broker: str, name: str = "halimede") -> None:
     """Be the edge worker, as far as it asks the cloud."""
     log.configure("WARNING")
-    with brief_collections():  # as a worker's process has it
+    with rare_collections():  # as a worker's process has it
         asyncio.run(_client(broker, name.replace("_", "-")))
 
 

@@ -18,7 +18,7 @@ import structlog
 from halimede import log as logging
 from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.collection import brief_collections
+from halimede.collection import rare_collections
 from halimede.errors import InvalidFieldError
 from halimede.worker.job import Connect, Job
 from halimede.worker.joint_inference import joint_inference
@@ -67,7 +67,7 @@ def main(
         logging.configure(
             node=settings.node, service=f"{settings.namespace}/{settings.service}", worker=settings.worker
         )
-        with brief_collections():
+        with rare_collections():
             asyncio.run(_run(settings, connect_to(broker), estimator, job))
     except (InvalidFieldError, WorkerError) as error:
         reason = f"{error.reason}: " if isinstance(error, WorkerError) else ""

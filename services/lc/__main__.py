@@ -15,7 +15,7 @@ from halimede import log as logging
 from halimede.api.quantity import quantity
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.collection import brief_collections
+from halimede.collection import rare_collections
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models.policy import VARIABLE, Policy
 from halimede.names import check_name
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config, settings = parse(arguments)
         logging.configure(service="lc", node=config.node)
-        with brief_collections():
+        with rare_collections():
             asyncio.run(serve(config, settings))
     except HalimedeError as error:
         print(f"services.lc: {error}", file=sys.stderr)
