@@ -2,8 +2,8 @@
 
 What a process knows lives long: its modules, a GM's cluster, a worker's book of frames. With 500 services a look at all
 of it stops GM's loop for 0.15 s; in a cloud worker such looks were a sixth of its processor time (both measured). What
-has survived a collection is therefore set aside. Of that, only what refers to itself in a circle could become garbage
-that nobody finds: hence, rarely, all of it is looked at again.
+was there at the start, or has survived a collection, is therefore set aside. Of that, only what refers to itself in a
+circle could become garbage that nobody finds: hence, where that goes on, all of it is looked at again, rarely.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from halimede.bus._paho_properties import no_properties, v5_properties
 from halimede.bus.link import Deliver
 from halimede.bus.port import Packet
 from halimede.bus.settings import MqttSettings
-from halimede.bus.turned_away import distrust, turned_away
+from halimede.bus.turned_away import distrust, let_in
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 #: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline
@@ -46,18 +46,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
             raise distrust(error) from error
         raise
     link = PahoLink(client, settings, deliver)
-    outcomes: list[asyncio.Future[Any]] = [link.accepted, link.ended]
-    try:
-        async with asyncio.timeout(settings.connect_timeout_s):
-            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
-    except TimeoutError:
-        link.abort("no answer")
-        raise DisconnectedError("the broker took the connection but does not answer") from None
-    except BaseException:
-        link.abort("cancelled")
-        raise
-    if link.ended.done():
-        raise turned_away(link.ended.result(), secure=settings.secure)
+    await let_in(link, link.accepted, settings)
     return link
 
 

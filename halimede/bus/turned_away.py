@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from typing import Any
 
-from halimede.bus.link import Ended
+from halimede.bus.link import Ended, Link
+from halimede.bus.settings import MqttSettings
 from halimede.errors import DisconnectedError, NotAllowedError
 
 NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client certificate, or does not accept ours"
+
+
+async def let_in(link: Link, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
+    """Wait for the broker's word on a connection; without a good one raise DisconnectedError or NotAllowedError."""
+    outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
+    try:
+        async with asyncio.timeout(settings.connect_timeout_s):
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+    except TimeoutError:
+        link.abort("no answer")
+        raise DisconnectedError("the broker took the connection but does not answer") from None
+    except BaseException:
+        link.abort("cancelled")
+        raise
+    if link.ended.done():
+        raise turned_away(link.ended.result(), secure=settings.secure)
 
 
 def turned_away(ended: Ended, *, secure: bool) -> DisconnectedError:

@@ -8,14 +8,13 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from halimede.bus.lean import writing
 from halimede.bus.lean.link import LeanLink
 from halimede.bus.link import Deliver
 from halimede.bus.port import Packet
 from halimede.bus.settings import MqttSettings
-from halimede.bus.turned_away import distrust, turned_away
+from halimede.bus.turned_away import distrust, let_in
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 
@@ -47,19 +46,12 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
     except BaseException:
         sock.close()
         raise
-    outcomes: list[asyncio.Future[Any]] = [link.accepted, link.ended]
     try:
         link.begin(hello)
-        async with asyncio.timeout(settings.connect_timeout_s):
-            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
-    except TimeoutError:
-        link.abort("no answer")
-        raise DisconnectedError("the broker took the connection but does not answer") from None
     except BaseException:
-        link.abort("cancelled")
+        link.abort("not begun")
         raise
-    if link.ended.done():
-        raise turned_away(link.ended.result(), secure=settings.secure)
+    await let_in(link, link.accepted, settings)
     return link
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from halimede.collection import EVERYTHING_EVERY, brief_collections
+from halimede.collection import EVERYTHING_EVERY, brief_collections, rare_collections
 
 
 class Circle:
@@ -42,3 +42,11 @@ def test_circles_that_survived_and_became_garbage_later_are_found_in_the_end() -
         assert gone() is not None
         gc.collect()
         assert gone() is None
+
+
+def test_rare_collections_set_aside_what_is_there_and_end_as_they_began() -> None:
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with rare_collections():
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.get_freeze_count() > frozen
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
