@@ -176,6 +176,9 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
     if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
         return InvalidFieldError(f"{field}.{missing[1]}", None, "it is required: add it")
     fix = one_line(reason[:1].lower() + reason[1:])
+    if reason.startswith("Invalid enum value"):
+        words = [word for part in _schemas_at(wanted, [name for name, _ in steps]) for word in part.get("enum", [])]
+        fix = f"write one of {', '.join(map(str, words))}" if words else fix
     if "`str`" in reason and isinstance(here, int | float | bool):
         fix += " (put it in quotes)"
     return InvalidFieldError(field, here, fix)
@@ -183,6 +186,11 @@ def _explain(text: str, value: object, wanted: type, path: str) -> InvalidFieldE
 
 def _fields_at(wanted: type, path: Iterable[str]) -> set[str]:
     """The field names of the object at a path below a type, "" being an item of a list; of several, those of all."""
+    return {name for part in _schemas_at(wanted, path) for name in part.get("properties", {})}
+
+
+def _schemas_at(wanted: type, path: Iterable[str]) -> list[Mapping[str, Any]]:
+    """The schemas of what may stand at a path below a type."""
     schema = msgspec.json.schema(wanted)
 
     def plain(parts: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -196,7 +204,7 @@ def _fields_at(wanted: type, path: Iterable[str]) -> set[str]:
     for name in path:
         found = [part.get("properties", {}).get(name) if name else part.get("items") for part in here]
         here = list(plain(part for part in found if isinstance(part, Mapping)))
-    return {name for part in here for name in part.get("properties", {})}
+    return here
 
 
 def _field_names(wanted: type) -> set[str]:
