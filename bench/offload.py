@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import network
 from bench import offload_report as report
 from bench.peers import OVER_BROKER, SHAPES, WAYS
 from bench.peers.peer import Round
@@ -214,6 +215,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="of a round of a way (default 0.6; of --profile 2)")
     parser.add_argument("--payloads", "--payload", default=",".join(sizes), help="bytes of a sample (default: all)")
     parser.add_argument("--ways", default=",".join(WAYS), help="default: all")
+    parser.add_argument(
+        "--network",
+        choices=("own", "machine"),
+        default="own",
+        help="own: a namespace with the kernel's own congestion control, for root on Linux (default)",
+    )
     parser.add_argument("--profile", choices=("client", "server"), help="profile this side of our way instead")
     parser.add_argument("--flight", type=int, default=FLIGHT, help="of --profile: requests in flight (default 16)")
     parser.add_argument("--markdown", action="store_true", help="print the tables of the last run")
@@ -222,17 +229,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     payloads = [int(size) for size in chosen(given.payloads, sizes, "payloads")]
     ways = chosen(given.ways, WAYS, "ways")
-    if given.profile:
-        way = ways[0] if len(ways) == 1 else "halimede"
-        asyncio.run(profile(given.profile, payloads[0], given.flight, given.seconds or 2.0, way))
-        return 0
     if given.markdown or given.write:
         tables = last(given.out)
         print(tables)
         if given.write:
             DOCS.write_text(report.filled(DOCS.read_text(), tables))
         return 0
-    found, broken = asyncio.run(measure(installed(ways), payloads, given.rounds, given.seconds or 0.6))
+    ways = ways if given.profile else installed(ways)  # which may take a network with more in it
+    with network.chosen(given.network) as where:
+        if given.profile:
+            way = ways[0] if len(ways) == 1 else "halimede"
+            asyncio.run(profile(given.profile, payloads[0], given.flight, given.seconds or 2.0, way))
+            return 0
+        found, broken = asyncio.run(measure(ways, payloads, given.rounds, given.seconds or 0.6))
+    found |= {"where": where}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(found, indent=2) + "\n")
     print(report.table(found))

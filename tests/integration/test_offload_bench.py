@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
-from bench import offload, offload_report
+from bench import network, offload, offload_report
 from bench.peers import WAYS
 from bench.peers.peer import check_echo, check_mean, echo, mean, sample
 from bench.targets import of_control, of_offload
@@ -25,7 +26,7 @@ def test_a_short_run_writes_medians_spread_and_a_plot(tmp_path: Path, capsys: py
     short = ["--ways", "tcp,halimede", "--payloads", "256", "--rounds", "1", "--seconds", "0.1"]
     assert offload.main([*short, "--out", str(out)]) == 0
     found = json.loads(out.read_text())
-    assert set(found) == {"payloads"}
+    assert set(found) == {"payloads", "where"}
     assert set(found["payloads"]) == {"256"}
     assert list(found["payloads"]["256"]) == ["tcp", "halimede"]
     for row in found["payloads"]["256"].values():
@@ -37,6 +38,23 @@ def test_a_short_run_writes_medians_spread_and_a_plot(tmp_path: Path, capsys: py
     printed = capsys.readouterr().out
     assert "256 bytes" in printed
     assert "halimede" in printed
+
+
+def test_it_runs_in_a_network_of_its_own_and_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    mine = Path("/proc/thread-self/ns/net")
+    here, machines = mine.readlink(), network.congestion()
+    with network.chosen("own") as where:
+        if where["network"] == "machine":
+            pytest.skip("no network namespace may be made here")
+        assert mine.readlink() != here
+        assert where == {"network": "own", "congestion_control": "cubic", "of_the_machine": machines}
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), 5.0).close()
+    assert mine.readlink() == here
+    assert network.congestion() == machines
+    with network.chosen("machine") as where:
+        assert where["congestion_control"] == machines
+    assert "network: machine" in capsys.readouterr().out
 
 
 def test_a_profile_of_our_client_names_its_functions(capfd: pytest.CaptureFixture[str]) -> None:
