@@ -30,6 +30,7 @@ import psutil
 
 from bench.soak_traffic import WINDOW, Traffic
 from halimede import topics
+from halimede.worker.limits import EdgeLimits
 from tests.e2e.running import DIGITS, System, digits, running
 
 WRITTEN = Path(__file__).parent.parent / "build" / "soak.json"
@@ -40,8 +41,10 @@ KILLS = {"broker": 5, "gm": 2, VICTIMS[2]: 2, VICTIMS[3]: 2, VICTIMS[4]: 2}
 BACK, SETTLE, WARM, LOOK = 60.0, 20.0, 100.0, 1.0
 #: looks of which the first ones' most and the last ones' middle are compared: a frame in hand is no growth
 FIRST, LAST = 20, 15
-#: an edge worker remembers the ids of its last 65,536 frames, which are 11 to 18 MB: it is warm once they are there
 FLAT, LEAST_MB = 0.10, 8.0
+#: an edge worker remembers the ids of its last frames, which are 11 to 18 MB: it is warm once they are all there. Of
+#: all frames it gets about half
+EDGE, EDGE_WARM = "worker:digits-edge", int(2.3 * EdgeLimits().remembered)
 
 
 @dataclass(slots=True)
@@ -51,9 +54,15 @@ class Memory:
     name: str
     pid: int
     first_seen: float
+    first_sent: int
     start: int = 0
     looks: int = 0
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=LAST))
+
+    def warm(self, now: float, sent: int) -> bool:
+        """Whether it holds by now what it always will; ``sent``: frames that were sent in all."""
+        frames = EDGE_WARM if self.name.startswith(EDGE) else 0
+        return now - self.first_seen >= WARM and sent - self.first_sent >= frames
 
     def look(self, resident: int) -> None:
         """Take note of what it has now."""
@@ -119,12 +128,12 @@ class Soak:
             now = time.monotonic()
             found = await asyncio.to_thread(self.system.processes)
             for name, process in {**found, "this one": psutil.Process(os.getpid())}.items():
-                known = self.memory.setdefault(process.pid, Memory(name, process.pid, now))
+                known = self.memory.setdefault(process.pid, Memory(name, process.pid, now, self.traffic.sent))
                 try:
                     resident = process.memory_info().rss
                 except psutil.Error:
                     continue
-                if now - known.first_seen >= WARM:
+                if known.warm(now, self.traffic.sent):
                     known.look(resident)
             await asyncio.sleep(LOOK)
 

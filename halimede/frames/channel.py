@@ -65,9 +65,10 @@ class Channel:
     def asker(self, topic: str) -> str:
         """Return the worker whom an answer on ``topic`` reaches; empty if it is none of this channel's."""
         names = self.reply.parse(topic)
-        if names is None or any(names[field] != value for field, value in self.names.items()):
+        if names is None:
             return ""
-        return names["worker"]
+        worker = names["worker"]
+        return worker if names == {**self.names, "worker": worker} else ""
 
     def check(self, packet: Packet) -> None:
         """Raise InvalidFieldError unless the answer to a request would go to a worker of this channel."""

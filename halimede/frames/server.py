@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import ParamSpec
 
 import structlog
 
@@ -33,6 +34,7 @@ from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load, Reply
 from halimede.tracing import Book, CloudTimes, read
 
+P = ParamSpec("P")
 log = structlog.get_logger()
 
 #: seconds that a sample without a deadline, or with a longer one, is kept at most
@@ -181,19 +183,14 @@ class CloudServer:
             return
         if self._slot.turn and not (self._defer or self._limits.delay_s or self._calling or self._replies.full):
             self._answering = True
-            asyncio.get_running_loop().call_soon(self._answer_now)
+            self._soon(self._answer_now)
         else:
             self._lanes.rouse()
 
     def _answer_now(self) -> None:
         """Answer what waits without a task: as many samples as keep nobody waiting."""
         self._answering = False
-        try:
-            self._answer_batch(self._next())
-        except Exception as error:  # noqa: BLE001 (as in a lane a defect ends the server, and no sample is lost)
-            self._group.create_task(_fail(error), name="defect")
-
-    def _answer_batch(self, batch: list[Key]) -> None:
+        batch = self._next()
         if batch:
             frames = [self._jobs[key].delivery.body for key in batch]
             began, batched = asyncio.get_running_loop().time(), time.monotonic()
@@ -204,11 +201,22 @@ class CloudServer:
                 return
             outcomes, made, version = answered
             self.stats.batches += made
-            self._learn(batch, outcomes, batched)
+            self._soon(self._learn, [self._jobs[key] for key in batch], outcomes, batched)  # once the replies are out
             for key, outcome in zip(batch, outcomes, strict=True):
                 self._finish_now(key, self._reply(key, outcome, began, version))
         if self._queue:
             self._rouse()
+
+    def _soon(self, work: Callable[P, None], *given: P.args, **named: P.kwargs) -> None:
+        """Have something done in the next turn of the loop, after what leaves in this one."""
+
+        def run() -> None:
+            try:
+                work(*given, **named)
+            except Exception as error:  # noqa: BLE001 (as in a lane a defect ends the server, and no sample is lost)
+                self._group.create_task(_fail(error), name="defect")
+
+        asyncio.get_running_loop().call_soon(run)
 
     def _late(self, left_s: float) -> bool:
         """Whether a new sample would be answered too late, after those that the model has to see before it."""
@@ -241,7 +249,7 @@ class CloudServer:
                 finally:
                     self._calling -= 1
                 self.stats.batches += made
-                self._learn(batch, [outcome for outcome, _ in answered], batched)
+                self._learn([self._jobs[key] for key in batch], [outcome for outcome, _ in answered], batched)
                 for key, (outcome, version) in zip(batch, answered, strict=True):
                     await self._conclude(key, self._reply(key, outcome, began, version), outcome)
             if self._queue:
@@ -286,9 +294,8 @@ class CloudServer:
             self._queue.popleft()
         return batch
 
-    def _learn(self, batch: list[Key], outcomes: list[Outcome], batched: float) -> None:
+    def _learn(self, jobs: list[Job], outcomes: list[Outcome], batched: float) -> None:
         """Note how long it took: for the pace, for the times, and in each sample's trace."""
-        jobs = [self._jobs[key] for key in batch]
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.computed(batched, outcome, self.times)
         for call in calls(zip((job.trace for job in jobs), outcomes, strict=True)):

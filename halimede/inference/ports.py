@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,12 +48,12 @@ class InputPort:
     def fit(self, sample: Array) -> Array:
         """Give a pre-processed sample the declared type and axes of length 1. Raises SampleError when it cannot."""
         wanted, shape = self.shape, sample.shape
-        if sample.dtype == self.dtype and (wanted is None or shape == wanted or self._takes(shape)):
+        if sample.dtype == self.dtype and (wanted is None or shape == wanted or _takes(wanted, shape)):
             return sample
         if not np.can_cast(sample.dtype, self.dtype, "same_kind"):
             raise SampleError(f"{self._wants(sample)}: add a cast step")
         sample = sample.astype(self.dtype, copy=False)
-        if self.shape is None or self._takes(sample.shape):
+        if self.shape is None or _takes(self.shape, sample.shape):
             return sample
         if None not in self.shape and _long(sample.shape) == _long(self.shape):
             return sample.reshape([size or 0 for size in self.shape])
@@ -61,10 +62,6 @@ class InputPort:
     def zeros(self, count: int) -> Array:
         """Give ``count`` samples of zeros. Only for a shape without open axes."""
         return np.zeros((count, *[size or 1 for size in self.shape or ()]), self.dtype)
-
-    def _takes(self, shape: tuple[int, ...]) -> bool:
-        wanted = self.shape or ()
-        return len(shape) == len(wanted) and all(w in {None, s} for w, s in zip(wanted, shape, strict=True))
 
     def _wants(self, sample: Array) -> str:
         first = "N" if self.batched else "1"
@@ -82,6 +79,12 @@ class InputPort:
         if sample.size == 3 * wanted:
             return "add a grayscale step"
         return "add a grayscale or resize step"
+
+
+@lru_cache(maxsize=1024)  # asked of every sample, and of few shapes
+def _takes(wanted: tuple[int | None, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a shape is one that is wanted; None stands for any length of its axis."""
+    return len(shape) == len(wanted) and all(w in {None, s} for w, s in zip(wanted, shape, strict=True))
 
 
 def choose_input(inputs: Sequence[Declared]) -> InputPort:
