@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from halimede.starting import own_process
+
 INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command; say what to install where its packages are missing."""
+    own_process()
     try:
         from halimede.cli.app import start  # they may be missing
     except KeyboardInterrupt:

@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import median
 
 from halimede import topics
-from halimede.bus.port import Bus, Grants
+from halimede.bus.message import Grants
+from halimede.bus.port import Bus
 from halimede.bus.settings import MqttSettings
-from halimede.cli import doctor_allocator, handshake, pulse
+from halimede.cli import doctor_allocator, doctor_congestion, handshake, pulse
 from halimede.cli.broker import START_IT
 from halimede.cli.checks import Check, ok, problem, warning
 from halimede.codec import MAX_BYTES
@@ -146,8 +147,10 @@ async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]
     else:
         yield ok(name, found)
     yield await _large(bus, best)
-    if settings.host.startswith(LOOPBACK) and (pinned := await asyncio.to_thread(doctor_allocator.look, settings.port)):
-        yield pinned
+    if settings.host.startswith(LOOPBACK):
+        for check in (await asyncio.to_thread(doctor_allocator.look, settings.port), doctor_congestion.look()):
+            if check:
+                yield check
 
 
 async def _distance_ms(settings: MqttSettings) -> float:

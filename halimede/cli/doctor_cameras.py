@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 from halimede import topics
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.cli.checks import Check, ok, warning
 from halimede.messages import CameraStatus
 

@@ -13,7 +13,8 @@ from typing import Any
 import halimede
 from halimede import topics
 from halimede.api.model import PLURAL as MODELS
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.cli import advice, services
 from halimede.cli.broker import START_IT
 from halimede.cli.checks import Check, ok, problem, warning

@@ -12,7 +12,8 @@ import secrets
 from statistics import median
 
 from halimede import topics
-from halimede.bus.port import Bus, Packet
+from halimede.bus.message import Packet
+from halimede.bus.port import Bus
 from halimede.errors import BusError
 
 #: seconds that the broker's word on its version may take

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halimede import topics
-from halimede.bus.port import Delivery
+from halimede.bus.message import Delivery
 from halimede.cli import tape
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client

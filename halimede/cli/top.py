@@ -14,7 +14,8 @@ from rich.live import Live
 
 from halimede import topics
 from halimede.api.placement import SERVICES
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
 from halimede.cli.output import Format, console, dump

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from halimede import topics
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client
 from halimede.cli.output import Format, clean, console, dump, plain, table

@@ -14,9 +14,9 @@ import halimede
 from halimede import topics
 from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.port import Grants
+from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
-from halimede.cli import doctor, doctor_allocator, doctor_broker, doctor_system
+from halimede.cli import doctor, doctor_allocator, doctor_broker, doctor_congestion, doctor_system
 from halimede.cli.checks import Check
 from halimede.cli.doctor_cameras import heard, on_cameras
 from halimede.cli.handshake import V5, V311
@@ -249,3 +249,36 @@ def test_the_brokers_environment_says_whether_its_allocator_is_pinned(
     (process / "environ").write_text("\0".join(f"{name}={value}" for name, value in environ.items()))
     check = doctor_allocator.look(1883, tmp_path)
     assert (check and check.level) == level
+
+
+@pytest.mark.parametrize(
+    ("control", "level"),
+    [("cubic\n", "ok"), ("reno\n", "ok"), ("dctcp\n", "ok"), ("bbr\n", "warning"), ("bbr2\n", "warning"), (None, None)],
+)
+def test_a_congestion_control_that_paces_is_told_and_without_one_nothing_is_said(
+    tmp_path: Path, control: str | None, level: str | None
+) -> None:
+    file = tmp_path / "tcp_congestion_control"
+    if control is not None:
+        file.write_text(control)
+    check = doctor_congestion.look(file)
+    assert (check and check.level) == level
+    if check:
+        assert str(control).strip() in check.found
+        assert ("sysctl -w net.ipv4.tcp_congestion_control=cubic" in check.do) is (level == "warning")
+
+
+@pytest.mark.parametrize(("host", "said"), [("127.0.0.1", True), ("localhost", True), ("broker.example.com", False)])
+async def test_this_machines_pacing_matters_where_the_broker_is_on_it(
+    host: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, line = tmp_path / "tcp_congestion_control", Line(0.1, 0.4, 2.0)
+    file.write_text("bbr\n")
+    monkeypatch.setattr(doctor_broker, "_distance_ms", line.distance_ms)
+    monkeypatch.setattr("halimede.cli.pulse.round_trips", line.round_trips)
+    look = doctor_congestion.look
+    monkeypatch.setattr(doctor_congestion, "look", lambda: look(file))
+    async with MemoryBus("doctor", MemoryBroker()) as bus:
+        await bus.wait_connected(1)
+        checks = [check async for check in doctor_broker.speed(bus, MqttSettings(host))]
+    assert [check.level for check in checks if check.name == doctor_congestion.NAME] == ["warning"] * said
