@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from halimede.bus.port import Delivery
+from halimede.bus.message import Delivery
 from halimede.messages import GmPresence, Presence
 
 

@@ -16,12 +16,12 @@ from prometheus_client.core import Metric
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.errors import BusError, InvalidFieldError, TooLargeError
+from halimede.frames.answers import REMEMBERED_BYTES
 from halimede.frames.channel import Channel
 from halimede.frames.compute import ModelThread
 from halimede.frames.jobs import weight
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
-from halimede.frames.server import REMEMBERED_BYTES
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
 from halimede.multiedge.careful import Careful
 from halimede.multiedge.stage import Finding, Joint, Outcome

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded
+from halimede.frames.loaded import Loaded
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
 from halimede.models.desired import DesiredModel

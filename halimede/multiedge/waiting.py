@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from halimede.bus import Delivery
-from halimede.frames.server import LONGEST_S
+from halimede.frames.backlog import LONGEST_S
 from halimede.messages import Frame, Prediction
 from halimede.multiedge.stage import Finding
 

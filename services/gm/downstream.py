@@ -10,25 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, TypeVar
-
-import structlog
+from typing import Any
 
 from halimede.api import Resource
 from halimede.bus import Bus
-from halimede.bus.port import judge
-from halimede.bus.stamp import Stamp
-from halimede.errors import BusError, HalimedeError, RefusedError, TooLargeError
-from halimede.messages import Delete, Held, Synced
+from halimede.messages import Delete, Held
 from halimede.names import Key
-from halimede.topic import Address
-from halimede.topics import DELETE, INSERT, SYNCED
+from halimede.topics import DELETE, INSERT
 from services.gm.lines import Answer, Attempt, Line, Version
+from services.gm.sending import Sender
 from services.gm.workqueue import WorkQueue, reached
-
-log = structlog.get_logger()
-M = TypeVar("M")
 
 #: seconds that a node which has just come gets to send its sync: then it is told all that it lacks, in order
 SYNC_PATIENCE = 2.0
@@ -38,22 +29,17 @@ AT_ONCE = 64
 TAKEN_PER_SECOND = 500.0
 #: resources of which key and version are remembered: a look says the same few of each node
 REMEMBERED = 256
-#: how often a broker's refusal counts: repeating hardly helps, but its rules may be mended
-REFUSED = 16
 #: deletes that wait for one node, as many as it may hold; what it holds beyond, its next sync says
 MAX_DELETES = 10_000
 
 
 class Downstream:
-    """All nodes' lines. ``online`` says whether a node is there; ``epoch`` goes with every message, as it is then."""
+    """All nodes' lines. ``online`` says whether a node is there; GM's ``epoch`` goes with what is sent (``sender``)."""
 
     def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
-        self.epoch = epoch
+        self.sender = Sender(bus, epoch)
         self._bus = bus
         self._online = online
-        self._number = 0
-        #: messages sent, and those among them that were sent again
-        self.sent = self.resent = 0
         #: orders (hold this, let go of that) that a node has said it carried out
         self.acknowledgements = 0
         self._lines: dict[str, Line] = {}
@@ -254,7 +240,7 @@ class Downstream:
         for (key, uid), (generation, attempt) in list(line.deletes.items()):
             if reached(attempt.due) and (key, uid) in line.deletes:
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
-                await self._send(line, attempt, DELETE.at(**names), Delete(uid=uid, generation=generation))
+                await self.sender.send(line, attempt, DELETE.at(**names), Delete(uid=uid, generation=generation))
         for key, attempt in list(line.inserts.items()):
             resource = line.wanted.get(key)
             # what came in meanwhile may have made it needless
@@ -262,59 +248,16 @@ class Downstream:
                 self._holders.setdefault(key, set()).add(node)
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
                 crowd = len(self._awaited.get(key, ()))
-                await self._send(line, attempt, INSERT.at(**names), resource.body, crowd / TAKEN_PER_SECOND)
+                await self.sender.send(line, attempt, INSERT.at(**names), resource.body, crowd / TAKEN_PER_SECOND)
         waiting = [a.due for a in line.inserts.values()] + [a.due for _, a in line.deletes.values()]
         first = min(waiting, default=float("inf"))
         # another sync may have come in meanwhile: its answer is complete only when nothing is due any more
         if (answer := line.sync) and not reached(first):
-            synced = Synced(epoch=self.epoch, count=answer.count)
-            await self._bus.publish(SYNCED.at(node=node), synced, properties=self._stamp())
+            await self.sender.synced(node, answer.count)
             if line.sync is answer:
                 line.sync = None
         if waiting:
             self.queue.add(node, at=first)
-
-    async def _send(self, line: Line, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0) -> None:
-        """Send once. Nobody waits for the broker's word, but for the answer to a sync, which has to come behind."""
-        stamp = self._stamp()
-        try:
-            answer = None if line.sync else self._bus.publish_now(address, body, properties=stamp)
-            if answer is None:
-                await self._bus.publish(address, body, properties=stamp)
-        except (RefusedError, TooLargeError) as error:
-            self._refused(attempt, address.text, error, patience)
-            return
-        again = attempt.count > 0
-        attempt.sent(self._now(), patience)
-        if answer is None:
-            self._taken(again=again)
-            if line.sync:
-                line.sync.count += 1
-        else:
-            answer.add_done_callback(partial(self._answer_came, attempt, address.text, patience, again=again))
-            await asyncio.sleep(0)  # what one turn of the loop sends leaves at its end: nodes have work the sooner
-
-    def _answer_came(
-        self, attempt: Attempt, topic: str, patience: float, answer: asyncio.Future[int], *, again: bool
-    ) -> None:
-        try:
-            judge(topic, answer.result())
-        except RefusedError as error:
-            self._refused(attempt, topic, error, patience)
-        except BusError:
-            attempt.due = self._now()  # ``wake`` tries it again
-        else:
-            self._taken(again=again)
-
-    def _taken(self, *, again: bool) -> None:
-        self.sent += 1
-        self.resent += again
-
-    def _refused(self, attempt: Attempt, topic: str, error: HalimedeError, patience: float) -> None:
-        """Take note of what the broker does not take: the rest must not wait for it."""
-        log.warning("not sent", topic=topic, error=str(error))
-        attempt.count = REFUSED
-        attempt.sent(self._now(), patience)
 
     def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, Version]:
         known = self._known.get(id(resource))
@@ -323,10 +266,6 @@ class Downstream:
                 self._known.clear()
             known = self._known[id(resource)] = resource, resource.key, Version.of(resource)
         return known
-
-    def _stamp(self) -> dict[str, str]:
-        self._number += 1
-        return Stamp(self.epoch, self._number).properties
 
     def _line(self, node: str) -> Line:
         return self._lines.setdefault(node, Line())

@@ -134,7 +134,7 @@ class Engine:
         if not await self._cluster.overtake(epoch):
             log.error("nodes follow another global manager", epoch=ours, followed=epoch)
             return
-        self.downstream.epoch = self._cluster.epoch
+        self.downstream.sender.epoch = self._cluster.epoch
         text = f"nodes follow epoch {epoch} of an earlier store: this one counts on from there, not from {ours}"
         await self._cluster.record("Warning", "EpochRaised", "gm", text)
         self._bus.renew()

@@ -101,8 +101,8 @@ class Figures:
             "Time of each piece of work: looking at a resource (reconcile), answering a sync, and so on.",
             [(labels, q.times.histogram, q.times.total) for labels, q in named],
         )
-        yield counter("gm_downstream_messages", "Messages sent down to nodes.", engine.downstream.sent)
-        yield counter("gm_downstream_repeats", "Messages among them sent again.", engine.downstream.resent)
+        yield counter("gm_downstream_messages", "Messages sent down to nodes.", engine.downstream.sender.sent)
+        yield counter("gm_downstream_repeats", "Messages among them sent again.", engine.downstream.sender.resent)
         yield counter(
             "gm_downstream_acknowledgements", "Orders that a node has carried out.", engine.downstream.acknowledgements
         )

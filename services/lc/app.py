@@ -135,7 +135,7 @@ class LocalController:
             rooms.workers.adopt()
             self.bus.announce = rooms.channel.announce
             async with shown, self.bus:
-                rooms.channel.http = shown.url
+                rooms.channel.presence.http = shown.url
                 running = await rooms.start()
                 if self._blobs:
                     running["blobs"] = _once_alone(self._blobs, rooms.channel)
@@ -242,8 +242,8 @@ class _Rooms:
 
 async def _once_alone(blobs: Blobs, channel: Channel) -> None:
     """Open the connection for files once no other LC goes by our name: two would chase each other there, too."""
-    blobs.bus.may_connect = lambda: channel.alone
-    while not channel.alone:  # noqa: ASYNC110  # it is a matter of time, of which nobody tells
+    blobs.bus.may_connect = lambda: channel.presence.alone
+    while not channel.presence.alone:  # noqa: ASYNC110  # it is a matter of time, of which nobody tells
         await asyncio.sleep(LOOK_S)
     await blobs.run()
 

@@ -27,7 +27,7 @@ from halimede.messages import DatasetFacts
 from halimede.models import FetchError, local_path, redact
 from halimede.models.cache import in_thread
 from halimede.names import Key
-from services.lc.plan import Preparation, Want
+from services.lc.wants import Preparation, Want
 
 log = structlog.get_logger()
 

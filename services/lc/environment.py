@@ -17,8 +17,8 @@ from halimede.api.workers import Brought, Told, common
 from halimede.messages import ModelFacts
 from halimede.models.desired import DesiredModel
 from services.lc.folders import Worker
-from services.lc.plan import Preparation
 from services.lc.rollout import WISH
+from services.lc.wants import Preparation
 
 #: where a worker has its health and metrics, unless its template says otherwise: a free port on loopback
 WORKER_HTTP = "127.0.0.1:0"

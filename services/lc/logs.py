@@ -16,7 +16,8 @@ from pathlib import Path
 import structlog
 
 from halimede import topics
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
 from services.lc.folders import Folders, Worker

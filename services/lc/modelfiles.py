@@ -25,7 +25,7 @@ from halimede.models.fetcher import Progress
 from halimede.models.policy import Policy
 from halimede.models.stream import Opener
 from halimede.models.trying import Trial, TrialLimits, try_model
-from services.lc.plan import Want
+from services.lc.wants import Want
 
 log = structlog.get_logger()
 

@@ -7,55 +7,22 @@ here any more, or a better one can take over at once. While a Model is away or s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
-import structlog
 
 from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
-from halimede.api.placement import Placement
 from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
-from halimede.models import redact
 from halimede.models.desired import DesiredModel
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.items import Item
-from services.lc.process import Role, Start
+from services.lc.models import Models, output
+from services.lc.process import Start
+from services.lc.standing import ABSENT, Lack, Standing, broke
 from services.lc.store import Held
-
-log = structlog.get_logger()
-
-Phase = Literal["Pending", "Running", "Failed", "Ready"]
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """A Model's file, or a Dataset's, that should be on this node. The generation is that of its resource.
-
-    ``spec``: a Model's spec as JSON without its URL, which says how its file is to be tried.
-    """
-
-    key: Key
-    uid: str
-    generation: int
-    url: str
-    sha256: str = ""
-    format: str = ""
-    spec: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """How far a Want has come; ``path`` once it is there, and what has been found out about it."""
-
-    want: Want
-    phase: Phase = "Pending"
-    reason: str = "Preparing"
-    message: str = ""
-    path: Path | None = None
-    facts: ModelFacts | DatasetFacts | None = None
+from services.lc.wants import Preparation, Want
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +42,8 @@ class Running:
     swaps: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """Why a worker that should run is not as it should be."""
-
-    phase: Phase
-    reason: str
-    message: str
-
-
 #: kinds whose workers take samples
 SERVICES = frozenset({jointinference.PLURAL, multiedge.PLURAL})
-#: why a worker waits for a Model that its service names and that is not held here
-ABSENT = "ModelNotFound"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What is to be reported of a resource, beside what its workers say."""
-
-    key: Key
-    uid: str
-    generation: int
-    workers: Mapping[Worker, Role] = field(default_factory=dict)
-    lacks: Mapping[Worker, Lack] = field(default_factory=dict)
-    models: tuple[ModelOutput, ...] = ()
-    #: set where workers have no say: for resources without any, and for a service that cannot have one here
-    settled: Lack | None = None
-    facts: ModelFacts | DatasetFacts | None = None
-    #: what the resource calls those of its workers that share a role
-    parts: Mapping[Worker, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,63 +178,5 @@ def _without_workers(item: Item, preparation: Preparation | None, left: str, wan
         facts = None if left else known.facts
         settled = Lack("Ready", "LeftToPods", left) if left else Lack(known.phase, known.reason, known.message)
         if resource.kind.plural == model.PLURAL:
-            models = (_output(resource),)
+            models = (output(resource),)
     return Standing(held.key, held.uid, held.generation, models=models, settled=settled, facts=facts)
-
-
-def _output(resource: Resource[model.ModelSpec]) -> ModelOutput:
-    return ModelOutput(format=resource.spec.format, url=redact(resource.spec.url))
-
-
-Found = tuple[Resource[Any], Preparation]
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """The Models of this node as the services that name them see them."""
-
-    items: Mapping[Key, Item]
-    preparations: Mapping[Key, Preparation]
-    ready: Mapping[Key, Preparation]
-
-    def held(self, placement: Placement, service: Key) -> list[Item]:
-        """Return the Models that a worker of a service needs, those that have arrived."""
-        keys = (Key(model.PLURAL, service.namespace, name) for name in placement.models)
-        return [self.items[key] for key in keys if key in self.items]
-
-    def output(self, placement: Placement, service: Key) -> tuple[ModelOutput, ...]:
-        """Return what a report shows of those Models: nothing before they are here and can be read."""
-        return tuple(_output(used.resource) for used in self.held(placement, service) if used.resource)
-
-    def find(self, name: str, service: Key, node: str) -> Found | Lack:
-        """Return a Model that a worker needs and its file that is here, or why there is none yet."""
-        key = Key(model.PLURAL, service.namespace, name)
-        used, prepared = self.items.get(key), self.ready.get(key)
-        if used is None:
-            return Lack("Pending", ABSENT, f"Model {key.name} has not arrived on node {node}")
-        if used.resource is None:
-            return Lack("Failed", "ModelNotReady", f"Model {key.name}: {used.error}")
-        if prepared is None or prepared.path is None:
-            known = self.preparations.get(key)
-            phase: Phase = "Failed" if known and known.phase == "Failed" else "Pending"
-            progress = known.message if known and known.message else "on its way to this node"
-            return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
-        return used.resource, prepared
-
-    def data(self, placement: Placement, service: Resource[Any]) -> Lack | None:
-        """Return why an edge worker has to wait for the Dataset of its service; one of another node is not held."""
-        named = service.spec.dataset
-        if placement.role != "edge" or named is None:
-            return None
-        key = Key(dataset.PLURAL, service.key.namespace, named.name)
-        used, known = self.items.get(key), self.preparations.get(key)
-        if used is None or key in self.ready:
-            return None
-        why = used.error if used.resource is None else known.message if known else ""
-        return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'it is not counted yet'}")
-
-
-def broke(key: Key, error: Exception) -> Lack:
-    """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
-    log.error("planning a resource broke", key=str(key), exc_info=error)
-    return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")

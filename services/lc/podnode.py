@@ -16,10 +16,12 @@ from halimede.api.placement import Placement
 from halimede.models import FetchError, local_path
 from halimede.names import Key
 from services.lc.folders import Worker
-from services.lc.plan import Lack, Models, Preparation, Standing, Want
+from services.lc.models import Models
 from services.lc.process import Start
+from services.lc.standing import Lack, Standing
 from services.lc.status import WORST_FIRST
 from services.lc.store import Held
+from services.lc.wants import Preparation, Want
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.folders import Worker
-from services.lc.plan import Lack, Plan, Running, Standing
+from services.lc.plan import Plan, Running
 from services.lc.podcounts import Pod, PodCounts
 from services.lc.podrows import Owner, PodRecord
+from services.lc.standing import Lack, Standing
 from services.lc.status import status_of
 from services.lc.store import Store
 

@@ -20,8 +20,8 @@ from halimede.models.speed import Speed
 from halimede.names import Key
 from halimede.tracing.times import Distribution
 from services.lc.modelfiles import Bring, Brought, UnusableError
-from services.lc.plan import Phase, Preparation, Want
 from services.lc.room import Room
+from services.lc.wants import Phase, Preparation, Want
 
 log = structlog.get_logger()
 

@@ -21,10 +21,12 @@ from services.lc import serving
 from services.lc.credentials import NodeCredentials
 from services.lc.environment import WORKER_HTTP, desired, environment
 from services.lc.folders import Folders, Worker
-from services.lc.plan import Found, Lack, Models, Preparation, Standing, Want, broke
+from services.lc.models import Found, Models
 from services.lc.process import Role, Start
+from services.lc.standing import Lack, Standing, broke
 from services.lc.store import Held
 from services.lc.template import Host, RefusalError, grace, to_process
+from services.lc.wants import Preparation, Want
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 import structlog
 
 from halimede import topics
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.bus.stamp import Stamp
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.messages import NodeStatus, WorkerInfo
 from halimede.names import Key
 from halimede.topic import Address
 from services.lc.folders import Worker
-from services.lc.plan import Standing
+from services.lc.standing import Standing
 from services.lc.store import Store
 from services.lc.workers import Workers
 

@@ -15,7 +15,7 @@ import structlog
 
 from halimede.models import Cache
 from halimede.models.cache import in_thread
-from services.lc.plan import Preparation
+from services.lc.wants import Preparation
 
 log = structlog.get_logger()
 

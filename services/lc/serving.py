@@ -22,10 +22,11 @@ from halimede.messages import ModelFacts
 from halimede.models.desired import Desired, DesiredModel
 from halimede.names import check_name
 from services.lc.folders import Folders, Worker
-from services.lc.plan import Lack, Phase, Preparation, Standing, Want
 from services.lc.process import ProcessSpec, Start
+from services.lc.standing import Lack, Standing
 from services.lc.store import Held
 from services.lc.template import Host
+from services.lc.wants import Phase, Preparation, Want
 
 GRACE_S = 10.0
 #: the file beside the process that says which model it answers with

@@ -12,8 +12,8 @@ from halimede.counts import add_up
 from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, TaskInfo, WorkerReport
 from services.lc.entry import WorkerPhase
 from services.lc.folders import Worker
-from services.lc.plan import Lack, Standing
 from services.lc.process import Role
+from services.lc.standing import Lack, Standing
 
 WORST_FIRST = ("Failed", "Pending", "Running", "Ready")
 STARTING = Lack("Pending", "Starting", "")

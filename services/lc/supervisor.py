@@ -21,8 +21,9 @@ from services.lc.ending import EXTRA_S, KILL_S, ending, grace, until_end
 from services.lc.entry import FIRST_DELAY, SILENT_S, STABLE_S, Entry, stand
 from services.lc.folders import Folders, Worker
 from services.lc.leftovers import put_aside
-from services.lc.plan import Plan, Running, Standing
+from services.lc.plan import Plan, Running
 from services.lc.process import Launcher, Process, Start, StartError
+from services.lc.standing import Standing
 from services.lc.status import compose
 from services.lc.store import Store
 from services.lc.telling import Telling, model, swaps, trouble, used

@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
 
-import halimede
-from halimede import codec, topics
+from halimede import topics
 from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
-from halimede.bus.port import Announcement, Bus, Delivery, Packet
+from halimede.bus.message import Announcement, Delivery, Packet
+from halimede.bus.port import Bus
 from halimede.bus.stamp import MAX_INTEGER, Stamp
 from halimede.errors import BusError, InvalidFieldError
-from halimede.messages import Delete, GmPresence, Held, Presence, ResourceBody, Sync, Synced
+from halimede.messages import Delete, GmPresence, Held, ResourceBody, Sync, Synced
 from halimede.names import Key
 from services.lc import decide
 from services.lc.decide import Identity
+from services.lc.presence import STRANGER_S, OwnPresence
 from services.lc.report import Reporter
 from services.lc.store import Held as HeldHere
 from services.lc.store import Store
@@ -38,9 +38,6 @@ log = structlog.get_logger()
 
 #: seconds between two syncs: at least; when GM has answered; at first when it has not
 LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
-#: seconds that the first sync waits where another store's presence was found: if its LC lives, it takes the connection
-#: back within that time, and this one has started nothing that is the other's
-STRANGER_S = 2.0
 MAX_UID = 64
 
 
@@ -58,22 +55,13 @@ class Channel:
         changed: Callable[[], None],
     ) -> None:
         self._node = node
-        self._labels = dict(labels)
-        #: where the controller's health and metrics are
-        self.http = ""
         self._bus = bus
         self._store = store
         self._reporter = reporter
         self._changed = changed
-        self._epoch = 0
-        #: the epoch of a birth of ours that came back from the broker
-        self._confirmed, self._confirmed_at = 0, 0.0
-        #: whether our birth has to go out once more
-        self._overwritten = False
-        self._strange = False
         self._gm_online = False
-        self._birth = Packet("", b"")
         self._wanted = asyncio.Event()
+        self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._wanted.set)
         #: what asks for a sync once more while something is missing
         self._asking: asyncio.TimerHandle | None = None
         self._unanswered = False
@@ -90,36 +78,17 @@ class Channel:
         """Seconds since GM answered a sync, None if it never has."""
         return None if self._synced_at is None else asyncio.get_running_loop().time() - self._synced_at
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other LC has taken our name for a while: then further connections of ours are nobody else's."""
-        now = asyncio.get_running_loop().time()
-        return self._bus.connected and self._confirmed == self._epoch and now - self._confirmed_at >= STRANGER_S
-
     def announce(self) -> Announcement:
-        """Birth and will of the next connection, with an epoch of its own."""
-        self._epoch = self._reporter.epoch = self._store.next_presence_epoch()
-        birth = Presence(
-            node=self._node,
-            epoch=self._epoch,
-            online=True,
-            version=halimede.__version__,
-            cpus=os.cpu_count() or 0,
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            labels=self._labels,
-            http=self.http,
-            store=self._store.identity,
-        )
-        will = Presence(node=self._node, epoch=self._epoch, online=False, store=self._store.identity)
-        self._birth = self._packet(birth)
-        return Announcement(self._birth, self._packet(will))
+        """Birth and will of the next connection, with an epoch of its own that our reports carry, too."""
+        announcement = self.presence.announce()
+        self._reporter.epoch = self.presence.epoch
+        return announcement
 
     async def start(self) -> None:
         """Subscribe."""
         self._bus.on_connect(self._connected)
         # first of all: GM's presence makes us sync, and by then we know whether somebody else was here
-        own = topics.PRESENCE.filter(node=self._node)
-        await self._bus.subscribe(own, self._on_own_presence, cleared=self._on_own_presence_cleared)
+        await self.presence.start()
         await self._bus.subscribe(topics.INSERT.filter(node=self._node), self._on_insert)
         await self._bus.subscribe(topics.DELETE.filter(node=self._node), self._on_delete)
         await self._bus.subscribe(topics.SYNCED.filter(node=self._node), self._on_synced)
@@ -140,13 +109,13 @@ class Channel:
                 await _set_within(self._wanted, PERIOD_S)
             patience = min(patience * 2, PERIOD_S) if again else UNANSWERED_S
             self._wanted.clear()
-            if self._strange:
-                self._strange = False
+            if self.presence.strange:
+                self.presence.strange = False
                 await asyncio.sleep(STRANGER_S)
             with contextlib.suppress(sqlite3.Error):  # still no room
                 self._store.settle()
             if self._bus.connected:
-                await self._say_again()
+                await self.presence.say_again()
                 await self._sync()
             await asyncio.sleep(LEAST_S)
 
@@ -225,42 +194,6 @@ class Channel:
             self._reporter.resend()
             self._wanted.set()
 
-    async def _on_own_presence(self, delivery: Delivery[Presence]) -> None:
-        """Watch what stands under our name: our birth should, and nobody else's word.
-
-        What the broker kept (retained) came before our birth, which is on its way. Of another store it proves that
-        another LC goes by our name, unless we come for the first time: then it may be all that is left of an earlier
-        one. A will of an earlier connection that comes late would hide us from whoever asks the broker.
-        """
-        presence, ours = delivery.body, delivery.body.store == self._store.identity
-        if ours and presence.online and presence.epoch == self._epoch:
-            if self._confirmed != self._epoch:
-                self._confirmed, self._confirmed_at = self._epoch, asyncio.get_running_loop().time()
-            return
-        if not ours and self._confirmed:
-            log.error("another local controller goes by our name", node=self._node, its_epoch=presence.epoch)
-            self._bus.rival()
-        elif not ours:
-            self._strange = True
-        if not delivery.packet.retain:
-            self._restore_birth()
-
-    async def _on_own_presence_cleared(self, _: Mapping[str, str]) -> None:
-        self._restore_birth()
-
-    def _restore_birth(self) -> None:
-        if self._confirmed == self._epoch:
-            self._overwritten = True
-            self._wanted.set()
-
-    async def _say_again(self) -> None:
-        if self._overwritten:
-            self._overwritten = False
-            try:
-                await self._bus.send(self._birth)
-            except BusError as error:
-                log.info("birth not sent", error=str(error))
-
     def _followed(self, delivery: Delivery[Any]) -> Stamp | None:
         """Return the stamp of a message of a GM that this node may follow, None of any other.
 
@@ -298,17 +231,13 @@ class Channel:
         self._unanswered, self._dropped = True, False
         self._number += 1
         try:
-            sync = Sync(epoch=self._epoch, gm_epoch=self._store.gm_epoch, holds=holds)
-            stamp = Stamp(self._epoch, self._number)
+            sync = Sync(epoch=self.presence.epoch, gm_epoch=self._store.gm_epoch, holds=holds)
+            stamp = Stamp(self.presence.epoch, self._number)
             await self._bus.publish(topics.SYNC.at(node=self._node), sync, properties=stamp.properties)
         except BusError as error:
             log.info("sync not sent", error=str(error))
         else:
             self.syncs += 1
-
-    def _packet(self, presence: Presence) -> Packet:
-        payload = codec.encode(topics.PRESENCE, presence)
-        return Packet(topics.PRESENCE.at(node=self._node).text, payload, qos=1, retain=True)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -13,7 +13,8 @@ from typing import Protocol
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.folders import Worker
-from services.lc.plan import Plan, Running, Standing
+from services.lc.plan import Plan, Running
+from services.lc.standing import Standing
 
 
 class Workers(Protocol):

@@ -1,6 +1,6 @@
 """Who is known: identities with a few vectors each, bounded in number and memory, forgotten after a time.
 
-What is decided upon is in memory (``Index``, and some words of each identity); what was said of an identity lives in
+What is decided upon is in memory (``Vectors``, and some words of each identity); what was said of an identity lives in
 the file (``Store``). Beyond the bound the one goes that was seen longest ago, those first that were hardly ever seen:
 noise does not drive out people. Used from one thread.
 """
@@ -10,18 +10,18 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import structlog
 
-from halimede.inference import SampleError, pack, unit, unpack
+from halimede.inference import SampleError, unit, unpack
 from halimede.messages import Sighting, Track
-from halimede.multiedge.reid.index import Floats, Index, clear
+from halimede.multiedge.reid.index import Floats
 from halimede.multiedge.reid.known import Known, Limits, Shelf
 from halimede.multiedge.reid.store import Changes, Row, Store
+from halimede.multiedge.reid.vectors import Vectors
 
 log = structlog.get_logger()
 
@@ -51,13 +51,10 @@ class Gallery:
         self.unsaved = self.evicted = self.expired = 0
         self._folder = folder
         self.store = Store(folder / FILE, limits.sightings)
-        self._index: Index | None = None
+        self._vectors = Vectors(folder, limits)
         self._shelf = Shelf(limits)
-        self._owner: dict[int, Known] = {}
         self._changes = Changes()
         self._kept: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._next_key = 0
-        self._unindexed = 0
         self._clock = 0.0
         self._now: float | None = None
 
@@ -67,17 +64,17 @@ class Gallery:
     @property
     def length(self) -> int:
         """How long its vectors are; 0 before there is one."""
-        return self._index.length if self._index else 0
+        return self._vectors.length
 
     @property
     def vectors(self) -> int:
         """How many vectors it holds."""
-        return len(self._index) if self._index else 0
+        return len(self._vectors)
 
     @property
     def memory(self) -> int:
         """Bytes of the graph and its vectors."""
-        return self._index.memory if self._index else 0
+        return self._vectors.memory
 
     def open(self) -> None:
         """Read what is kept. What cannot be read, or is of other features, is put aside or forgotten."""
@@ -95,18 +92,16 @@ class Gallery:
     def close(self) -> None:
         """Write everything down."""
         if self.flush():
-            self._save_index()
+            self.unsaved += not self._vectors.save()
         self.store.close()
 
     def begin_anew(self, reason: str) -> None:
         """Forget everybody. The file is put aside."""
         self.store.reset(reason)
-        clear(self._folder)
+        self._vectors.clear()
         self._shelf.clear()
-        self._owner.clear()
         self._kept.clear()
         self._changes = Changes()
-        self._index = None
 
     def at(self, now: float) -> None:
         """Say what time it is, in monotonic seconds. Seconds that the gallery runs are counted, over restarts."""
@@ -125,31 +120,15 @@ class Gallery:
 
         Each is as near as the nearest of its vectors. Raises ValueError for vectors of another length.
         """
-        if self._index is None:
-            return [{} for _ in vectors]
-        if vectors.shape[1] != self._index.length:
-            raise ValueError(f"vectors have {vectors.shape[1]} numbers, the gallery's {self._index.length}")
-        found: list[dict[Known, float]] = []
-        for keys, near in self._index.nearest(vectors, count * self.limits.vectors, floor):
-            who: dict[Known, float] = {}
-            for key, similarity in zip(keys.tolist(), near.tolist(), strict=True):
-                if len(who) == count:
-                    break
-                who.setdefault(self._owner[key], similarity)
-            found.append(who)
-        return found
+        return self._vectors.nearest(vectors, count, floor)
 
     def similarities(self, known: Known, vectors: Floats) -> Floats:
         """Return how near an identity is to each of some unit vectors."""
-        if self._index is None or not known.keys:
-            return np.full(len(vectors), -1.0, np.float32)
-        return np.asarray((vectors @ self._index.get(known.keys).T).max(axis=1), np.float32)
+        return self._vectors.similarities(known, vectors)
 
     def mean(self, known: Known) -> bytes:
         """Return the mean of an identity's vectors as it travels; nothing of one that has none."""
-        if self._index is None or not known.keys:
-            return b""
-        return pack(unit(self._index.get(known.keys).mean(axis=0)))
+        return self._vectors.mean(known)
 
     def snapshot(self) -> Iterator[Track]:
         """Yield all identities as tracks, the one that was seen longest ago first."""
@@ -192,21 +171,7 @@ class Gallery:
 
     def learn(self, known: Known, vector: Floats) -> bool:
         """Add a unit vector to those of an identity, if it tells something new; return whether it did."""
-        if self.get(known.id) is not known:
-            return False
-        if self._index is None:
-            self._index = Index(vector.size)
-        if not known.keys:
-            self._add(known, vector)
-            return True
-        have = self._index.get(known.keys)
-        near = have @ vector
-        if near.max() >= self.limits.novelty:
-            return False
-        if len(known.keys) >= self.limits.vectors:
-            self._drop(known, _most_like_another(have, near))
-        self._add(known, vector)
-        return True
+        return self.get(known.id) is known and self._vectors.learn(known, vector, self._changes)
 
     def follow(self, track: Track) -> bool:
         """Learn what another gallery has decided; return False for what is known already or cannot be used."""
@@ -233,14 +198,14 @@ class Gallery:
         while (oldest := self._shelf.too_old(self._clock)) is not None:
             self._forget(oldest)
             self.expired += 1
-        if self.flush() and self._unindexed >= SAVE_EVERY:
-            self._save_index()
+        if self.flush():
+            self.unsaved += not self._vectors.save(SAVE_EVERY)
 
     def flush(self) -> bool:
         """Write down what has changed. False where there is no room: it waits, bounded, for the next time."""
         numbers: dict[str, int | float | str] = {
             "clock": self._clock,
-            "key": self._next_key,
+            "key": self._vectors.next_key,
             "length": self.length,
             "features": self.features,
         }
@@ -254,29 +219,8 @@ class Gallery:
         self._changes = Changes()
         return True
 
-    def _add(self, known: Known, vector: Floats) -> None:
-        assert self._index is not None  # noqa: S101  # made by whoever calls
-        key = self._next_key
-        self._next_key += 1
-        self._index.add([key], vector[np.newaxis])
-        self._owner[key] = known
-        known.keys = (*known.keys, key)
-        self._changes.vectors[key] = (known.id, pack(vector))
-        self._unindexed += 1
-
-    def _drop(self, known: Known, at: int) -> None:
-        assert self._index is not None  # noqa: S101  # it has the vector
-        key = known.keys[at]
-        self._index.remove([key])
-        del self._owner[key]
-        known.keys = known.keys[:at] + known.keys[at + 1 :]
-        if self._changes.vectors.pop(key, None) is None:
-            self._changes.dropped.add(key)
-        self._unindexed += 1
-
     def _forget(self, known: Known) -> None:
-        for at in reversed(range(len(known.keys))):
-            self._drop(known, at)
+        self._vectors.forget(known, self._changes)
         self._shelf.take(known)
         self._changes.forget(known.id)
 
@@ -285,41 +229,9 @@ class Gallery:
             self._forget(oldest)
             self.evicted += 1
 
-    def _save_index(self) -> None:
-        """Copy the graph. Only after a flush: keys that it has and the file has not would be given out twice."""
-        if self._index is None or not self._unindexed:
-            return
-        try:
-            self._index.save(self._folder)
-        except (OSError, RuntimeError) as error:  # the graph is made anew from the file
-            self.unsaved += 1
-            log.warning("index of the gallery not written", error=str(error))
-        self._unindexed = 0
-
-    def _vectors(self, keys: Sequence[int]) -> Floats:
-        return np.concatenate([unpack(self.store.vector(key), 1) for key in keys])
-
     def _read(self) -> None:
         self._clock = float(self.store.number("clock") or 0.0)
-        self._next_key = int(self.store.number("key") or 0)
         for row in self.store.rows():
             self._shelf.put(Known(row.id, row.clock, row.count, row.first, row.last, row.cameras))
-        for key, id_ in self.store.vectors():
-            owner = self.get(id_)
-            if owner:
-                self._owner[key] = owner
-                owner.keys = (*owner.keys, key)
-                self._next_key = max(self._next_key, key + 1)
-        length = int(self.store.number("length") or 0)
-        if length:
-            self._index = Index(length)
-            self._index.load(self._folder)
-            self._unindexed = self._index.reconcile(self._owner.keys(), self._vectors)
+        self._vectors.read(self.store, self.get)
         self._make_room(0)
-
-
-def _most_like_another(have: Floats, near: Floats) -> int:
-    """Return which vector tells least: the one nearest to another of them or to the new one."""
-    alike = have @ have.T
-    np.fill_diagonal(alike, -1.0)
-    return int(np.argmax(np.maximum(alike.max(axis=1), near)))

@@ -1,0 +1,167 @@
+"""The vectors that show whom a gallery knows: whose each is, which are worth keeping, whose are near to a new one.
+
+They are looked up in a graph (``Index``), of which a copy is kept; what the file (``Store``) says of vectors stands
+above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from halimede.inference import pack, unit, unpack
+from halimede.multiedge.reid.index import Floats, Index, clear
+from halimede.multiedge.reid.known import Known, Limits
+from halimede.multiedge.reid.store import Changes, Store
+
+log = structlog.get_logger()
+
+
+class Vectors:
+    """Unit vectors of one length, a few of each identity. The first that comes says how long they are.
+
+    Attributes:
+        next_key: that of the next vector; none is used twice.
+
+    """
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self.next_key = 0
+        self._folder = folder
+        self._limits = limits
+        self._index: Index | None = None
+        self._owner: dict[int, Known] = {}
+        self._unindexed = 0
+
+    def __len__(self) -> int:
+        return len(self._index) if self._index else 0
+
+    @property
+    def length(self) -> int:
+        """How long they are; 0 before there is one."""
+        return self._index.length if self._index else 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the graph and its vectors."""
+        return self._index.memory if self._index else 0
+
+    def read(self, store: Store, known: Callable[[str], Known | None]) -> None:
+        """Take what is kept, and make the graph say the same."""
+        self.next_key = int(store.number("key") or 0)
+        for key, id_ in store.vectors():
+            owner = known(id_)
+            if owner:
+                self._owner[key] = owner
+                owner.keys = (*owner.keys, key)
+                self.next_key = max(self.next_key, key + 1)
+        length = int(store.number("length") or 0)
+        if length:
+            self._index = Index(length)
+            self._index.load(self._folder)
+            self._unindexed = self._index.reconcile(self._owner.keys(), lambda keys: _kept(store, keys))
+
+    def save(self, least: int = 1) -> bool:
+        """Copy the graph if so many vectors have changed; False where there is no room, and it is made anew one day.
+
+        Only after the changes are in the file: keys that the graph has and the file has not would be given out twice.
+        """
+        if self._index is None or self._unindexed < least:
+            return True
+        self._unindexed = 0
+        try:
+            self._index.save(self._folder)
+        except (OSError, RuntimeError) as error:  # the graph is made anew from the file
+            log.warning("index of the gallery not written", error=str(error))
+            return False
+        return True
+
+    def clear(self) -> None:
+        """Forget them all, and the copy of the graph."""
+        clear(self._folder)
+        self._owner.clear()
+        self._index = None
+
+    # --- looking up ----------------------------------------------------------------------------------------------
+
+    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[Known, float]]:
+        """Return for each vector the identities nearest to it, see ``Gallery.nearest``."""
+        if self._index is None:
+            return [{} for _ in vectors]
+        if vectors.shape[1] != self._index.length:
+            raise ValueError(f"vectors have {vectors.shape[1]} numbers, the gallery's {self._index.length}")
+        found: list[dict[Known, float]] = []
+        for keys, near in self._index.nearest(vectors, count * self._limits.vectors, floor):
+            who: dict[Known, float] = {}
+            for key, similarity in zip(keys.tolist(), near.tolist(), strict=True):
+                if len(who) == count:
+                    break
+                who.setdefault(self._owner[key], similarity)
+            found.append(who)
+        return found
+
+    def similarities(self, known: Known, vectors: Floats) -> Floats:
+        """Return how near an identity is to each of some vectors: -1 where it has none."""
+        if self._index is None or not known.keys:
+            return np.full(len(vectors), -1.0, np.float32)
+        return np.asarray((vectors @ self._index.get(known.keys).T).max(axis=1), np.float32)
+
+    def mean(self, known: Known) -> bytes:
+        """Return the mean of an identity's vectors as it travels; nothing of one that has none."""
+        if self._index is None or not known.keys:
+            return b""
+        return pack(unit(self._index.get(known.keys).mean(axis=0)))
+
+    # --- learning ------------------------------------------------------------------------------------------------
+
+    def learn(self, known: Known, vector: Floats, changes: Changes) -> bool:
+        """Add a vector to those of an identity, if it tells something new; return whether it did."""
+        if self._index is None:
+            self._index = Index(vector.size)
+        if known.keys:
+            have = self._index.get(known.keys)
+            near = have @ vector
+            if near.max() >= self._limits.novelty:
+                return False
+            if len(known.keys) >= self._limits.vectors:
+                self._drop(self._index, known, _most_like_another(have, near), changes)
+        self._add(self._index, known, vector, changes)
+        return True
+
+    def forget(self, known: Known, changes: Changes) -> None:
+        """Drop all vectors of an identity."""
+        if self._index is not None:
+            for at in reversed(range(len(known.keys))):
+                self._drop(self._index, known, at, changes)
+
+    def _add(self, index: Index, known: Known, vector: Floats, changes: Changes) -> None:
+        key = self.next_key
+        self.next_key += 1
+        index.add([key], vector[np.newaxis])
+        self._owner[key] = known
+        known.keys = (*known.keys, key)
+        changes.vectors[key] = (known.id, pack(vector))
+        self._unindexed += 1
+
+    def _drop(self, index: Index, known: Known, at: int, changes: Changes) -> None:
+        key = known.keys[at]
+        index.remove([key])
+        del self._owner[key]
+        known.keys = known.keys[:at] + known.keys[at + 1 :]
+        if changes.vectors.pop(key, None) is None:
+            changes.dropped.add(key)
+        self._unindexed += 1
+
+
+def _kept(store: Store, keys: Sequence[int]) -> Floats:
+    return np.concatenate([unpack(store.vector(key), 1) for key in keys])
+
+
+def _most_like_another(have: Floats, near: Floats) -> int:
+    """Return which vector tells least: the one nearest to another of them or to the new one."""
+    alike = have @ have.T
+    np.fill_diagonal(alike, -1.0)
+    return int(np.argmax(np.maximum(alike.max(axis=1), near)))
