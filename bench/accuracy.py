@@ -17,30 +17,23 @@ import os
 import random
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict, train_test_split
 from sklearn.neural_network import MLPClassifier
-from sklearn.svm import SVC
 
+from bench.accuracy_digits import Array, Digits, Half, big, digits, predictions, small, trained
 from bench.accuracy_report import RATIOS, RISK, TARGET, show, summed_up
 from halimede.audited import agreement
 from halimede.calibration.deferral import hardness_by
 from halimede.calibration.fitting import Calibrated, Goal, Samples, asking, fit
-from halimede.calibration.temperature import softmax
 from halimede.evaluation import curves
-from halimede.evaluation.data import Labelled
 from halimede.evaluation.quality import right
 from halimede.inference.embedding import pack, unit
 from halimede.messages import Prediction
@@ -57,77 +50,8 @@ FUSED_AT = 0.3
 STREAM, WINDOW = 20_000, 2_000
 #: runs of the audit for each seed, samples of each, and the share that is audited
 AUDIT_RUNS, AUDIT_SAMPLES, AUDIT_SHARE = 5, 5_000, 0.01
-#: the second for models that take their time
-FOLDS, SLOW_FOLDS = 10, 5
-
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Half:
-    """What a model said of the first half out of fold, and of the second after training on the first."""
-
-    model: Any
-    fitting: list[Prediction]
-    testing: list[Prediction]
-
-
-@dataclass(frozen=True)
-class Digits:
-    """The two halves of one seed."""
-
-    seed: int
-    x: Array
-    y: Array
-    test_x: Array
-    test_y: Array
-
-    def labelled(self, x: Array, y: Array) -> Labelled:
-        return Labelled(
-            images=list(x), names=[str(i) for i in range(len(x))], sizes=[64] * len(x), truths=[str(t) for t in y]
-        )
-
-    @property
-    def fitting(self) -> Labelled:
-        return self.labelled(self.x, self.y)
-
-    @property
-    def testing(self) -> Labelled:
-        return self.labelled(self.test_x, self.test_y)
-
-
-def digits(seed: int) -> Digits:
-    x, y = load_digits(return_X_y=True)
-    x, test_x, y, test_y = train_test_split(x / 16, y, test_size=0.5, random_state=seed, stratify=y)
-    return Digits(seed, x, y, test_x, test_y)
-
-
-def trained(data: Digits, model: Any, folds: int = FOLDS) -> Half:
-    """Train, and answer the first half out of fold."""
-    method = "predict_proba" if hasattr(model, "predict_proba") else "decision_function"
-    parts = StratifiedKFold(folds, shuffle=True, random_state=data.seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the perceptron that it could learn on
-        out_of_fold = cross_val_predict(model, data.x, data.y, cv=parts, method=method)
-        model.fit(data.x, data.y)
-    return Half(model, predictions(out_of_fold, method), predictions(getattr(model, method)(data.test_x), method))
-
-
-def predictions(rows: Array, method: str = "predict_proba") -> list[Prediction]:
-    """Answer as a worker does: of decision scores, by ``activation: softmax``."""
-    probabilities = rows if method == "predict_proba" else softmax(rows)
-    return [
-        Prediction(label=str(int(row.argmax())), score=float(row.max()), probabilities=row.tolist())
-        for row in probabilities
-    ]
-
-
-def small() -> LogisticRegression:
-    return LogisticRegression(C=0.05, max_iter=1000)
-
-
-def big() -> SVC:
-    return SVC(C=10)
+#: folds for models that take their time
+SLOW_FOLDS = 5
 
 
 def calibrated(data: Digits, edge: Half, cloud: Half, **options: Any) -> Calibrated:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import structlog
 
 from halimede.bus import Bus, Delivery
-from halimede.bus.port import FAILURE, NO_SUBSCRIBER, PUBLISH_TIMEOUT, REASONS
+from halimede.bus.port import PUBLISH_TIMEOUT
+from halimede.bus.reasons import FAILURE, NO_SUBSCRIBER, REASONS
 from halimede.errors import BusError, TooLargeError
 from halimede.frames.channel import Channel
 from halimede.frames.jobs import Job
