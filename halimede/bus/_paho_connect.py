@@ -17,8 +17,9 @@ from halimede.bus._paho_beside import ReadingClient
 from halimede.bus._paho_link import PahoLink
 from halimede.bus._paho_properties import no_properties, v5_properties
 from halimede.bus.link import Deliver
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 from halimede.bus.settings import MqttSettings
+from halimede.bus.sockets import hasten
 from halimede.bus.turned_away import distrust, let_in
 from halimede.errors import DisconnectedError, InvalidFieldError
 
@@ -74,13 +75,12 @@ def _client(
         client.will_set(
             will.topic, bytes(will.payload), will.qos, will.retain, v5_properties(will, PacketTypes.WILLMESSAGE)
         )
-    client.on_socket_open = _no_delay
+    client.on_socket_open = _opened
     return client
 
 
-def _no_delay(_: Client, __: Any, sock: Any) -> None:
-    # without it a QoS 1 round trip takes 40 ms (Nagle's algorithm against delayed acknowledgements)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _opened(_: Client, __: Any, sock: Any) -> None:
+    hasten(sock)
 
 
 async def _connect_in_thread(client: ReadingClient, settings: MqttSettings) -> None:

@@ -22,8 +22,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from halimede.bus._paho_beside import ReadingClient
 from halimede.bus._paho_properties import grants, no_properties, v5_properties
 from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
+from halimede.bus.message import Packet
 from halimede.bus.packets import SHARE
-from halimede.bus.port import SUCCESS, Packet
+from halimede.bus.reasons import SUCCESS
 from halimede.bus.settings import MqttSettings
 
 log = structlog.get_logger()
@@ -90,7 +91,7 @@ class PahoLink(Link):
 
     def abort(self, reason: str) -> None:
         """Close the socket as it is."""
-        self.end(Ended(reason, ours=True))
+        self.end(Ended(reason, explained=True))
 
     def end(self, ended: Ended) -> None:
         """Let go of the socket and tell everybody who waits."""
@@ -194,6 +195,7 @@ class PahoLink(Link):
         self._why = self._why or Ended(
             f"the broker said: {reason}" if told else "the connection broke",
             taken_over=told and reason.value == SESSION_TAKEN_OVER,
+            explained=told,
         )
 
     def _on_publish(self, _: Client, __: Any, mid: int, reason: ReasonCode, ___: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from paho.mqtt.properties import Properties
 
-from halimede.bus.port import Grants, Packet
+from halimede.bus.message import Grants, Packet
 
 #: what the broker's CONNACK names, by the field that holds it here
 GRANTS = {

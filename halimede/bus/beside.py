@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from halimede.bus.port import MAX_PROPERTIES
+from halimede.bus.message import MAX_PROPERTIES
 
 EXPIRY, RESPONSE_TOPIC, CORRELATION, USER = 0x02, 0x08, 0x09, 0x26
 #: the widths of those of fixed length that a PUBLISH may carry: payload format, expiry, topic alias

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 
 #: tells the broker that a QoS 1 message was handled; returns whether its connection is there
 Acknowledge = Callable[[], bool]

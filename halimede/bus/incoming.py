@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from halimede.bus.held import Acknowledge, Held, Ticket
+from halimede.bus.message import BusStats, Packet
 from halimede.bus.packets import Prefix
-from halimede.bus.port import BusStats, Packet
 from halimede.bus.subscriptions import Subscription
 
 #: topics whose subscription is remembered

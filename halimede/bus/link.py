@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from halimede.bus.held import Acknowledge
-from halimede.bus.port import Grants, Packet
+from halimede.bus.message import Grants, Packet
 from halimede.errors import DisconnectedError
 
 #: seconds that closing a connection may take
@@ -25,13 +25,13 @@ Deliver = Callable[[Packet, Acknowledge | None, int], None]
 class Ended:
     """Why a link is gone. ``taken_over``: another client connected with our id. ``barred``: it was never let in.
 
-    ``ours``: we ended it ourselves, whatever for.
+    ``explained``: there is nothing to guess: we ended it ourselves, whatever for, or the broker said why it did.
     """
 
     reason: str
     taken_over: bool = False
     barred: bool = False
-    ours: bool = False
+    explained: bool = False
 
 
 class Slots(asyncio.Semaphore):

@@ -1,8 +1,6 @@
-"""Keeping a connection up: back-off, re-subscribing, birth and hooks, written once for all adapters.
+"""Keeping a connection up: re-subscribing, birth and hooks, written once for all adapters: they bring only ``_open``.
 
-Whoever shares a client id with another is dealt with in ``rivalry.py``.
-
-An adapter brings only ``_open``, which returns a ``Link``.
+When to come back is decided in ``backoff.py``, and for whoever shares a client id with another in ``rivalry.py``.
 """
 
 from __future__ import annotations
@@ -10,45 +8,29 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
 import structlog
 
+from halimede.bus import asking
+from halimede.bus.backoff import LAST_BACKOFF, BackOff
 from halimede.bus.incoming import Incoming
 from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
-from halimede.bus.packets import Prefix, packet_size
-from halimede.bus.port import (
-    FAILURE,
-    PUBLISH_TIMEOUT,
-    REASONS,
-    Announce,
-    Announcement,
-    Bus,
-    Packet,
-    Receive,
-    ReceiveNow,
-)
+from halimede.bus.message import Announce, Announcement, Packet, Receive, ReceiveNow
+from halimede.bus.outage import Outage
+from halimede.bus.packets import Prefix, fitting, packet_size
+from halimede.bus.port import PUBLISH_TIMEOUT, Bus
+from halimede.bus.reasons import FAILURE, REASONS
 from halimede.bus.rivalry import Rivalry
 from halimede.bus.subscriptions import Subscription
-from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
+from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.names import check_name
 from halimede.topic import Filter
 
 log = structlog.get_logger()
 
-#: seconds
-FIRST_BACKOFF, LAST_BACKOFF = 0.1, 5.0
-#: a broker that takes no connection is away for all its clients: they come back spread over so long, or longer
-SPREAD = 1.0
-#: a connection that held this long was a good one: the next back-off starts small again
-STABLE_AFTER = 5.0
-SUBSCRIBE_TIMEOUT = 10.0
-#: how many different reasons are logged between one good connection and the next
-MOST_REASONS = 8
-#: user properties up to which a packet's size is not counted out, and bytes that all beside its body takes then at most
-FEW, BESIDE = 2, 7 * 65_536 + 64
 RIVAL = "another client has our id"
 ANOTHERS = "our id may be another client's by now"
 
@@ -75,11 +57,11 @@ class LinkedBus(Bus):
         self._chance = chance
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
         self._rivalry = Rivalry(share=durable)
+        self._back_off = BackOff(chance)
+        self._outage = Outage(where, self.client_id)
         self._incoming = Incoming(self.stats, self._prefix, durable=durable)
         self._link: Link | None = None
         self._ready = asyncio.Event()
-        self._cause = "no answer yet"
-        self._told: set[str] = set()
         self._max_packet = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -112,7 +94,7 @@ class LinkedBus(Bus):
         finally:
             if link:
                 link.abort("closed")
-            self._cause = "closed"
+            self._outage.closed()
             # an error of the block is its own affair: a task group would wrap it in another
             cancelled = isinstance(error, asyncio.CancelledError)
             await self._tasks.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
@@ -142,10 +124,7 @@ class LinkedBus(Bus):
                     await asyncio.sleep(0)
                     await self._ready.wait()
         except TimeoutError as error:
-            raise DisconnectedError(
-                f"no connection to the broker at {self._where} within {timeout_s:g} s ({self._cause}): "
-                "start it, or set HALIMEDE_BROKER to where it is"
-            ) from error
+            raise self._outage.error(timeout_s) from error
 
     async def send(self, packet: Packet, timeout_s: float = PUBLISH_TIMEOUT) -> int:
         """Send one packet and return the broker's reason code (0 for QoS 0).
@@ -155,9 +134,9 @@ class LinkedBus(Bus):
         """
         link = self._link
         if link is None or link.ended.done():  # it may have ended in this very turn of the loop
-            raise DisconnectedError(f"no connection to the broker at {self._where} ({self._cause})")
+            raise self._outage.error()
         packet = self._prefix.added(packet)
-        size = _fitting(packet, link)
+        size = fitting(packet, link.max_packet)
         try:
             async with asyncio.timeout(timeout_s):
                 if not link.slots.take():
@@ -172,7 +151,7 @@ class LinkedBus(Bus):
         if link is None or link.ended.done():
             return None
         packet = self._prefix.added(packet)
-        size = _fitting(packet, link)
+        size = fitting(packet, link.max_packet)
         return link.publish_in_slot(packet, size) if link.slots.take() else None
 
     async def listen(
@@ -194,31 +173,17 @@ class LinkedBus(Bus):
         self._incoming.add(subscription)
         if queue:
             self._start(subscription.pump(), filter_)
-        link = self._link
-        if link is None or inherit:
-            return
-        try:
-            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
-                reason = await asyncio.shield(link.subscribe(self._prefix.filter(filter_), qos))
-        except DisconnectedError:
-            return  # the next connection brings it
-        except TimeoutError:
-            link.abort("no answer to a subscription")
-            return
-        if reason >= FAILURE:
+        link = None if inherit else self._link
+        reason = await asking.subscribe(link, self._prefix.filter(filter_), qos) if link else None
+        if reason is not None and reason >= FAILURE:
             self._incoming.remove(filter_)
             raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
 
     async def recall(self, filter_: Filter[Any]) -> None:
         """Have the broker send again what it retains of a subscription."""
         link, subscription = self._link, self._incoming.get(filter_.text)
-        if link is None or subscription is None:
-            return
-        try:
-            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
-                await asyncio.shield(link.subscribe(self._prefix.filter(filter_.text), subscription.qos))
-        except (DisconnectedError, TimeoutError) as error:
-            log.debug("recall unanswered", filter=filter_.text, error=str(error))
+        if link and subscription:
+            await asking.recall(link, self._prefix.filter(filter_.text), subscription.qos)
 
     def rival(self) -> None:
         """Take the caller's word that another client has our id: the one of us that came later gives way."""
@@ -238,7 +203,7 @@ class LinkedBus(Bus):
             await self._exhaust(subscription)
             self._incoming.remove(filter_)
         elif self._incoming.remove(filter_) and self._link:
-            await self._unsubscribe(self._link, filter_)
+            await asking.unsubscribe(self._link, self._prefix.filter(filter_))
 
     async def _exhaust(self, subscription: Subscription) -> None:
         """Ask the broker for no more, and wait until all that it had for us is acknowledged.
@@ -247,22 +212,13 @@ class LinkedBus(Bus):
         nothing more.
         """
         subscription.asked = False
-        held = self._incoming.held
+        held, filter_ = self._incoming.held, self._prefix.filter(subscription.filter)
         while True:
             await self._ready.wait()
-            if self._link and await self._unsubscribe(self._link, subscription.filter) and not held.busy:
+            if self._link and await asking.unsubscribe(self._link, filter_) and not held.busy:
                 return
             await held.idle()
             await asyncio.sleep(0)
-
-    async def _unsubscribe(self, link: Link, filter_: str) -> bool:
-        try:
-            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
-                await asyncio.shield(link.unsubscribe(self._prefix.filter(filter_)))
-        except (DisconnectedError, TimeoutError) as error:
-            log.debug("unsubscribe unanswered", filter=filter_, error=str(error))
-            return False
-        return True
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
@@ -275,41 +231,38 @@ class LinkedBus(Bus):
 
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
-        failures = 0
         while True:
             while not self.may_connect():
-                self._went_down(ANOTHERS)
+                self._outage.because(ANOTHERS)
                 await asyncio.sleep(LAST_BACKOFF)
             announcement = self.announce()
             will = self._prefix.added(announcement.will) if announcement.will else None
-            pause = spread = 0.0
+            pause = 0.0
             try:
                 link = await self._open(will, self._incoming.dispatch)
             except (BusError, OSError, TimeoutError) as error:
-                self._went_down(str(error) or type(error).__name__)
+                self._outage.because(str(error) or type(error).__name__)
                 self._rivalry.refused()
-                spread = SPREAD
+                self._back_off.refused()
             else:
                 began = loop.time()
-                ended = await self._serve(link, announcement)
-                self._went_down(ended.reason)
+                end = await self._serve(link, announcement)
+                self._outage.because(end.reason)
                 lasted = loop.time() - began
-                failures = 0 if lasted >= STABLE_AFTER else failures
-                pause = self._rivalry.ended(lasted, told=ended.taken_over, ours=ended.ours, chance=self._chance)
+                self._back_off.ended(lasted)
+                pause = self._rivalry.ended(lasted, told=end.taken_over, explained=end.explained, chance=self._chance)
             if self.once:
                 self.over.set()
                 return
-            failures = min(failures + 1, 16)
             if pause:
                 log.warning(RIVAL, client=self.client_id, broker=self._where, pause_s=round(pause))
-            widest = max(spread, min(LAST_BACKOFF, FIRST_BACKOFF * 2**failures))
-            await asyncio.sleep(pause or self._chance.uniform(0, widest))
+            await asyncio.sleep(pause or self._back_off.pause())
 
     async def _serve(self, link: Link, announcement: Announcement) -> Ended:
         """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
         # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
         # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
-        answers = {name: link.subscribe(self._prefix.filter(name), qos) for name, qos in self._incoming.asked().items()}
+        answers = {key: asking.ask(link, self._prefix.filter(key), qos) for key, qos in self._incoming.asked().items()}
         if announcement.birth:
             birth = self._prefix.added(announcement.birth)
             link.slots.take()  # nobody else has one yet
@@ -317,11 +270,12 @@ class LinkedBus(Bus):
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
         hooks: asyncio.Task[None] | None = None
         try:
-            if await self._established(answers, link):
+            given = await asking.established(link, answers)
+            if given is not None:
+                self.refused = {name: REASONS.get(code, hex(code)) for name, code in given.items() if code >= FAILURE}
                 self._incoming.held.resumed()
                 self._ready.set()
-                self._told.clear()
-                log.info("bus connected", broker=self._where, client=self.client_id)
+                self._outage.over()
                 hooks = self._start(self._greet(), "hooks")
             return await asyncio.shield(link.ended)
         finally:
@@ -331,18 +285,6 @@ class LinkedBus(Bus):
                 self._link = None
                 self._ready.clear()
                 self._incoming.disconnected()
-
-    async def _established(self, answers: Mapping[str, asyncio.Future[int]], link: Link) -> bool:
-        try:
-            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
-                reasons = await asyncio.gather(*answers.values())
-        except (DisconnectedError, TimeoutError):
-            # one of them may be lost while the connection stands: only a new one brings them all
-            link.abort("no answer to subscriptions or birth")
-            return False
-        given = dict(zip(answers, reasons, strict=True))
-        self.refused = {name: REASONS.get(code, hex(code)) for name, code in given.items() if code >= FAILURE}
-        return True
 
     async def _greet(self) -> None:
         """Tell the operator what is wrong with this connection, and run the hooks."""
@@ -356,20 +298,3 @@ class LinkedBus(Bus):
     async def _accuse(self) -> None:
         about = Packet(f"client/{self.client_id}", b"")
         await self.dead_letter(about, f"{RIVAL}: stop one of the two, or give it another name")
-
-    def _went_down(self, reason: str) -> None:
-        self._cause = reason
-        # each reason once: a broker that was away and then does not let us in is two pieces of news
-        if reason not in self._told and len(self._told) < MOST_REASONS:
-            self._told.add(reason)
-            log.warning("bus down", broker=self._where, client=self.client_id, reason=reason)
-
-
-def _fitting(packet: Packet, link: Link) -> int:
-    """Return about how many bytes a packet takes. Raises TooLargeError when the broker would not have it."""
-    size = len(packet.payload) + len(packet.tail)
-    if size + BESIDE > link.max_packet or len(packet.properties) > FEW:
-        size = packet_size(packet)
-        if size > link.max_packet:
-            raise TooLargeError(f"{packet.topic}: {size} bytes are over the broker's limit of {link.max_packet}")
-    return max(size, 1)

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from halimede.bus.message import Packet
 from halimede.bus.packets import split_shared
-from halimede.bus.port import Packet
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import random
 
 from halimede.bus.link import Deliver, Link
 from halimede.bus.linked import LinkedBus
-from halimede.bus.port import Announce, Packet
+from halimede.bus.message import Announce, Packet
 from halimede.bus.settings import MqttSettings
 
 __all__ = ["MqttBus", "MqttSettings"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
+from halimede.errors import TooLargeError
 
 SHARE = "$share/"
+#: user properties up to which a packet's size is not counted out, and bytes that all beside its body takes then at most
+FEW, BESIDE = 2, 7 * 65_536 + 64
 
 
 def split_shared(filter_: str) -> tuple[str, str]:
@@ -73,6 +76,16 @@ def packet_size(packet: Packet) -> int:
         + len(packet.tail)
     )
     return 1 + _varint(rest) + rest
+
+
+def fitting(packet: Packet, most: int) -> int:
+    """Return about how many bytes a packet takes, at least 1. Raises TooLargeError over ``most``."""
+    size = len(packet.payload) + len(packet.tail)
+    if size + BESIDE > most or len(packet.properties) > FEW:
+        size = packet_size(packet)
+        if size > most:
+            raise TooLargeError(f"{packet.topic}: {size} bytes are over the broker's limit of {most}")
+    return max(size, 1)
 
 
 def _text(text: str) -> int:

@@ -1,6 +1,6 @@
 """The bus as the rest of the code sees it: typed publish and subscribe over an adapter that moves packets.
 
-An adapter moves bytes and keeps a connection; this file gives them meaning through the contract. Two rules hold for
+An adapter moves packets and keeps a connection; the contract gives them meaning (``bodies.py``). Two rules hold for
 every adapter, and the conformance suite checks them: a message is acknowledged only after its handler returned, and
 each subscription has its own bounded queue and handles its messages in order, so a slow one never stops another.
 """
@@ -10,122 +10,37 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import structlog
 
 from halimede import codec, topics
-from halimede.errors import BusError, DecodeError, InvalidFieldError, RefusedError
-from halimede.messages import DeadLetter
+from halimede.bus.bodies import packed, receiver, receiver_now
+from halimede.bus.letters import DeadLetters
+from halimede.bus.message import (
+    Announce,
+    Announcement,
+    BusStats,
+    Cleared,
+    Delivery,
+    Grants,
+    Handler,
+    HandlerNow,
+    Packet,
+    Receive,
+    ReceiveNow,
+    Wanted,
+)
+from halimede.bus.reasons import judge
+from halimede.errors import BusError, InvalidFieldError
 from halimede.topic import Address, Filter, Topic
 
 M = TypeVar("M")
 log = structlog.get_logger()
 
-SUCCESS, NO_SUBSCRIBER, FAILURE = 0x00, 0x10, 0x80
 #: seconds that a publish waits for its acknowledgement
 PUBLISH_TIMEOUT = 10.0
-DEAD_LETTERS_PER_SECOND = 10
-HEAD_BYTES = 32
-#: user properties of one message, and bytes in the name or value of one: a message with more is refused, not trimmed,
-#: for what is left out might be what it is ordered or traced by
-MAX_PROPERTIES, MAX_PROPERTY = 64, 8 * 1024
-
-
-def _nothing() -> None:
-    """Acknowledge what needs no acknowledgement."""
-
-
-@dataclass(slots=True)  # not frozen: that would double the time that making one takes
-class Packet:
-    """One message as an adapter moves it, never changed. ``duplicate`` is only ever set on receipt.
-
-    ``done`` tells the broker that it was handled, where that is the receiver's to say (``later``). ``tail`` is what
-    follows the payload and is sent along uncopied; what has arrived has none. A large payload that has arrived may be
-    a view of the buffer that it came in.
-    """
-
-    topic: str
-    payload: bytes | memoryview
-    qos: int = 1
-    retain: bool = False
-    response_topic: str = ""
-    correlation: bytes = b""
-    expiry_s: int | None = None
-    properties: tuple[tuple[str, str], ...] = ()
-    duplicate: bool = False
-    done: Callable[[], None] = field(default=_nothing, compare=False, repr=False)
-    tail: bytes | memoryview = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """What is published when a connection is up, and what the broker publishes when it breaks."""
-
-    birth: Packet | None = None
-    will: Packet | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Grants:
-    """What the broker said that it can do when it accepted us; the defaults are the protocol's own.
-
-    ``receive_maximum``: QoS 1 publishes that it takes unanswered. ``max_packet``: bytes; 0 for no limit.
-    """
-
-    receive_maximum: int = 65_535
-    max_packet: int = 0
-    max_qos: int = 2
-    retain: bool = True
-    wildcards: bool = True
-    shared: bool = True
-
-
-#: called anew for each connection, so that birth and will carry that connection's epoch
-Announce = Callable[[], Announcement]
-
-
-@dataclass(slots=True)  # as a packet
-class Delivery(Generic[M]):
-    """A message that arrived: its body, the names read from its topic, and what v5 carried beside it."""
-
-    address: Address[M]
-    names: Mapping[str, str]
-    body: M
-    packet: Packet
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """User properties; of a repeated name the last one."""
-        return dict(self.packet.properties)
-
-    def done(self) -> None:
-        """Acknowledge a message of a subscription with ``later``; once is enough, and more do no harm."""
-        self.packet.done()
-
-
-Handler = Callable[[Delivery[M]], Awaitable[None]]
-#: gets the names in the topic of a retained message that was cleared
-Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
-#: gets the names in the topic of a message; whether it is worth reading
-Wanted = Callable[[Mapping[str, str]], Awaitable[bool]]
-Receive = Callable[[Packet], Awaitable[None]]
-#: the same, of who needs no time for it
-HandlerNow = Callable[[Delivery[M]], None]
-ReceiveNow = Callable[[Packet], None]
-
-
-@dataclass(slots=True)
-class BusStats:
-    """Counts since the start. ``rejected``: unreadable; ``dropped``: QoS 0 messages that found a full queue."""
-
-    connects: int = 0
-    rejected: int = 0
-    dropped: int = 0
-    failed_handlers: int = 0
-    dead_letter_times: list[float] = field(default_factory=list)
 
 
 class Bus(ABC):
@@ -150,6 +65,7 @@ class Bus(ABC):
         self.grants = Grants()
         #: what the broker did not grant when the connection was made, by filter or topic, and why
         self.refused: dict[str, str] = {}
+        self._letters = DeadLetters(client_id)
         self._hooks: list[Callable[[], Awaitable[None]]] = []
 
     # --- what an adapter brings -------------------------------------------------------------------------------
@@ -229,9 +145,7 @@ class Bus(ABC):
 
     @abstractmethod
     async def recall(self, filter_: Filter[Any]) -> None:
-        """Have the broker send again what it retains of a subscription. While it is away nothing is asked: the next
-        connection brings it.
-        """
+        """Have the broker send again what it retains of a subscription; while it is away, the next connection does."""
 
     @abstractmethod
     def rival(self) -> None:
@@ -263,14 +177,8 @@ class Bus(ABC):
 
         Raises DisconnectedError (try again later), RefusedError (do not) and TooLargeError.
         """
-        packet = _packet(
-            address,
-            body,
-            qos=qos,
-            reply_to=reply_to,
-            correlation=correlation,
-            expiry_s=expiry_s,
-            properties=properties,
+        packet = packed(
+            address, body, qos=qos, reply_to=reply_to, correlation=correlation, expiry_s=expiry_s, properties=properties
         )
         return judge(packet.topic, await self.send(packet, timeout_s))
 
@@ -289,7 +197,7 @@ class Bus(ABC):
 
         ``tail``: bytes of the body's last field, which is empty in ``body``; they are not copied.
         """
-        packet = _packet(
+        packet = packed(
             address,
             body,
             reply_to=reply_to,
@@ -326,53 +234,13 @@ class Bus(ABC):
         called, however long after. The connection's receive maximum bounds how many there can be. ``inherit``: see
         ``listen``.
         """
-        topic = filter_.topic
-
-        async def receive(packet: Packet) -> None:
-            names = topic.parse(packet.topic)
-            try:
-                if names is None:
-                    raise DecodeError("a name in the topic is not valid")
-                check_properties(packet)
-                if topic.retain and not packet.payload:
-                    if cleared:
-                        await cleared(names)
-                elif not wanted or await wanted(names):
-                    body = codec.decode(topic, packet.payload)
-                    await handler(Delivery(Address(topic, packet.topic), names, body, packet))
-                    return  # where the handler acknowledges later, it will
-            except (DecodeError, InvalidFieldError) as error:
-                self.stats.rejected += 1
-                await self.dead_letter(packet, str(error))
-            except Exception as error:
-                self.stats.failed_handlers += 1
-                log.exception("handler failed", topic=packet.topic)
-                await self.dead_letter(packet, f"the receiver failed: {type(error).__name__}")
-            packet.done()
-
-        await self.listen(filter_.text, topic.qos, receive, queue, later=later, inherit=inherit)
+        receive = receiver(filter_.topic, handler, self.stats, self.dead_letter, cleared=cleared, wanted=wanted)
+        await self.listen(filter_.text, filter_.topic.qos, receive, queue, later=later, inherit=inherit)
 
     async def subscribe_now(self, filter_: Filter[M], handler: HandlerNow[M]) -> None:
         """As ``subscribe``, for a handler that needs no time: it is called as a message comes, before any queue."""
-        topic = filter_.topic
-
-        def receive(packet: Packet) -> None:
-            try:
-                names = topic.parse(packet.topic)
-                if names is None:
-                    raise DecodeError("a name in the topic is not valid")
-                if packet.properties:
-                    check_properties(packet)
-                handler(Delivery(Address(topic, packet.topic), names, codec.decode(topic, packet.payload), packet))
-            except (DecodeError, InvalidFieldError) as error:
-                self.stats.rejected += 1
-                self._dead(packet, str(error))
-            except Exception as error:
-                self.stats.failed_handlers += 1
-                log.exception("handler failed", topic=packet.topic)
-                self._dead(packet, f"the receiver failed: {type(error).__name__}")
-
-        await self.listen(filter_.text, topic.qos, receive, 0)
+        receive = receiver_now(filter_.topic, handler, self.stats, self._dead_letter_now)
+        await self.listen(filter_.text, filter_.topic.qos, receive, 0)
 
     async def unsubscribe(self, filter_: Filter[Any]) -> None:
         """End a subscription."""
@@ -408,38 +276,19 @@ class Bus(ABC):
 
     async def dead_letter(self, packet: Packet, reason: str) -> None:
         """Put an unreadable message where operators see it; at most ten a second, and never in the way."""
-        if letter := self._letter(packet, reason):
+        if (letter := self._letters.write(packet, reason)) and self.connected:
             try:
                 await self.publish(topics.DEAD_LETTER.at(client=self.client_id), letter)
             except BusError as error:
                 log.debug("dead letter not sent", error=str(error))
 
-    def _dead(self, packet: Packet, reason: str) -> None:
+    def _dead_letter_now(self, packet: Packet, reason: str) -> None:
         """Put an unreadable message where operators see it, if there is a place for it."""
-        if letter := self._letter(packet, reason):
+        if (letter := self._letters.write(packet, reason)) and self.connected:
             try:
                 self.publish_now(topics.DEAD_LETTER.at(client=self.client_id), letter)
             except BusError as error:
                 log.debug("dead letter not sent", error=str(error))
-
-    def _letter(self, packet: Packet, reason: str) -> DeadLetter | None:
-        """Log an unreadable message; return what to say of it, None when too much was said of late."""
-        now = asyncio.get_running_loop().time()
-        recent = [t for t in self.stats.dead_letter_times if now - t < 1]
-        self.stats.dead_letter_times = recent
-        if len(recent) >= DEAD_LETTERS_PER_SECOND:
-            return None  # counted, and a flood fills neither the log nor its disk
-        recent.append(now)
-        log.warning("message refused", topic=packet.topic[:256], reason=reason[:4096], size=len(packet.payload))
-        if not self.connected:
-            return None
-        return DeadLetter(
-            client=self.client_id[:256],
-            topic=packet.topic[:4096],
-            reason=reason[:4096],
-            size=len(packet.payload),
-            head=packet.payload[:HEAD_BYTES].hex(),
-        )
 
     async def _connected(self) -> None:
         """Adapters call this after birth and subscriptions. Hooks run side by side; a failing one is logged."""
@@ -449,56 +298,3 @@ class Bus(ABC):
                 log.warning("interrupted while reconnecting", error=str(result))
             elif isinstance(result, Exception):
                 log.error("connect hook failed", exc_info=result)
-
-
-def judge(topic: str, reason: int) -> bool:
-    """Return whether the broker knew a subscriber, by its reason code for a publish. Raises RefusedError."""
-    if reason >= FAILURE:
-        raise RefusedError(topic, reason, REASONS.get(reason, "refused"))
-    return reason != NO_SUBSCRIBER
-
-
-def _packet(
-    address: Address[M],
-    body: M,
-    *,
-    qos: int | None = None,
-    reply_to: Address[Any] | None,
-    correlation: bytes,
-    expiry_s: int | None,
-    properties: Mapping[str, str] | None,
-    tail: memoryview | None = None,
-) -> Packet:
-    topic = address.topic
-    if tail is not None and tail.nbytes != len(tail):
-        tail = tail.cast("B")  # whatever counts its bytes does so by its length
-    return Packet(
-        topic=address.text,
-        payload=codec.encode(topic, body) if tail is None else codec.encode_before(topic, body, tail),
-        qos=topic.qos if qos is None else qos,
-        retain=topic.retain,
-        response_topic=reply_to.text if reply_to else "",
-        correlation=correlation,
-        expiry_s=expiry_s,
-        properties=tuple(properties.items()) if properties else (),
-        tail=b"" if tail is None else tail,
-    )
-
-
-def check_properties(packet: Packet) -> None:
-    """Raise DecodeError if a message has more beside its body than anybody needs."""
-    if len(packet.properties) > MAX_PROPERTIES:
-        raise DecodeError(f"more than {MAX_PROPERTIES} user properties")
-    if any(len(text.encode()) > MAX_PROPERTY for pair in packet.properties for text in pair):
-        raise DecodeError(f"a user property of more than {MAX_PROPERTY} bytes")
-
-
-REASONS = {
-    0x80: "unspecified error",
-    0x83: "implementation specific error",
-    0x87: "not authorised",
-    0x90: "topic name invalid",
-    0x91: "packet identifier in use",
-    0x97: "quota exceeded",
-    0x99: "payload format invalid",
-}

@@ -7,7 +7,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.errors import NoSubscriberError
 from halimede.topic import Address, Filter
 

@@ -54,16 +54,17 @@ class Rivalry:
         self._giving_way = not self._settled
         return self._giving_way
 
-    def ended(self, lasted: float, *, told: bool, chance: random.Random, ours: bool = False) -> float:
+    def ended(self, lasted: float, *, told: bool, chance: random.Random, explained: bool = False) -> float:
         """Take the end of a connection that lasted so many seconds; return for how many to give way, mostly none.
 
-        ``told``: the broker said that another client took the session over. ``ours``: we ended it ourselves.
+        ``told``: the broker said that another client took the session over. ``explained``: it gave a reason, or we
+        ended it ourselves: there is nothing to guess.
         """
         if self._share:
             return 0.0
         if lasted >= SETTLED:
             self._settled, self._yielded = True, 0
-        self._brief = self._brief + 1 if told or (lasted < BRIEF and not ours) else 0
+        self._brief = self._brief + 1 if told or (lasted < BRIEF and not explained) else 0
         if not self._giving_way and self._brief < self._patience(told=told):
             return 0.0
         most = LONGEST if told or self._giving_way else UNPROVEN  # a bad link looks much like a rival

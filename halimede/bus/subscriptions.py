@@ -15,8 +15,8 @@ from dataclasses import replace
 import structlog
 
 from halimede.bus.held import Ticket
+from halimede.bus.message import BusStats, Packet, Receive, ReceiveNow
 from halimede.bus.packets import matches, split_shared
-from halimede.bus.port import BusStats, Packet, Receive, ReceiveNow
 
 log = structlog.get_logger()
 

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from halimede.bus.lean import writing
 from halimede.bus.lean.link import LeanLink
 from halimede.bus.link import Deliver
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 from halimede.bus.settings import MqttSettings
+from halimede.bus.sockets import hasten
 from halimede.bus.turned_away import distrust, let_in
 from halimede.errors import DisconnectedError, InvalidFieldError
 
@@ -76,9 +77,8 @@ async def _dial(host: str, port: int) -> socket.socket:
             continue
         try:
             sock.settimeout(0)
-            # without it a QoS 1 round trip takes 40 ms (Nagle's algorithm against delayed acknowledgements)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.sock_connect(sock, address)
+            hasten(sock)
         except OSError as error:
             sock.close()
             # asyncio's own text says where, and not what happened

@@ -17,9 +17,11 @@ from halimede.bus.lean.outflow import Outflow
 from halimede.bus.lean.reading import PROTOCOL_ERROR as OUT_OF_TURN
 from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, Incoming, MalformedError, Pong, Publish, read
 from halimede.bus.lean.reasons import name
+from halimede.bus.lean.watch import Watch
 from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
+from halimede.bus.message import Packet
 from halimede.bus.packets import SHARE
-from halimede.bus.port import FAILURE, Packet
+from halimede.bus.reasons import FAILURE
 from halimede.bus.settings import MqttSettings
 from halimede.errors import DisconnectedError
 
@@ -29,10 +31,6 @@ DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
 #: client id not valid, bad user name or password, not authorised, banned, bad authentication method
 BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
 LAST_IDENTIFIER = 65_535
-#: a look at the clock each: at most so many seconds apart, and as a share of the patience
-TICK, TICK_SHARE = 1.0, 3 / 32
-#: a broker that answers pings, and for so many seconds acknowledges nothing, or takes nothing of what waits, is left
-UNANSWERED_S = 60.0
 #: reads before others on the loop have their turn
 READS = 8
 
@@ -54,20 +52,13 @@ class LeanLink(Link):
         self._flushing = self._blocked = False
         #: QoS 0: the byte after which each has left
         self._unsent: list[tuple[int, Answer]] = []
-        #: seconds of the loop's clock: the last byte in, or out again after a jam; the last packet out; the first one
-        #: that waits for an answer, or step of one that is on its way; the last answer
-        self._alive = self._spoke = self._asked = self._answered = self._loop.time()
-        self._pinged: float | None = None
-        #: the byte after which it has arrived
-        self._ping_at = 0
-        # found dead within 1.5 times the keepalive: a ping after this silence, and as long for its answer
-        self._patience = settings.keepalive_s * 2 / 3
+        self._watch = Watch(self._loop.time(), settings.keepalive_s)
         self._tick: asyncio.TimerHandle | None = None
 
     def begin(self, hello: bytes) -> None:
         """Send a CONNECT and read what comes."""
         self._loop.add_reader(self._sock.fileno(), self._readable)
-        self._watch()
+        self._look()
         self._write(hello)
 
     # --- what the bus asks for ------------------------------------------------------------------------------------
@@ -118,7 +109,7 @@ class LeanLink(Link):
 
     def abort(self, reason: str) -> None:
         """Close the socket as it is."""
-        self.end(Ended(reason, ours=True))
+        self.end(Ended(reason, explained=True))
 
     def end(self, ended: Ended) -> None:
         """Let go of the socket and tell everybody who waits."""
@@ -146,7 +137,7 @@ class LeanLink(Link):
             self._last = self._last % LAST_IDENTIFIER + 1
             if self._last not in self._answers:
                 if not self._answers:  # else somebody waits for longer already
-                    self._asked = self._loop.time()
+                    self._watch.asked = self._loop.time()
                 return self._last
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
 
@@ -166,7 +157,7 @@ class LeanLink(Link):
         self._flushing = False
         if self.ended.done():
             return
-        self._spoke = self._loop.time()
+        self._watch.spoke = self._loop.time()
         try:
             whole = self._out.flush()
         except OSError as error:
@@ -185,7 +176,7 @@ class LeanLink(Link):
                 self._loop.add_writer(self._sock.fileno(), self._writable)
 
     def _writable(self) -> None:
-        self._alive = self._asked = self._loop.time()  # the other side has taken something
+        self._watch.alive = self._watch.asked = self._loop.time()  # the other side has taken something
         self._flush()
 
     def _tell_sent(self) -> None:
@@ -206,7 +197,7 @@ class LeanLink(Link):
                 if not count:
                     self.end(Ended("the connection broke"))
                     return
-                self._alive = self._loop.time()
+                self._watch.alive = self._loop.time()
                 for first, body, own in self._in.filled(count):
                     self._take(read(first, body), own=own)
                     if self.ended.done():
@@ -238,15 +229,16 @@ class LeanLink(Link):
         if isinstance(packet, Publish) and self.accepted.done():
             self._message(packet, own=own)
         elif isinstance(packet, Acknowledged):
-            self._answered = self._alive
+            self._watch.answered = self._watch.alive
             self._answer(packet.identifier, packet.reason)
         elif isinstance(packet, ConnAck) and not self.accepted.done():
             self._welcome(packet)
         elif isinstance(packet, Pong):
-            self._pinged = None
+            self._watch.pong()
         elif isinstance(packet, Disconnect):
             told = name(packet.reason, packet.said)
-            self.end(Ended(f"the broker said: {told}", taken_over=packet.reason == SESSION_TAKEN_OVER))
+            taken_over = packet.reason == SESSION_TAKEN_OVER
+            self.end(Ended(f"the broker said: {told}", taken_over=taken_over, explained=True))
         else:
             raise MalformedError(f"a {type(packet).__name__} out of turn", OUT_OF_TURN)
 
@@ -279,34 +271,22 @@ class LeanLink(Link):
         self.grants, self.resumed = word.grants, word.resumed
         self.max_packet = word.grants.max_packet or NO_LIMIT
         if word.keepalive_s:
-            self._patience = min(self._patience, word.keepalive_s * 2 / 3)
+            self._watch.hurry(word.keepalive_s)
         self.slots = Slots(min(self._settings.window, word.grants.receive_maximum))
         self.accepted.set_result(None)
 
     # --- the clock ------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _look(self) -> None:
         """Ping a silent broker, and leave one that does not answer."""
         now = self._loop.time()
-        if (self._pinged is not None or self._answers) and self._out.arrives():
-            # a slow line. A program that hangs gains nothing: once its system has our ping, its time runs
-            self._asked = now
-            if self._pinged is not None and self._out.arrived_bytes < self._ping_at:
-                self._pinged = now
-        if self._pinged is not None and now - max(self._pinged, self._alive) >= self._patience:
-            self.end(Ended("no answer to a ping"))
+        if why := self._watch.dead(now, self._out, waiting=bool(self._answers), blocked=self._blocked):
+            self.end(Ended(why))
             return
-        if not self._answers and not self._blocked:
-            self._answered = now
-        elif now - max(self._answered, self._asked) >= UNANSWERED_S:
-            self.end(Ended(f"no acknowledgement for {UNANSWERED_S:g} s"))
-            return
-        silent = now - min(self._spoke, self._alive) >= self._patience
-        if self._pinged is None and silent and self.accepted.done():
-            self._pinged = now
+        if self.accepted.done() and self._watch.ping_due(now):
             self._write(writing.PINGREQ)
-            self._ping_at = self._out.put_bytes
-        self._tick = self._loop.call_later(min(TICK, self._patience * TICK_SHARE), self._watch)
+            self._watch.pinged(now, self._out.put_bytes)
+        self._tick = self._loop.call_later(self._watch.pause, self._look)
 
     def _broke(self, error: OSError) -> None:
         self.end(Ended(error.strerror or str(error) or type(error).__name__))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from halimede.bus.beside import NOTHING, Beside, text, varint
 from halimede.bus.beside import read as read_beside
-from halimede.bus.port import Grants
+from halimede.bus.message import Grants
 from halimede.errors import HalimedeError
 
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 0x20, 0x30, 0x40, 0x90, 0xB0, 0xD0, 0xE0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from halimede.bus.beside import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 
 #: first bytes: the type of packet, and the flags where they are fixed
 CONNECT, PUBLISH, PUBACK, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT = 0x10, 0x30, 0x40, 0x82, 0xA2, 0xE0

@@ -6,10 +6,11 @@ import asyncio
 import random
 from bisect import bisect
 
+from halimede.bus.backoff import FIRST_BACKOFF, LAST_BACKOFF, SPREAD, STABLE_AFTER, BackOff
 from halimede.bus.link import Deliver, Link
-from halimede.bus.linked import FIRST_BACKOFF, SPREAD, LinkedBus
+from halimede.bus.linked import LinkedBus
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 from tests.simulated import eventually, simulated
 
 CLIENTS, AWAY_S = 1000, 0.3
@@ -29,6 +30,31 @@ class Waiting(LinkedBus):
             self.came_at = now
             await asyncio.Event().wait()
         raise ConnectionRefusedError("nobody listens")
+
+
+def widest(back_off: BackOff) -> float:
+    return max(back_off.pause() for _ in range(1000))
+
+
+def test_pauses_widen_to_a_limit_and_start_small_again_after_a_connection_that_held() -> None:
+    back_off, seen = BackOff(random.Random(1)), []
+    for _ in range(10_000):
+        back_off.ended(STABLE_AFTER / 2)
+        if len(seen) < 8:
+            seen.append(widest(back_off))
+    expected = [min(LAST_BACKOFF, FIRST_BACKOFF * 2**number) for number in range(1, 9)]
+    assert all(0.95 * most < found <= most for most, found in zip(expected, seen, strict=True))
+    assert widest(back_off) <= LAST_BACKOFF
+    back_off.ended(STABLE_AFTER)
+    assert widest(back_off) <= 2 * FIRST_BACKOFF
+
+
+def test_a_broker_that_takes_no_connection_is_given_a_second_at_least_and_one_that_did_is_not() -> None:
+    back_off = BackOff(random.Random(1))
+    back_off.refused()
+    assert 0.95 * SPREAD < widest(back_off) <= SPREAD
+    back_off.ended(STABLE_AFTER)
+    assert widest(back_off) <= 2 * FIRST_BACKOFF
 
 
 @simulated

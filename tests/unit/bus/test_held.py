@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from halimede.bus.held import Held, Ticket
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 
 
 class Line:

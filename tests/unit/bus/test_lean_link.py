@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.bus.lean import link as links
-from halimede.bus.lean import writing
+from halimede.bus.lean import watch, writing
 from halimede.bus.lean.connect import connect
+from halimede.bus.lean.link import LeanLink
 from halimede.bus.lean.outflow import Outflow
+from halimede.bus.message import Announcement, Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.port import Announcement, Packet
 from halimede.bus.settings import Client
 from halimede.errors import DisconnectedError, NotAllowedError
 from halimede.messages import Frame
@@ -48,7 +48,7 @@ SMALL = Packet("t", b"x")
 EMPTY = Frame(id=bytes(16), encoding="raw", data=memoryview(b""))
 
 
-async def over(link: links.LeanLink) -> str:
+async def over(link: LeanLink) -> str:
     """Wait for the end of a link; return the reason."""
     async with asyncio.timeout(PATIENCE):
         return (await asyncio.shield(link.ended)).reason
@@ -81,7 +81,7 @@ async def test_a_broker_that_wants_a_shorter_keepalive_is_pinged_within_that(our
 
 
 async def test_a_broker_that_answers_pings_but_acknowledges_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "UNANSWERED_S", 0.3)
+    monkeypatch.setattr(watch, "UNANSWERED_S", 0.3)
     async with linked(keepalive_s=1) as (link, peer, _):
         await asyncio.sleep(0.4)  # nothing to be answered, nothing missed
         answer = link.publish(SMALL)
@@ -92,7 +92,7 @@ async def test_a_broker_that_answers_pings_but_acknowledges_nothing_is_left(monk
 
 
 async def test_asking_on_does_not_keep_a_broker_that_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "UNANSWERED_S", 0.3)
+    monkeypatch.setattr(watch, "UNANSWERED_S", 0.3)
     async with linked(keepalive_s=1) as (link, _, __):
         while not link.ended.done() and len(link._answers) < 30:
             link.publish(SMALL)
@@ -103,7 +103,7 @@ async def test_asking_on_does_not_keep_a_broker_that_acknowledges_nothing(monkey
 
 async def test_a_broker_that_sends_but_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or acknowledgements of what it sends would heap up here for ever."""
-    monkeypatch.setattr(links, "UNANSWERED_S", 0.3)
+    monkeypatch.setattr(watch, "UNANSWERED_S", 0.3)
     async with linked(buffer=4096, keepalive_s=1) as (link, peer, came):
         link.publish(Packet("t", bytes(16 * MIB), qos=0)).cancel()
         for number in itertools.count(1):
@@ -116,7 +116,7 @@ async def test_a_broker_that_sends_but_takes_nothing_is_left(monkeypatch: pytest
 
 
 async def test_a_broker_that_takes_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "UNANSWERED_S", 1.0)
+    monkeypatch.setattr(watch, "UNANSWERED_S", 1.0)
     async with linked(buffer=4096, limit=MIB, keepalive_s=1) as (link, peer, _):
         answer = link.publish(Packet("t", bytes(24 * MIB)))
         taken = 0

@@ -16,7 +16,7 @@ from halimede.bus.beside import Beside
 from halimede.bus.lean.inflow import LARGE, ROOM, Inflow
 from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, MalformedError, Pong, Publish, read
 from halimede.bus.lean.writing import varint
-from halimede.bus.port import MAX_PROPERTIES, Grants
+from halimede.bus.message import MAX_PROPERTIES, Grants
 from tests.attacks.flooding import publish, user
 from tests.fuzz import targets
 

@@ -19,8 +19,8 @@ from halimede.bus._paho_properties import no_properties, v5_properties
 from halimede.bus.beside import varint
 from halimede.bus.lean import writing
 from halimede.bus.lean.reading import Publish
+from halimede.bus.message import Packet
 from halimede.bus.packets import packet_size
-from halimede.bus.port import Packet
 from tests.fuzz import targets
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff", exclude_categories=["Cs", "Cc"]), max_size=9)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from halimede.bus.linked import LAST_BACKOFF
+from halimede.bus.backoff import LAST_BACKOFF
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DisconnectedError
 from tests.simulated import eventually, simulated

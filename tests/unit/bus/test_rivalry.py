@@ -67,7 +67,7 @@ def test_with_the_brokers_word_it_gives_way_longer() -> None:
 def test_connections_that_we_end_ourselves_say_nothing_of_a_rival() -> None:
     rivalry = Rivalry()
     for _ in range(50):
-        assert rivalry.ended(SHORT, told=False, ours=True, chance=CHANCE) == 0
+        assert rivalry.ended(SHORT, told=False, explained=True, chance=CHANCE) == 0
     assert not rivalry.suspected
 
 

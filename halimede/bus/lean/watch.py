@@ -1,0 +1,75 @@
+"""When a connection is taken for dead: by a broker's silence, or by how long it has acknowledged nothing.
+
+A slow line is not a dead one: while something arrives in the other side's system, it has time.
+"""
+
+from __future__ import annotations
+
+from halimede.bus.lean.outflow import Outflow
+
+#: a look at the clock each: at most so many seconds apart, and as a share of the patience
+TICK, TICK_SHARE = 1.0, 3 / 32
+#: a broker that answers pings, and for so many seconds acknowledges nothing, or takes nothing of what waits, is left
+UNANSWERED_S = 60.0
+
+
+class Watch:
+    """What one connection knows of its times.
+
+    Attributes:
+        alive: the last byte in, or out again after a jam; as all of these in seconds of the loop's clock.
+        spoke: the last packet out.
+        asked: the first packet that waits for an answer, or step of one that is on its way.
+        answered: the last answer.
+        patience: seconds of silence after which there is a ping, and as long for its answer: within 1.5 times the
+            keepalive a dead connection is found.
+
+    """
+
+    __slots__ = ("_ping_at", "_pinged", "alive", "answered", "asked", "patience", "spoke")
+
+    def __init__(self, now: float, keepalive_s: float) -> None:
+        self.alive = self.spoke = self.asked = self.answered = now
+        self.patience = keepalive_s * 2 / 3
+        self._pinged: float | None = None
+        #: the byte after which it has arrived
+        self._ping_at = 0
+
+    @property
+    def pause(self) -> float:
+        """Seconds to the next look."""
+        return min(TICK, self.patience * TICK_SHARE)
+
+    def hurry(self, keepalive_s: float) -> None:
+        """Take the keepalive that the broker asks for, where it is shorter."""
+        self.patience = min(self.patience, keepalive_s * 2 / 3)
+
+    def pinged(self, now: float, at: int) -> None:
+        """Take note of a ping; ``at``: the byte of all that leaves after which it has arrived."""
+        self._pinged, self._ping_at = now, at
+
+    def pong(self) -> None:
+        """Take its answer."""
+        self._pinged = None
+
+    def ping_due(self, now: float) -> bool:
+        """Whether it was silent here or there for too long."""
+        return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience
+
+    def dead(self, now: float, out: Outflow, *, waiting: bool, blocked: bool) -> str:
+        """Return why the connection is to be left, empty where it is not.
+
+        ``waiting``: some packet has no answer yet. ``blocked``: the socket takes nothing.
+        """
+        if (self._pinged is not None or waiting) and out.arrives():
+            # a slow line. A program that hangs gains nothing: once its system has our ping, its time runs
+            self.asked = now
+            if self._pinged is not None and out.arrived_bytes < self._ping_at:
+                self._pinged = now
+        if self._pinged is not None and now - max(self._pinged, self.alive) >= self.patience:
+            return "no answer to a ping"
+        if not waiting and not blocked:
+            self.answered = now
+        elif now - max(self.answered, self.asked) >= UNANSWERED_S:
+            return f"no acknowledgement for {UNANSWERED_S:g} s"
+        return ""

@@ -1,0 +1,92 @@
+"""What a broker says that it does not offer is not asked of it, and why it ends a connection is not guessed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from halimede import messages as m
+from halimede import topics
+from halimede.bus.linked import RIVAL
+from halimede.bus.message import Delivery
+from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.settings import Client
+from halimede.errors import RefusedError
+from halimede.topic import Filter
+from tests.scripted import CONNECT, HOST, PATIENCE, PUBLISH, SUBSCRIBE, Peer, Scripted, connack, packet, puback
+
+NO_WILDCARDS, NO_SHARED = b"\x28\0", b"\x2a\0"
+PLAIN = topics.SYNC.filter(node="edge0")
+UNOFFERED = [
+    (NO_SHARED, topics.SYNC.filter(node="edge0", group="g"), "does not offer shared subscriptions"),
+    (NO_WILDCARDS, topics.SYNC.filter(), "does not offer wildcard subscriptions"),
+    (NO_WILDCARDS, topics.SYNC.filter(group="g"), "does not offer wildcard subscriptions"),
+]
+
+
+async def nothing(_: Delivery[m.Sync]) -> None: ...
+
+
+@asynccontextmanager
+async def welcomed(client: Client, offer: bytes, *before: Filter[m.Sync]) -> AsyncIterator[tuple[MqttBus, Peer]]:
+    """A bus that subscribed before its connection was there, and the broker's end of that."""
+    async with Scripted() as broker, MqttBus("me", MqttSettings(HOST, broker.port, client=client)) as bus:
+        for filter_ in before:
+            await bus.subscribe(filter_, nothing)
+        peer = await broker.peer()
+        await peer.takes(CONNECT)
+        peer.say(connack(properties=offer))
+        yield bus, peer
+        peer.writer.close()
+
+
+async def granted(peer: Peer, filter_: Filter[m.Sync]) -> None:
+    body = await peer.takes(SUBSCRIBE)
+    assert filter_.text.encode() in body
+    peer.say(packet(0x90, body[:2] + b"\0\1"))
+
+
+@pytest.mark.parametrize("client", ["lean", "paho"])
+@pytest.mark.parametrize(("offer", "filter_", "reason"), UNOFFERED)
+async def test_a_subscription_that_the_broker_does_not_offer_is_refused_without_asking(
+    client: Client, offer: bytes, filter_: Filter[m.Sync], reason: str
+) -> None:
+    async with welcomed(client, offer) as (bus, peer):
+        await bus.wait_connected(PATIENCE)
+        with pytest.raises(RefusedError, match=reason):
+            await bus.subscribe(filter_, nothing)
+        subscribing = asyncio.create_task(bus.subscribe(PLAIN, nothing))
+        await granted(peer, PLAIN)  # the first that it hears of
+        await subscribing
+
+
+@pytest.mark.parametrize(("offer", "filter_", "reason"), UNOFFERED)
+async def test_one_made_before_the_broker_said_so_is_named_where_the_operator_looks(
+    offer: bytes, filter_: Filter[m.Sync], reason: str
+) -> None:
+    async with welcomed("lean", offer, filter_, PLAIN) as (bus, peer):
+        await granted(peer, PLAIN)
+        body = await peer.takes(PUBLISH)
+        assert reason.encode() in body
+        at = 2 + int.from_bytes(body[:2])
+        peer.say(puback(int.from_bytes(body[at : at + 2])))
+        assert list(bus.refused) == [filter_.text]
+        assert reason in bus.refused[filter_.text]
+
+
+@pytest.mark.parametrize("client", ["lean", "paho"])
+async def test_a_broker_that_says_why_it_ends_connections_makes_nobody_a_rival(client: Client) -> None:
+    with capture_logs() as lines:
+        async with Scripted() as broker, MqttBus("me", MqttSettings(HOST, broker.port, client=client)) as bus:
+            for _ in range(4):  # a newcomer takes three brief connections without a word for a rival's work
+                peer = await broker.peer()
+                await peer.takes(CONNECT)
+                peer.say(connack())
+                await bus.wait_connected(PATIENCE)
+                peer.say(packet(0xE0, b"\x95\0"))
+                peer.writer.close()
+    assert RIVAL not in [line["event"] for line in lines]
