@@ -27,12 +27,13 @@ from halimede import codec, topics
 from halimede.api.model import ModelSpec
 from halimede.bus.link import Answer, Deliver, Ended, Link
 from halimede.bus.linked import LinkedBus
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 from halimede.frames import new_frame
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
+from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.inference.onnx import OnnxModel, open_onnx
 
 NS, SERVICE, WORKER, ASKER = "default", "bench", "c0", "e0"

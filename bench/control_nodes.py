@@ -27,14 +27,16 @@ from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.folders import Folders, Worker
 from services.lc.items import Items
-from services.lc.plan import Plan, Preparation, Running, Standing, plan
+from services.lc.plan import Plan, Running, plan
 from services.lc.process import Start
 from services.lc.processes import Node
 from services.lc.report import Reporter
+from services.lc.standing import Standing
 from services.lc.status import compose
 from services.lc.store import Store
 from services.lc.sync import Channel
 from services.lc.template import Host
+from services.lc.wants import Preparation
 
 EDGE = {"node-role.kubernetes.io/edge": ""}
 MODEL = Path("/models/played.onnx")

@@ -26,8 +26,9 @@ from halimede.bus.mqtt import MqttSettings
 from halimede.frames import OffloadClient, load_will, new_frame
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
+from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.worker.runtime import connect_to

@@ -24,9 +24,10 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.frames import OffloadClient, new_frame
 from halimede.frames.channel import hop
 from halimede.frames.compute import ModelThread
+from halimede.frames.loaded import Loaded
 from halimede.frames.payloads import new_id
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load
 from services.broker import Broker
 from tests.balance_world import Costs

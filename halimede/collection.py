@@ -26,8 +26,7 @@ def rare_collections() -> Iterator[None]:
     """
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # with the little garbage that imports leave: looking for it takes a tenth of a start
     try:
         yield
     finally:

@@ -22,12 +22,14 @@ import numpy as np
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.link import Link
-from halimede.bus.memory import MemoryBroker, MemoryBus, MemoryLink
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.memory_link import MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
 from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.messages import Prediction, Result
 from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing, both

@@ -12,7 +12,7 @@ from typing import Any, Self
 from halimede.bus.lean.connect import connect
 from halimede.bus.lean.link import LeanLink
 from halimede.bus.lean.writing import varint
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 from halimede.bus.settings import MqttSettings
 
 HOST = "127.0.0.1"

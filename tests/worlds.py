@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from halimede.bus import Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.message import Announce
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.port import Announce
 from halimede.bus.settings import Client
 from services.broker import Broker
 from tests.proxy import Proxy

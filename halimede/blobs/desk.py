@@ -16,7 +16,8 @@ from halimede.blobs.names import ANY, SCHEME, url
 from halimede.blobs.opener import BusOpener, with_fallback
 from halimede.blobs.shelf import BUS
 from halimede.blobs.turns import Turns
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.errors import BusError
 from halimede.messages import BlobAnswer, BlobEntry, BlobOrder
 from halimede.models import Cache, FetchError, fetch

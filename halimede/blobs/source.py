@@ -15,7 +15,8 @@ import structlog
 from halimede import topics
 from halimede.blobs.shelf import Shelf
 from halimede.blobs.turns import Turns
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.errors import BusError, first_error
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
 

@@ -17,9 +17,9 @@ from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, Refus
 from halimede.frames import OffloadClient, OffloadError, Reason, new_id
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.loaded import Loaded
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
-from halimede.frames.slot import Loaded
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner

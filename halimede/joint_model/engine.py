@@ -28,7 +28,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded
+from halimede.frames.loaded import Loaded
 from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
 from halimede.joint_model.desk import CREDENTIALS, Desk, Noted, closed

@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import structlog
 
 from halimede import topics
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError, RefusedError, TooLargeError
 from halimede.kept.store import Store
 from halimede.messages import KeptReply, KeptRequest

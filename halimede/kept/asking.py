@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from halimede import topics
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.errors import HalimedeError
 from halimede.messages import KeptEntry, KeptReply, KeptRequest
 from halimede.topic import Filter

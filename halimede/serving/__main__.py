@@ -1,5 +1,9 @@
 """``python -m halimede.serving``: what ``halimede serve`` runs, for controllers and images without the command line."""
 
-from halimede.serving.app import main
+from halimede.starting import own_process
+
+own_process()
+
+from halimede.serving.app import main  # noqa: E402  # once that is done
 
 raise SystemExit(main())

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import structlog
 
 from halimede import topics
-from halimede.bus.port import Bus, Delivery
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError, RefusedError
 from halimede.messages import TraceReply, TraceRequest
 from halimede.tracing.record import Book, spans

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from halimede.bus import Bus
-from halimede.bus.port import FAILURE
+from halimede.bus.reasons import FAILURE
 from halimede.errors import DisconnectedError, RefusedError, TooLargeError
 from halimede.messages import Prediction, Result
 from halimede.topic import Address

@@ -12,8 +12,9 @@ from typing import Literal
 from msgspec import Struct
 
 from halimede.frames.compute import Outcome, answer, run
+from halimede.frames.loaded import Loaded
 from halimede.frames.reasons import Reason
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.inference import Array, Model, SampleError, isolate
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Miner, Verdict, judge

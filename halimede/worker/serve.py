@@ -16,7 +16,8 @@ import structlog
 from halimede.bus import Bus
 from halimede.errors import HalimedeError
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.inference import load_estimator
 from halimede.models.desired import DesiredModel
 from halimede.models.desired import read as read_desired

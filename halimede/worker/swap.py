@@ -22,7 +22,8 @@ from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.inference import Model, ModelError, open_model
 from halimede.messages import ModelInUse
 from halimede.models.archive import model_file

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from halimede.frames.inline import ENOUGH, SHORT_MS
+from halimede.frames.loaded import Loaded
 from halimede.frames.pace import Pace
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Frame, Load
 from halimede.mining import Miner, is_ours

@@ -16,8 +16,8 @@ from halimede import codec, topics
 from halimede.bus import Delivery, Packet
 from halimede.bus._paho_properties import v5_properties
 from halimede.bus.beside import Beside, read
+from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.port import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.settings import Client
 from halimede.contract_examples import EXAMPLES, address
 from halimede.topic import Topic

@@ -11,8 +11,8 @@ from halimede.bus import beside
 from halimede.bus.lean import inflow, writing
 from halimede.bus.lean.inflow import Inflow
 from halimede.bus.lean.reading import Disconnect, Incoming, MalformedError, Publish, read
+from halimede.bus.message import MAX_PROPERTIES, Packet
 from halimede.bus.packets import packet_size
-from halimede.bus.port import MAX_PROPERTIES, Packet
 
 #: the largest packet that may come, in these targets, as a multiple of what is large
 LIMIT = 3

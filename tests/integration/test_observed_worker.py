@@ -15,8 +15,9 @@ from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
+from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.worker.figures import Figures

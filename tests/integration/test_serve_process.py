@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.messages import WorkerInfo
 from halimede.models import desired
 from halimede.models.desired import Desired
+from halimede.serving.app import main
 from services.broker import Broker
 from tests.ports import free_port
 from tests.scraping import scrape
@@ -126,19 +129,37 @@ async def test_its_figures_have_names_types_and_units(tmp_path: Path) -> None:
         (["--file", "{good}", "--spec", "{spec}"], "leave out --spec"),
     ],
 )
-def test_a_mistake_is_one_line_and_code_2(tmp_path: Path, arguments: list[str], what: str) -> None:
+def test_a_mistake_is_one_line_and_code_2(
+    tmp_path: Path,
+    arguments: list[str],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     good, spec = adds(tmp_path / "m.onnx", 1), tmp_path / "spec.json"
     spec.write_text(json.dumps({"labels": 7}))
     given = [text.format(good=good, spec=spec) for text in arguments]
     ports = [] if "--http" in given else ["--http", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "halimede.serving", *given, *ports]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HALIMEDE_LOG_LEVEL", "CRITICAL")
+    monkeypatch.setattr(os, "_exit", pytest.fail)  # it would end the tests
+    for where in (sys, threading):  # a service shows what nobody catches; tests do so themselves
+        monkeypatch.setattr(where, "excepthook", where.excepthook)
+    assert main([*given, *ports]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("halimede serve: "), lines
+    assert what in lines[0]
+
+
+def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:
+    command = [sys.executable, "-m", "halimede.serving", "README.md", "--http", "127.0.0.1:0"]
     told = {"HALIMEDE_LOG_LEVEL": "CRITICAL", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, env=told, check=False)
     assert done.returncode == 2, done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("halimede serve: "), done.stderr
-    assert what in lines[0]
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("halimede serve: "), line
+    assert "is no ONNX model" in line
 
 
 def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 """``python -m halimede.serving.router``: what ``halimede router`` runs."""
 
-from halimede.serving.router.app import main
+from halimede.starting import own_process
+
+own_process()
+
+from halimede.serving.router.app import main  # noqa: E402  # once that is done
 
 raise SystemExit(main())

@@ -12,8 +12,8 @@ import structlog
 
 from halimede import log, topics
 from halimede import messages as m
+from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.port import Delivery
 from halimede.cli.broker import Broker as Address
 from halimede.cli.client import Client
 from services.broker import Broker

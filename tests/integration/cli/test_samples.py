@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from halimede import codec, topics
+from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.port import Delivery
 from halimede.cli import publish, publish_stream, results
 from halimede.cli.broker import Broker as Address
 from halimede.cli.output import Format

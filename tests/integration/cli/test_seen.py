@@ -12,8 +12,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from halimede import topics
+from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.port import Delivery
 from halimede.cli import seen
 from halimede.cli.app import app
 from halimede.cli.broker import Broker as Address

@@ -11,7 +11,7 @@ from halimede import topics
 from halimede.blobs import BlobClient, BusOpener, with_fallback
 from halimede.blobs.names import url
 from halimede.bus.memory import MemoryBus
-from halimede.bus.port import Delivery
+from halimede.bus.message import Delivery
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
 from halimede.models import Cache, FetchError, Reason, fetch
 from halimede.models.stream import Limits

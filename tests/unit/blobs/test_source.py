@@ -16,7 +16,7 @@ from halimede import codec, topics
 from halimede.blobs.names import read_url, url
 from halimede.blobs.turns import EACH, Turns
 from halimede.bus.memory import MemoryBus
-from halimede.bus.port import Delivery, Packet
+from halimede.bus.message import Delivery, Packet
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
 from halimede.messages.blobs import MAX_CHUNK
 from halimede.models import FetchError

@@ -100,7 +100,7 @@ def test_a_mistake_is_named_with_the_option_and_what_to_do(pictures, tmp_path, a
 
 async def test_a_node_takes_a_calibration_as_a_plain_file_that_nothing_tries(tmp_path):
     from halimede.models import Cache
-    from services.lc.plan import Want
+    from services.lc.wants import Want
 
     path = tmp_path / "digits.calibration"
     path.write_bytes(b"{}")

@@ -16,9 +16,10 @@ from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.deferring import Choice
 from halimede.frames.limits import ServerLimits
+from halimede.frames.loaded import Loaded
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.topic import Filter
 from halimede.tracing import Record

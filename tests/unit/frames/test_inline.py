@@ -13,7 +13,8 @@ import pytest
 from halimede.frames import new_frame
 from halimede.frames.compute import ModelThread
 from halimede.frames.inline import ENOUGH, LONGEST_MS, SHORT_MS, STUCK_CODE, TURN_BYTES, Brief, Guard
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Prediction
 from tests.unit.frames.clouds import Brightness, frame

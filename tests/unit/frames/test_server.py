@@ -15,10 +15,14 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
+from halimede.frames.answers import REMEMBERED_BYTES
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
-from halimede.frames.server import REMEMBERED_BYTES, CloudServer, ServerLimits, weight
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.jobs import weight
+from halimede.frames.limits import ServerLimits
+from halimede.frames.loaded import Loaded
+from halimede.frames.server import CloudServer
+from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.topic import Address, Filter

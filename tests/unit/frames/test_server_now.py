@@ -14,8 +14,9 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread, Outcome
 from halimede.frames.limits import ServerLimits
+from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.slot import Slot
 from halimede.messages import Frame
 from halimede.topic import Address
 from tests.simulated import eventually, simulated

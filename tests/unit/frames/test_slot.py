@@ -11,7 +11,8 @@ import pytest
 
 from halimede.frames import new_id
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
 from tests.simulated import eventually

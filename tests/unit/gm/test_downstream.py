@@ -127,10 +127,10 @@ async def test_no_node_waits_for_the_brokers_word_on_another() -> None:
         for number in range(300):
             down.want(f"n{number}", resource())
         await eventually(lambda: len(bus.answers) == 300, FIRST_RESEND / 2)
-        assert down.sent == 0
+        assert down.sender.sent == 0
         for answer in bus.answers:
             answer.set_result(0)
-        await eventually(lambda: (down.sent, down.resent) == (300, 0), FIRST_RESEND / 2)
+        await eventually(lambda: (down.sender.sent, down.sender.resent) == (300, 0), FIRST_RESEND / 2)
 
 
 @simulated
@@ -144,7 +144,7 @@ async def test_what_was_under_way_on_a_lost_connection_is_sent_again_once_it_is_
         down.wake()
         await eventually(lambda: len(bus.answers) == 2, FIRST_RESEND / 2)
         bus.answers[1].set_result(0)
-        await eventually(lambda: (down.sent, down.resent) == (1, 1))
+        await eventually(lambda: (down.sender.sent, down.sender.resent) == (1, 1))
 
 
 @simulated
@@ -155,7 +155,7 @@ async def test_what_the_broker_refuses_is_tried_again_as_seldom_as_can_be() -> N
         await eventually(lambda: len(bus.answers) == 1)
         bus.answers[0].set_result(0x87)
         await asyncio.sleep(LAST_RESEND - 1)
-        assert (len(bus.answers), down.sent) == (1, 0)
+        assert (len(bus.answers), down.sender.sent) == (1, 0)
         await eventually(lambda: len(bus.answers) == 2, 2)
 
 
@@ -169,4 +169,4 @@ async def test_what_is_too_large_keeps_no_other_node_from_anything() -> None:
         bus.error = None
         down.want("b", resource())
         await eventually(lambda: len(bus.answers) == 1)
-        assert down.sent == 0
+        assert down.sender.sent == 0

@@ -12,7 +12,7 @@ import pytest
 
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.port import Delivery
+from halimede.bus.message import Delivery
 from halimede.errors import HalimedeError
 from halimede.kept import asking
 from halimede.kept.asking import KeptSamples

@@ -13,7 +13,7 @@ from halimede.datasets import Counted, count
 from halimede.datasets.child import Job, Progress
 from halimede.names import Key
 from services.lc.datasets import Datasets
-from services.lc.plan import Want
+from services.lc.wants import Want
 from tests.integration.lc_world import EDGE, HELMET, World, model, service
 from tests.simulated import eventually, simulated
 

@@ -17,7 +17,7 @@ from halimede.models.cache import in_thread
 from halimede.names import Key
 from services.lc import modelfiles
 from services.lc.modelfiles import ModelFiles, UnusableError
-from services.lc.plan import Want
+from services.lc.wants import Want
 
 KEY = Key("models", "default", "small")
 

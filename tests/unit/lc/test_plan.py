@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from halimede.api import neptune, parse
 from halimede.messages import ModelOutput
 from halimede.names import Key
-from services.lc import items, processes, template
-from services.lc import plan as planning
+from services.lc import items, models, processes, template
 from services.lc.credentials import NodeCredentials
 from services.lc.folders import Folders, Worker
 from services.lc.items import Items
-from services.lc.plan import Plan, Preparation, Running, plan
+from services.lc.plan import Plan, Running, plan
 from services.lc.processes import Node
 from services.lc.store import Held
 from services.lc.template import Host
+from services.lc.wants import Preparation
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
 
 HOST = Host("python", Path("/app"), 1, 1)
@@ -352,7 +352,7 @@ def broken(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("where", ["to_process", "placements", "redact"])
 def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = decide(model(), service()).start[0].spec.digest
-    monkeypatch.setattr(planning if where == "redact" else processes, where, broken)
+    monkeypatch.setattr(models if where == "redact" else processes, where, broken)
     decided = decide(model(), service(), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
     lacks = [lack for s in decided.standings.values() for lack in (s.settled, *s.lacks.values()) if lack]

@@ -13,10 +13,11 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, TaskInfo, WorkerInfo
 from halimede.names import Key
 from services.lc.folders import Worker
-from services.lc.plan import Plan, Standing
+from services.lc.plan import Plan
 from services.lc.podcounts import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, Pod, PodCounts
 from services.lc.podrows import PodRecord
 from services.lc.pods import MAX_LEFT, Pods
+from services.lc.standing import Standing
 from services.lc.store import Store
 from tests.integration.lc_world import HELMET, SERVICES, service
 from tests.simulated import eventually, simulated

@@ -12,8 +12,8 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.counts import add_up
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
 from services.lc.folders import Folders, Worker
-from services.lc.plan import Lack, Standing
 from services.lc.report import Reporter
+from services.lc.standing import Lack, Standing
 from services.lc.status import compose
 from services.lc.store import Store
 from services.lc.supervisor import Supervisor

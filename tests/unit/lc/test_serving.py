@@ -9,10 +9,10 @@ import pytest
 from halimede.api import parse
 from halimede.names import Key
 from services.lc.folders import Folders
-from services.lc.plan import Preparation
 from services.lc.processes import Node
 from services.lc.store import Held
 from services.lc.template import Host
+from services.lc.wants import Preparation
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
 from halimede.frames.compute import ModelThread
 from halimede.frames.inline import ENOUGH
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Prediction, Result
 from halimede.mining import Miner, create, is_ours

@@ -15,7 +15,8 @@ from halimede.bus.memory import MemoryBroker
 from halimede.frames import OffloadClient, encode_image, new_frame, pack
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.messages import Prediction
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.ledger import Count, Ledger

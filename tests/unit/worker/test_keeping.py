@@ -15,7 +15,8 @@ from PIL import Image
 from halimede.api.jointinference import KeepHardSamples
 from halimede.frames import new_frame
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.kept.store import Store
 from halimede.messages import Frame, KeptRequest, Prediction, Result
 from halimede.worker.keeping import Keeper

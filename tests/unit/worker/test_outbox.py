@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.port import Packet
+from halimede.bus.message import Packet
 from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
 from halimede.worker.outbox import PATIENCE, TOO_LARGE, Outbox

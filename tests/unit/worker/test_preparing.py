@@ -9,7 +9,8 @@ import pytest
 
 from halimede.errors import DecodeError
 from halimede.frames.compute import ModelThread
-from halimede.frames.slot import Loaded, Slot
+from halimede.frames.loaded import Loaded
+from halimede.frames.slot import Slot
 from halimede.inference import Array, SampleError
 from halimede.worker.preparing import Preparer
 from tests.unit.frames.clouds import Brightness, frame

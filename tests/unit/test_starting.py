@@ -1,0 +1,41 @@
+"""Processes of ours start without what they do not need; whoever imports the library finds all as it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> str:
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", ["services.gm", "services.lc", "services.worker", "halimede.serving"])
+def test_a_service_loads_neither_tables_nor_their_colours(module: str) -> None:
+    loaded = {line.rpartition("|")[2].strip() for line in run("-X", "importtime", "-m", module, "--help").splitlines()}
+    assert {"structlog", "halimede.starting"} <= loaded
+    assert not {"rich.console", "pygments", "typer"} & loaded
+
+
+def test_a_process_that_asks_for_them_later_has_them() -> None:
+    script = "from halimede.starting import own_process; own_process(); import structlog, rich.console; print('there')"
+    assert run("-c", script) == "there\n"
+
+
+def test_what_imports_our_services_keeps_its_collections_and_its_log_lines() -> None:
+    script = "import gc; was = gc.get_threshold(); import services; print(gc.get_threshold() == was, end=' ')"
+    assert run("-c", f"{script}; import structlog.dev; print(structlog.dev.rich is not None)") == "True True\n"
+
+
+def test_what_is_open_at_the_end_is_written() -> None:
+    script = (
+        "from halimede.starting import own_process; own_process(); import sys; print('to standard output');"
+        "import atexit; atexit.register(print, 'at the end')"
+    )
+    assert run("-c", script) == "to standard output\nat the end\n"
