@@ -23,5 +23,8 @@ def hasten(sock: socket.socket) -> None:
 
 
 def within_machine(sock: socket.socket) -> bool:
-    """Whether a connected socket's both ends have one address: then it is this machine's."""
-    return bool(sock.getpeername()[0] == sock.getsockname()[0])
+    """Whether a socket's both ends have one address: then it is this machine's. Not so of one that has ended."""
+    try:
+        return bool(sock.getpeername()[0] == sock.getsockname()[0])
+    except OSError:  # a broker may hang up at once
+        return False

@@ -202,9 +202,14 @@ def _absolute(part: dict[str, Any], field: str, folder: Path, write: Callable[[P
     relative = value.removeprefix("file:")
     if relative.startswith("/") or _scheme.match(relative):
         return None
-    path = (folder / relative).resolve()
-    part[field] = write(path)
-    return None if path.exists() else path
+    path = folder / relative
+    try:
+        path = path.resolve()
+        there = path.exists()
+    except (OSError, RuntimeError):  # a name that is too long, links in a circle
+        there = False
+    part[field] = write(path.absolute())
+    return None if there else path
 
 
 def _line(text: str, number: int, field: str) -> int | None:

@@ -47,3 +47,12 @@ def test_what_leaves_the_machine_is_sent_as_the_machine_says(monkeypatch: pytest
         monkeypatch.setattr("halimede.bus.sockets.within_machine", lambda _: False)
         hasten(ours)
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+
+
+def test_a_connection_that_ended_at_once_is_no_error_here() -> None:
+    ours, theirs = pair()
+    with ours, theirs:
+        ours.shutdown(socket.SHUT_RDWR)
+        theirs.shutdown(socket.SHUT_RDWR)
+        hasten(ours)
+        assert not within_machine(ours)

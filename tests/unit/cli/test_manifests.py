@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,15 @@ def test_dates_become_the_text_that_was_written(tmp_path: Path) -> None:
     text = SERVICE.replace("containers: [{image: x}]", "containers: [{image: x}], hint: 2026-01-01", 1)
     template: Any = load([write(tmp_path, text)])[0].resource.spec.edge_worker.template
     assert template["spec"]["hint"] == "2026-01-01"
+
+
+def test_a_path_that_no_file_can_have_is_one_that_is_not_here(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for url in ("x" * 3000, "circle/data.csv", "circle"):
+        file = tmp_path / "dataset.yaml"
+        metadata, spec = {"name": "parts"}, {"url": url, "format": "csv"}
+        file.write_text(
+            json.dumps({"apiVersion": "sedna.io/v1alpha1", "kind": "Dataset", "metadata": metadata, "spec": spec})
+        )
+        (found,) = load([str(file)])
+        assert found.missing == tmp_path / url
