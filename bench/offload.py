@@ -5,10 +5,10 @@
     python -m bench.offload --profile client --payload 150528     where our client's time goes (or the server's)
     python -m bench.offload --markdown                            the last run's tables; --write: in the docs
 
-Client and server of each way are processes of their own, over one Mosquitto where they need a broker, and live all the
-time: they are asked in turn, so that what the machine does otherwise hits all of them. ``rtt_ms`` is the median round
-trip with one request in flight, ``rate`` the answers a second with 16. Others' ways answer with a short echo; ours
-computes.
+Client and server of each way are processes of their own, over one Mosquitto where they need a broker, and live as long
+as one size of samples is measured: they are asked in turn, so that what the machine does otherwise hits all of them.
+``rtt_ms`` is the median round trip with one request in flight, ``rate`` the answers a second with 16. Others' ways
+answer with a short echo; ours computes.
 """
 
 from __future__ import annotations
@@ -137,29 +137,42 @@ async def measure(
 ) -> tuple[dict[str, Any], set[str]]:
     """Ask all ways in turn, round by round; return what ``report.summary`` makes of it, and the ways that broke."""
     found: dict[tuple[int, str, int], list[Found]] = {}
-    with tempfile.TemporaryDirectory(prefix="bench-offload-") as folder:
-        async with Broker(Path(folder)) as broker, contextlib.AsyncExitStack() as stack:
-            sides = {way: await stack.enter_async_context(running(way, broker)) for way in ways}
-            for number in range(rounds + 1):
-                began = time.perf_counter()
-                # the first is to warm up
-                flights, each_s = ((1, FLIGHT), seconds) if number else ((WARM,), seconds / 3)
-                turns = itertools.product(payloads, flights, ways if number % 2 else ways[::-1])
-                for size, flight, way in turns:
-                    if way not in sides:
-                        continue
-                    wanted = Round(size, flight, each_s, least=flight)
-                    try:
-                        taken = await sides[way].round(wanted, broker.pid if way in OVER_BROKER else None)
-                    except BrokenWayError as error:
-                        print(f"{error}: its rounds up to here count", file=sys.stderr, flush=True)
-                        del sides[way]
-                        continue
-                    if number:
-                        found.setdefault((size, way, flight), []).append(taken)
-                word = f"round {number} of {rounds}" if number else "warmed up"
-                print(f"{word}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    return report.summary(found, FLIGHT), set(ways) - set(sides)
+    broken: set[str] = set()
+    for size in payloads:
+        with tempfile.TemporaryDirectory(prefix="bench-offload-") as folder:
+            async with Broker(Path(folder)) as broker, contextlib.AsyncExitStack() as stack:
+                sides = {way: await stack.enter_async_context(running(way, broker)) for way in ways}
+                for number in range(rounds + 1):
+                    began = time.perf_counter()
+                    taken = await one_round(sides, size, number, seconds, broker.pid)
+                    for (way, flight), each in taken.items() if number else ():
+                        found.setdefault((size, way, flight), []).append(each)
+                    word = f"round {number} of {rounds}" if number else "warmed up"
+                    print(f"{size} bytes, {word}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+                broken |= set(ways) - set(sides)
+    return report.summary(found, FLIGHT), broken
+
+
+async def one_round(
+    sides: dict[str, Sides], size: int, number: int, seconds: float, broker: int
+) -> dict[tuple[str, int], Found]:
+    """Ask all ways in turn, every other round in reverse; a way that breaks is left out from then on.
+
+    Round 0 is to warm up.
+    """
+    found: dict[tuple[str, int], Found] = {}
+    flights, each_s = ((1, FLIGHT), seconds) if number else ((WARM,), seconds / 3)
+    ways = list(sides)
+    for flight, way in itertools.product(flights, ways if number % 2 else ways[::-1]):
+        if way not in sides:
+            continue
+        wanted = Round(size, flight, each_s, least=flight)
+        try:
+            found[way, flight] = await sides[way].round(wanted, broker if way in OVER_BROKER else None)
+        except BrokenWayError as error:
+            print(f"{error}: its rounds up to here count", file=sys.stderr, flush=True)
+            del sides[way]
+    return found
 
 
 def spent(found: Found) -> str:
