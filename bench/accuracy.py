@@ -6,7 +6,7 @@
 Each seed parts the 1,797 digits in two halves. On the first everything is fitted and calibrated, by cross-validation:
 what calibration sees of a model is what a model of the other folds said. The second half, the test, is never seen
 before it is measured. Everything that decides is the shipped code: ``halimede.calibration``, ``halimede.mining``, and
-the budget and the audits of ``halimede.worker.deferral``. Ends with 1 when a figure misses its target.
+the budget and the audits of ``halimede.pipeline.upload_policy``. Ends with 1 when a figure misses its target.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from sklearn.neural_network import MLPClassifier
 
 from bench.accuracy_digits import Array, Digits, Half, big, digits, predictions, small, trained
 from bench.accuracy_report import RATIOS, RISK, TARGET, show, summed_up
-from halimede.audited import agreement
 from halimede.calibration.deferral import hardness_by
 from halimede.calibration.fitting import Calibrated, Goal, Samples, asking, fit
 from halimede.evaluation import curves
@@ -40,9 +39,10 @@ from halimede.messages import Prediction
 from halimede.mining import create, hardness_of
 from halimede.mining.miner import Verdict
 from halimede.mining.mixture import mix
-from halimede.worker.deferral.audit import Audits, agrees
-from halimede.worker.deferral.budget import Budget
-from halimede.worker.deferral.triage import Triage
+from halimede.pipeline.upload_policy.audit import Audits, agrees
+from halimede.pipeline.upload_policy.budget import Budget
+from halimede.pipeline.upload_policy.triage import Triage
+from halimede.stats.agreement import agreement
 
 WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "accuracy.json"
 GRID = np.round(np.arange(0.05, 1.0, 0.05), 2)

@@ -40,9 +40,9 @@ from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.mining import create as create_miner
-from halimede.worker.deferral.triage import create as create_triage
+from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.stats.ledger import Count, Ledger
 from halimede.worker.edge import EdgeLoop
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
 

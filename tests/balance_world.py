@@ -34,8 +34,8 @@ from halimede.messages import Prediction, Result
 from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing, both
 from halimede.multiedge.peers import Peers, peer_will
+from halimede.stats.ledger import Ledger
 from halimede.worker.edge import EdgeLoop
-from halimede.worker.ledger import Ledger
 from halimede.worker.limits import EdgeLimits
 from halimede.worker.outbox import Outbox
 from tests.unit.frames.clouds import NS, SERVICE, Brightness

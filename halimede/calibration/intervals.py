@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from halimede.audited import wilson
 from halimede.calibration.temperature import Vector
+from halimede.stats.agreement import wilson
 
 RESAMPLES = 1000
 SEED = 0

@@ -23,12 +23,12 @@ from halimede.frames.seldom import Seldom
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
+from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.stats.ledger import Count
 from halimede.tracing import Record
 from halimede.worker.asking import Asks
-from halimede.worker.deferral.triage import create as create_triage
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.job import Parts
-from halimede.worker.ledger import Count
 from halimede.worker.outbox import Outbox, Properties, Taken
 
 log = structlog.get_logger()

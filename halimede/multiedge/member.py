@@ -26,10 +26,10 @@ from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.takeover import Takeover
 from halimede.multiedge.together import Together
 from halimede.observe.metrics import counter, gauge
+from halimede.stats.ledger import Count
 from halimede.worker.asking import Asking
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.job import Parts, drain, source_of
-from halimede.worker.ledger import Count
 from halimede.worker.outbox import Outbox
 from halimede.worker.sources.base import Source
 from halimede.worker.sources.handing import session_id

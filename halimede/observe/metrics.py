@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from halimede import __version__
 from halimede.bus.port import Bus
-from halimede.histogram import GROWTH
 from halimede.messages import Histogram
+from halimede.stats.histogram import GROWTH
 
 PREFIX = "halimede_"
 #: upper bounds of time buckets (seconds): from 50 us to a minute

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from halimede import histogram
 from halimede.messages import Histogram
 from halimede.observe.metrics import PREFIX, counter, gauge, sizes, times
 from halimede.serving.versions import Served
+from halimede.stats import histogram
 
 #: how many answers or calls are counted together
 KEPT = 256

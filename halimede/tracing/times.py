@@ -9,8 +9,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from math import exp
 
-from halimede.histogram import GROWTH, HIGHEST, LOWEST, bucket
 from halimede.messages import Histogram
+from halimede.stats.histogram import GROWTH, HIGHEST, LOWEST, bucket
 
 #: values that are put into buckets at once
 AT_ONCE = 256
@@ -40,7 +40,7 @@ class Distribution:
 
     @property
     def histogram(self) -> Histogram:
-        """The buckets as they travel: see ``halimede.histogram``."""
+        """The buckets as they travel: see ``halimede.stats.histogram``."""
         self._sort()
         return Histogram(buckets={str(index): count for index, count in self._buckets.items()})
 

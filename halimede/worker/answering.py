@@ -22,11 +22,11 @@ from halimede.frames.uploading_write import Uploads
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
+from halimede.pipeline.upload_policy.triage import Decision, Triage
+from halimede.stats.ledger import Count, Latency, Ledger
 from halimede.tracing import Book, EdgeTimes, Record, write
 from halimede.worker.asking import Asking, Asks, Keeps
-from halimede.worker.deferral.triage import Decision, Triage
 from halimede.worker.glimpses import Glimpses
-from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.outbox import Outbox
 from halimede.worker.sample import Judged, Sample
 from halimede.worker.settings import Settings

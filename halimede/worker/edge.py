@@ -25,16 +25,16 @@ from halimede.frames.uploading_write import Uploads
 from halimede.messages import Frame, Load
 from halimede.mining import Miner
 from halimede.mining.foresight import BEFORE
+from halimede.pipeline.upload_policy.triage import Triage
+from halimede.stats.ledger import Count, Latency, Ledger
 from halimede.tracing import Book, EdgeTimes, Record
 from halimede.tracing import Context as TraceContext
 from halimede.tracing.steps import DECODE, RECEIVE
 from halimede.worker.answering import Answering
 from halimede.worker.asking import Asking, Asks, Keeps, Share
-from halimede.worker.deferral.triage import Triage
 from halimede.worker.foresight import Foresight, spoken
 from halimede.worker.glimpses import Glimpses
 from halimede.worker.learning import Learning
-from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.limits import EdgeLimits, Owed
 from halimede.worker.outbox import Outbox
 from halimede.worker.preparing import Preparer

@@ -18,11 +18,11 @@ from halimede.frames.slot import Slot
 from halimede.messages import TaskInfo
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, sizes, times
+from halimede.pipeline.upload_policy.figures import figures as deferral
+from halimede.pipeline.upload_policy.triage import Triage
+from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import CloudTimes, EdgeTimes
-from halimede.worker.deferral.figures import figures as deferral
-from halimede.worker.deferral.triage import Triage
 from halimede.worker.edge import EdgeLoop
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
 

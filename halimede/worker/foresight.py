@@ -12,9 +12,9 @@ from halimede.frames.encodings import decode, find
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Prediction
 from halimede.mining import Miner, Verdict, judge_sample
+from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Record
 from halimede.tracing.steps import MINE
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.preparing import INLINE_BYTES
 
 

@@ -12,10 +12,10 @@ import structlog
 from halimede.bus import Announce, Bus
 from halimede.frames.slot import Slot
 from halimede.inference import Model
+from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Book
 from halimede.worker import sources
 from halimede.worker.figures import Figures
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.report import Reporter
 from halimede.worker.settings import Settings
 from halimede.worker.sources import Source

@@ -13,12 +13,12 @@ from halimede.frames.compute import ModelThread
 from halimede.frames.limits import ServerLimits
 from halimede.frames.server import CloudServer
 from halimede.mining import create as create_miner
-from halimede.worker.deferral.triage import create as create_triage
+from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.stats.ledger import Count
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.glimpses import Glimpses
 from halimede.worker.job import Job, Parts, drain, source_of
 from halimede.worker.keeping import keeping
-from halimede.worker.ledger import Count
 from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
 from halimede.worker.uploads import uploading

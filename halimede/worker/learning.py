@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from halimede.frames.calls import calls
 from halimede.frames.pace import Pace
 from halimede.frames.seldom import Seldom
+from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Book, EdgeTimes
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.sample import Judged, Sample
 
 

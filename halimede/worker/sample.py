@@ -18,9 +18,9 @@ from halimede.frames.slot import Slot
 from halimede.inference import Array, Model, SampleError, isolate
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining import Miner, Verdict, judge
+from halimede.pipeline.upload_policy.triage import Decision
 from halimede.tracing import EdgeTimes, Record
 from halimede.tracing.steps import MINE, MODEL, OFFLOAD, RESULT, WAIT
-from halimede.worker.deferral.triage import Decision
 from halimede.worker.settings import Settings
 
 #: characters of a label that a trace shows

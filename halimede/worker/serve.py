@@ -23,12 +23,12 @@ from halimede.models.desired import DesiredModel
 from halimede.models.desired import read as read_desired
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
+from halimede.stats.ledger import Ledger, LedgerBusyError
 from halimede.tracing import Answers, Book
 from halimede.tracing.export import exporting
 from halimede.worker.figures import Figures
 from halimede.worker.job import Connect, Job, Parts
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.ledger import Ledger, LedgerBusyError
 from halimede.worker.mistakes import WorkerError, as_mistake
 from halimede.worker.report import Reporter
 from halimede.worker.settings import Settings

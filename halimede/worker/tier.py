@@ -31,13 +31,13 @@ from halimede.mining import Miner, Verdict, judge, judge_sample
 from halimede.mining import create as create_miner
 from halimede.mining.mixture import mix
 from halimede.observe.metrics import counter, gauge
+from halimede.pipeline.upload_policy import triage as deferral
+from halimede.pipeline.upload_policy.triage import Decision, Triage
+from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Record
 from halimede.tracing.steps import OFFLOAD
-from halimede.worker.deferral import triage as deferral
-from halimede.worker.deferral.triage import Decision, Triage
 from halimede.worker.figures import CIRCUIT
 from halimede.worker.job import Job, Parts
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.runtime import leave, main
 from halimede.worker.settings import Settings, read
 from halimede.worker.uploads import uploading

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from halimede.audited import Estimate
 from halimede.messages import Condition, TaskInfo
+from halimede.stats.agreement import Estimate
 
 DRIFT = "Drift"
 BEGUN, OVER = "SamplesChanged", "SamplesAsCalibrated"

@@ -14,11 +14,11 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus
-from halimede.histogram import merge
 from halimede.messages import TaskInfo
 from halimede.names import Key
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
+from halimede.stats.histogram import merge
 from services.gm.api import Api
 from services.gm.cluster.port import Cluster, Stored
 from services.gm.engine import Engine

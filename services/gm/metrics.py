@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from halimede import histogram
-from halimede.audited import Estimate, agreement_of
-from halimede.counts import add_up
 from halimede.messages import Metric, TaskInfo
+from halimede.stats import histogram
+from halimede.stats.agreement import Estimate, agreement_of
+from halimede.stats.counters import add_up
 
 #: Sedna's and ours, in the order shown: name on the wire, field
 COUNTS = {

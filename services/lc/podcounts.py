@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from halimede.api import multiedge
-from halimede.counts import add_up
 from halimede.messages import TaskInfo, WorkerInfo, WorkerReport
+from halimede.stats.counters import add_up
 from services.lc.entry import WorkerPhase
 from services.lc.folders import Worker
 from services.lc.process import Role

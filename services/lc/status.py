@@ -7,9 +7,9 @@ from typing import get_args
 
 import msgspec
 
-from halimede import histogram
-from halimede.counts import add_up
 from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, TaskInfo, WorkerReport
+from halimede.stats import histogram
+from halimede.stats.counters import add_up
 from services.lc.entry import WorkerPhase
 from services.lc.folders import Worker
 from services.lc.process import Role

@@ -14,7 +14,7 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.frames.payloads import ID_BYTES
 from halimede.messages import Result
-from halimede.worker.ledger import HEADER
+from halimede.stats.ledger import HEADER
 from halimede.worker.sources.folder import DONE_FILE
 from tests.faults.control import Control, control
 

@@ -18,7 +18,7 @@ from halimede.bus import Delivery
 from halimede.errors import BusError
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, Result
-from halimede.worker.ledger import HEADER, Count
+from halimede.stats.ledger import HEADER, Count
 from services.broker import Broker
 from tests.faults.control import Child, Control, control
 from tests.integration.workers import site, train

@@ -11,11 +11,11 @@ from typing import Any
 import aiohttp
 
 from halimede import topics
-from halimede.histogram import record
 from halimede.messages import DeadLetter, Histogram, TaskInfo
 from halimede.names import Key
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
+from halimede.stats.histogram import record
 from services.gm.cluster.local import LocalCluster
 from tests.integration.gm_world import MODELS, SERVICES, World, model, service, world
 from tests.scraping import asked, scrape, value

@@ -15,7 +15,7 @@ from halimede.frames.channel import inference
 from halimede.frames.reasons import Reason
 from halimede.frames.server import CloudServer
 from halimede.mining import Verdict
-from halimede.worker.deferral.triage import Triage
+from halimede.pipeline.upload_policy.triage import Triage
 from tests.integration.test_shares_by_credits import Timed
 from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, cloud_bus, frame

@@ -24,9 +24,9 @@ from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Frame, Reply
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
+from halimede.stats.ledger import Count, Latency, Ledger
 from halimede.worker.figures import Figures
 from halimede.worker.job import Connect
-from halimede.worker.ledger import Count, Latency, Ledger
 from halimede.worker.mistakes import as_mistake
 from halimede.worker.report import Reporter, Status
 from halimede.worker.serve import open_ledger

@@ -14,8 +14,8 @@ import msgspec
 from halimede.api import Resource
 from halimede.api.multiedge import PLURAL
 from halimede.api.placement import placements
-from halimede.counts import add_up
 from halimede.messages import ModelOutput, Output, Status, TaskInfo
+from halimede.stats.counters import add_up
 from services.gm.cluster.port import Report
 from services.gm.controllers import each
 from services.gm.controllers.base import Observed, register

@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
-from halimede import __version__, histogram
+from halimede import __version__
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
 from halimede.messages import HardSample, Histogram, TaskInfo
 from halimede.names import Key
+from halimede.stats import histogram
 from halimede.topics import HARD_SAMPLE
 from services.gm.cluster.port import Cluster, Editor, Stored
 from services.gm.engine import Engine

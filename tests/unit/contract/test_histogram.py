@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from halimede import codec, topics
 from halimede import messages as m
 from halimede.errors import DecodeError
-from halimede.histogram import merge, quantile, record
+from halimede.stats.histogram import merge, quantile, record
 from tests.anything import valid
 
 values = st.lists(st.floats(0.001, 1e5), min_size=1, max_size=200)

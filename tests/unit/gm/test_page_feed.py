@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from halimede import histogram
 from halimede.messages import Histogram, TaskInfo
+from halimede.stats import histogram
 from services.gm.page.feed import kind_of, point, total
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from halimede.histogram import record
 from halimede.messages import Histogram, NodeStatus, Output, Presence, Status, TaskInfo, WorkerReport
 from halimede.names import Key
+from halimede.stats.histogram import record
 from services.gm.cluster.port import Report
 from services.gm.metrics import metrics
 from services.gm.nodes import Node

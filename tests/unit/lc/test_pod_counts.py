@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from halimede import histogram
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, TaskInfo, WorkerInfo
 from halimede.names import Key
+from halimede.stats import histogram
 from services.lc.folders import Worker
 from services.lc.plan import Plan
 from services.lc.podcounts import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, Pod, PodCounts

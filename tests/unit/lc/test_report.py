@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from halimede import histogram
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.counts import add_up
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
+from halimede.stats import histogram
+from halimede.stats.counters import add_up
 from services.lc.folders import Folders, Worker
 from services.lc.report import Reporter
 from services.lc.standing import Lack, Standing

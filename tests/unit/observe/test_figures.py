@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from halimede import histogram
 from halimede.errors import InvalidFieldError
 from halimede.messages import Histogram
 from halimede.observe import Health, parse_bind
 from halimede.observe.http import is_loopback
 from halimede.observe.metrics import BOUNDS, counter, gauge, registry, spread, times
+from halimede.stats import histogram
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from halimede.frames.slot import Slot
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Prediction, Result
 from halimede.mining import Miner, create, is_ours
+from halimede.stats.ledger import Count, Ledger
 from halimede.worker.edge import EdgeLoop
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.outbox import Outbox
 from tests.unit.worker.world import NS, SERVICE, World
 

@@ -18,8 +18,8 @@ from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.messages import Prediction
+from halimede.stats.ledger import Count, Ledger
 from halimede.worker.edge import EdgeLoop
-from halimede.worker.ledger import Count, Ledger
 from halimede.worker.outbox import Outbox
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import Brightness

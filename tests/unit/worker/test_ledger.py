@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
-from halimede.histogram import quantile
-from halimede.worker.ledger import SIZE, Count, Latency, Ledger, LedgerBusyError
+from halimede.stats.histogram import quantile
+from halimede.stats.ledger import SIZE, Count, Latency, Ledger, LedgerBusyError
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from halimede.worker.ledger import *
+from halimede.stats.ledger import *
 with Ledger(Path(sys.argv[1]), "u-1") as ledger:
     ledger.add(Count.ACCEPTED, 10)
     ledger.add(Count.ANSWERED, 7)

@@ -16,8 +16,8 @@ from halimede.frames.loaded import Loaded
 from halimede.frames.payloads import new_id
 from halimede.frames.slot import Slot
 from halimede.messages import Frame
+from halimede.stats.ledger import Ledger
 from halimede.worker.edge import EdgeLoop
-from halimede.worker.ledger import Ledger
 from halimede.worker.outbox import Outbox
 from halimede.worker.sources.suspects import Suspects
 from tests.simulated import eventually

@@ -10,7 +10,7 @@ import pytest
 
 from halimede.api.jointinference import Source
 from halimede.errors import InvalidFieldError, RefusedError
-from halimede.worker.ledger import Ledger
+from halimede.stats.ledger import Ledger
 from halimede.worker.mistakes import WorkerError, as_mistake
 from halimede.worker.serve import serve
 from tests.simulated import eventually, simulated

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from halimede.audited import agreement, agreement_of, wilson
 from halimede.messages import Box, Prediction, TaskInfo
-from halimede.worker.deferral.audit import AT_ONCE, Audits, agrees
+from halimede.pipeline.upload_policy.audit import AT_ONCE, Audits, agrees
+from halimede.stats.agreement import agreement, agreement_of, wilson
 
 
 def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth() -> None:

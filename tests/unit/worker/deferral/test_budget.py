@@ -8,7 +8,7 @@ import pytest
 
 from halimede.errors import InvalidFieldError
 from halimede.mining import Verdict
-from halimede.worker.deferral.budget import Budget, check_shares
+from halimede.pipeline.upload_policy.budget import Budget, check_shares
 
 HARD, EASY = Verdict(hard=True), Verdict(hard=False)
 

@@ -15,10 +15,10 @@ from halimede.mining.artefact import Artefact, MixtureRule, Reference, write_art
 from halimede.mining.cloud_only import CloudOnly
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.margin import Margin
-from halimede.worker.deferral.audit import Audits
-from halimede.worker.deferral.budget import Budget
-from halimede.worker.deferral.triage import Decision, Triage, create
-from halimede.worker.deferral.uplink import Uplink
+from halimede.pipeline.upload_policy.audit import Audits
+from halimede.pipeline.upload_policy.budget import Budget
+from halimede.pipeline.upload_policy.triage import Decision, Triage, create
+from halimede.pipeline.upload_policy.uplink import Uplink
 from tests.unit.worker.world import World
 
 SAID = Prediction(label="7")

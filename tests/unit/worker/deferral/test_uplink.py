@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from halimede.worker.deferral.uplink import LEAST, Uplink
+from halimede.pipeline.upload_policy.uplink import LEAST, Uplink
 
 
 class Way:

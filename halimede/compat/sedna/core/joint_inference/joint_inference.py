@@ -33,7 +33,7 @@ from halimede.frames.reasons import OffloadError, Reason
 from halimede.inference.estimator import loaded
 from halimede.mining import Verdict
 from halimede.models.desired import read as read_desired
-from halimede.worker.ledger import Count, Latency
+from halimede.stats.ledger import Count, Latency
 from halimede.worker.runtime import connect_to, leave, main
 from halimede.worker.settings import MiningMode, Settings
 

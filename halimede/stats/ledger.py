@@ -21,8 +21,8 @@ from typing import Self
 import structlog
 
 from halimede.errors import InvalidFieldError
-from halimede.histogram import HIGHEST, LOWEST, bucket
 from halimede.messages import Histogram, TaskInfo
+from halimede.stats.histogram import HIGHEST, LOWEST, bucket
 
 log = structlog.get_logger()
 

@@ -18,8 +18,8 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from halimede.audited import wilson
 from halimede.mining.artefact import Artefact
+from halimede.stats.agreement import wilson
 
 #: samples that are compared; how often; audits that are compared, and from how many on
 WINDOW, EVERY = 1000, 50

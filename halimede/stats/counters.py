@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from halimede import histogram
 from halimede.messages import TaskInfo
+from halimede.stats import histogram
 
 COUNTS = [f.name for f in msgspec.structs.fields(TaskInfo) if type(f.default) is int]
 

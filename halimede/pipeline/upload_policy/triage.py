@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -21,13 +23,40 @@ from halimede.mining import Graded, Miner, Verdict
 from halimede.mining.artefact import Artefact, read_artefact
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.foresight import BEFORE, ForesightedByNumber
-from halimede.worker.deferral.audit import Audits, agrees
-from halimede.worker.deferral.budget import Budget, check_shares
-from halimede.worker.deferral.drift import Drift
-from halimede.worker.deferral.uplink import Trip, Uplink
-from halimede.worker.settings import Settings
+from halimede.pipeline.upload_policy.audit import Audits, agrees
+from halimede.pipeline.upload_policy.budget import Budget, check_shares
+from halimede.pipeline.upload_policy.drift import Drift
+from halimede.pipeline.upload_policy.uplink import Trip, Uplink
 
 log = structlog.get_logger()
+
+
+class PolicySettings(Protocol):
+    """The settings of a worker that say what goes up: see ``halimede.worker.settings.Settings``."""
+
+    @property
+    def hem_name(self) -> str:
+        """The mining algorithm."""
+
+    @property
+    def hem_mode(self) -> str:
+        """Whether mining judges samples before the model, or its predictions."""
+
+    @property
+    def calibration(self) -> Path | None:
+        """The file that a calibration wrote."""
+
+    @property
+    def target_upload_ratio(self) -> float | None:
+        """The share of samples that may go up."""
+
+    @property
+    def audit_share(self) -> float:
+        """The share of easy samples that go up as audits."""
+
+    @property
+    def fusion(self) -> str:
+        """How answers of two models become one."""
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
@@ -160,7 +189,7 @@ class Triage:
 
 
 def create(
-    settings: Settings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
+    settings: PolicySettings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
 ) -> Triage:
     """Return the triage that a worker's settings ask for; it has sent up ``uploaded`` of ``samples`` before.
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from halimede.audited import agreement_of
 from halimede.observe.metrics import Samples, counter, gauge
-from halimede.worker.deferral.budget import Budget
-from halimede.worker.deferral.triage import Triage
-from halimede.worker.ledger import Count, Ledger
+from halimede.pipeline.upload_policy.budget import Budget
+from halimede.pipeline.upload_policy.triage import Triage
+from halimede.stats.agreement import agreement_of
+from halimede.stats.ledger import Count, Ledger
 
 COUNTS = {
     Count.UPLOADED_BYTES: ("worker_uploaded_bytes", "Bytes of the samples that went up, audits included."),

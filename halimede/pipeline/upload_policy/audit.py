@@ -1,6 +1,6 @@
 """Which easy samples the next tier is asked about all the same, and whether both said the same of one.
 
-What is made of the counts stands in ``halimede.audited``: GM estimates from them, too.
+What is made of the counts stands in ``halimede.stats.agreement``: GM estimates from them, too.
 """
 
 from __future__ import annotations
