@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from halimede.bus.mqtt import MqttSettings
-from halimede.frames import OffloadClient, load_will, new_frame
+from halimede.frames import load_will, new_frame
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
@@ -31,6 +31,7 @@ from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Prediction
+from halimede.offload import OffloadClient
 from halimede.worker.runtime import connect_to
 from services.broker import Broker
 from tests.unit.frames.clouds import NS, SERVICE, Brightness

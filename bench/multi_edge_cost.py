@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.frames import OffloadClient, new_frame
+from halimede.frames import new_frame
 from halimede.frames.channel import hop
 from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
@@ -29,6 +29,7 @@ from halimede.frames.payloads import new_id
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load
+from halimede.offload import OffloadClient
 from services.broker import Broker
 from tests.balance_world import Costs
 from tests.unit.frames.clouds import NS, SERVICE, Brightness

@@ -18,8 +18,9 @@ from bench.peers.profiled import Profiles
 from halimede import log
 from halimede.bus.mqtt import MqttSettings
 from halimede.collection import rare_collections
-from halimede.frames import OffloadClient, new_frame
+from halimede.frames import new_frame
 from halimede.frames.channel import inference
+from halimede.offload import OffloadClient
 from halimede.worker.runtime import connect_to, main
 
 SERVICE = "bench"

@@ -1,4 +1,4 @@
-"""The sample path: camera payloads, encodings, the client that offloads hard samples and the server that answers them.
+"""Samples as they travel: camera payloads, encodings, the topics between workers, and the server that answers requests.
 
 It knows models only by their face (``halimede.inference.Model``) and the bus only by its port. What runs models
 (``compute``, ``server``) is imported from its own module: whoever only makes or reads frames needs no model runtime.
@@ -8,14 +8,12 @@ from halimede.frames.advertise import load_will
 from halimede.frames.circuit import Circuit, State
 from halimede.frames.credits import Credits
 from halimede.frames.encodings import Pixels, decode, encode_image
-from halimede.frames.offload import OffloadClient
 from halimede.frames.payloads import new_frame, new_id, open_payload, pack
 from halimede.frames.reasons import OffloadError, Reason
 
 __all__ = [
     "Circuit",
     "Credits",
-    "OffloadClient",
     "OffloadError",
     "Pixels",
     "Reason",

@@ -14,7 +14,7 @@ import structlog
 
 from halimede import topics
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
-from halimede.frames import OffloadClient, OffloadError, Reason, new_id
+from halimede.frames import OffloadError, Reason, new_id
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread, Outcome
 from halimede.frames.loaded import Loaded
@@ -23,6 +23,7 @@ from halimede.frames.seldom import Seldom
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
+from halimede.offload import OffloadClient
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.stats.ledger import Count
 from halimede.tracing import Record

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable
 
 from halimede.bus import Bus
-from halimede.frames import OffloadClient
 from halimede.frames.channel import hop
 from halimede.frames.limits import ServerLimits
 from halimede.messages import Frame, Load, Peer, Reply
 from halimede.multiedge.balance import Balance, Choice, spare
+from halimede.offload import OffloadClient
 from halimede.tracing import Record
 
 HOP = "share"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, fields
 from prometheus_client.metrics_core import Metric
 
 from halimede.bus import Bus
-from halimede.frames import OffloadClient
 from halimede.frames.circuit import State
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.messages import TaskInfo
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, sizes, times
+from halimede.offload import OffloadClient
 from halimede.pipeline.upload_policy.figures import figures as deferral
 from halimede.pipeline.upload_policy.triage import Triage
 from halimede.stats.ledger import Count, Ledger

@@ -17,7 +17,7 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.frames import OffloadClient, load_will
+from halimede.frames import load_will
 from halimede.frames.channel import inference
 from halimede.frames.compute import ModelThread
 from halimede.frames.deferring import Choice
@@ -31,6 +31,7 @@ from halimede.mining import Miner, Verdict, judge, judge_sample
 from halimede.mining import create as create_miner
 from halimede.mining.mixture import mix
 from halimede.observe.metrics import counter, gauge
+from halimede.offload import OffloadClient
 from halimede.pipeline.upload_policy import triage as deferral
 from halimede.pipeline.upload_policy.triage import Decision, Triage
 from halimede.stats.ledger import Count, Ledger

@@ -17,9 +17,10 @@ from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.requests import Requests
-from halimede.frames import OffloadClient, OffloadError, new_id
+from halimede.frames import OffloadError, new_id
 from halimede.frames.channel import inference
 from halimede.messages import ApiReply, ApiRequest, Frame, Load, Prediction, Reply
+from halimede.offload import OffloadClient
 from services.broker import Broker
 from tests.digits import ALL_HARD, Digits
 from tests.integration.workers import Site, site

@@ -15,10 +15,11 @@ from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttSettings
 from halimede.bus.settings import Client
-from halimede.frames import OffloadClient, OffloadError
-from halimede.frames.asks import Ask
+from halimede.frames import OffloadError
 from halimede.frames.channel import inference
 from halimede.messages import Frame, Reply
+from halimede.offload import OffloadClient
+from halimede.offload.client import PendingRequest
 from halimede.worker.runtime import connect_to
 from services.broker import Broker
 from tests.simulated import eventually
@@ -38,7 +39,7 @@ def living() -> Counter[str]:
     found: Counter[str] = Counter()
     for each in gc.get_objects():
         found["futures"] += isinstance(each, asyncio.Future) and not each.done()
-        found["asks"] += isinstance(each, Ask)
+        found["asks"] += isinstance(each, PendingRequest)
     return found
 
 

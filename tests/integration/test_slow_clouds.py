@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames import OffloadClient, OffloadError
+from halimede.frames import OffloadError
 from halimede.frames.channel import inference
 from halimede.frames.reasons import Reason
 from halimede.frames.server import CloudServer
 from halimede.mining import Verdict
+from halimede.offload import OffloadClient
 from halimede.pipeline.upload_policy.triage import Triage
 from tests.integration.test_shares_by_credits import Timed
 from tests.simulated import simulated

@@ -12,9 +12,10 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DisconnectedError
-from halimede.frames import Circuit, OffloadClient, OffloadError, Reason, State
+from halimede.frames import Circuit, OffloadError, Reason, State
 from halimede.frames.channel import inference
 from halimede.messages import Frame, Prediction, Reply
+from halimede.offload import OffloadClient
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, cloud_bus, frame, silent
 

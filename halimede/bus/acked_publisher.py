@@ -1,0 +1,260 @@
+"""Publishes at QoS 1 without waiting for each acknowledgement, and reports what became of each message, once.
+
+A message leaves at once where the connection has a slot for it; one timer watches over all acknowledgements. What
+cannot leave at once, or was not acknowledged, goes on in a task of its own. What the broker may do with a message that
+it never acknowledged is not known: one that is sent again may arrive twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+import structlog
+
+from halimede.bus.port import Bus
+from halimede.bus.reasons import FAILURE, NO_SUBSCRIBER, SUCCESS
+from halimede.errors import BusError, RefusedError, TooLargeError
+from halimede.topic import Address
+
+M = TypeVar("M")
+log = structlog.get_logger()
+
+#: seconds before a message is sent again: the first pause, doubled up to the last one
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
+#: what a body raises that cannot be written: values come from users' own models
+UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
+
+#: gets the broker's reason code; FAILURE or more: the message was not delivered
+Done = Callable[[int], None]
+
+
+class Message(Generic[M]):
+    """A message and who is told what became of it. ``expires``: the loop's time until which it is in flight."""
+
+    __slots__ = ("address", "body", "correlation", "done", "expires", "properties")
+
+    def __init__(  # noqa: PLR0917  # made once for each message: keywords would cost as much as the rest
+        self,
+        address: Address[M],
+        body: M,
+        done: Done,
+        properties: Mapping[str, str] | None,
+        correlation: bytes,
+        expires: float,
+    ) -> None:
+        self.address, self.body, self.done = address, body, done
+        self.properties, self.correlation, self.expires = properties, correlation, expires
+
+
+class AckedPublisher(Generic[M]):
+    """Publishes messages of one kind. ``run`` until cancelled; ``drain`` before that.
+
+    Attributes:
+        limit: messages in flight; ``capacity``: messages that may wait for that before ``ready`` is false.
+        timeout_s: seconds that an acknowledgement may take.
+        retry: whether a message is sent again until the broker has it; otherwise it is sent once.
+        substitute: returns what is sent in place of a body that cannot be written; None: nothing is.
+
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        kind: str,
+        *,
+        limit: int,
+        capacity: int,
+        timeout_s: float,
+        retry: bool,
+        substitute: Callable[[M, Exception], M | None],
+    ) -> None:
+        self._bus = bus
+        self._kind = kind
+        self._limit = limit
+        self._capacity = capacity
+        self._timeout_s = timeout_s
+        self._retry = retry
+        self._substitute = substitute
+        self._waiting: deque[Message[M]] = deque()
+        #: messages that left at once, in order, by their acknowledgements; and those that a task delivers
+        self._in_flight: dict[asyncio.Future[int], Message[M]] = {}
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._changed = asyncio.Event()
+        self._reconnected = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for their first attempt."""
+        return len(self._waiting)
+
+    @property
+    def pending(self) -> int:
+        """Messages that are not acknowledged yet."""
+        return len(self._waiting) + len(self._in_flight) + len(self._deliveries)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is room for one more message."""
+        return len(self._waiting) + len(self._in_flight) + len(self._deliveries) < self._limit + self._capacity
+
+    async def wait_ready(self) -> None:
+        """Wait until there is room for one more message."""
+        while not self.ready:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        self._bus.on_connect(self._connected)
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                self._next()
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._group = None  # it takes no more tasks
+                self._in_flight.clear()
+                if self._timer:
+                    self._timer.cancel()
+
+    def put(
+        self,
+        address: Address[M],
+        body: M,
+        done: Done,
+        *,
+        properties: Mapping[str, str] | None = None,
+        correlation: bytes = b"",
+    ) -> None:
+        """Publish a body, now where that is possible. ``done`` is called once with what became of it."""
+        expires = asyncio.get_running_loop().time() + self._timeout_s
+        message = Message(address, body, done, properties, correlation, expires)
+        if self._waiting or self._group is None or len(self._in_flight) + len(self._deliveries) >= self._limit:
+            self._waiting.append(message)
+        else:
+            self._send(message, self._group)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until the broker has taken everything; return whether it did within ``timeout_s`` seconds."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.pending:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _send(self, message: Message[M], group: asyncio.TaskGroup) -> None:
+        """Publish a message now, or in a task."""
+        try:
+            acknowledgement = self._bus.publish_now(
+                message.address, message.body, correlation=message.correlation, properties=message.properties
+            )
+        except (BusError, *UNWRITABLE):
+            acknowledgement = None  # the task finds out, and deals with it
+        if acknowledgement is None:
+            self._deliver(message, group)
+            return
+        self._in_flight[acknowledgement] = message
+        acknowledgement.add_done_callback(self._acknowledged)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(message.expires, self._expire)
+
+    def _acknowledged(self, acknowledgement: asyncio.Future[int]) -> None:
+        """Take the broker's acknowledgement, or the end of the connection."""
+        message = self._in_flight.pop(acknowledgement, None)
+        if message is None:
+            return  # its time was up before
+        lost = acknowledgement.cancelled() or acknowledgement.exception()
+        reason = FAILURE if lost else acknowledgement.result()
+        if reason < FAILURE:
+            message.done(reason)
+        else:
+            self._failed(message, str(lost or hex(reason)))
+        self._changed.set()
+        if self._waiting:
+            self._next()
+
+    def _expire(self) -> None:
+        """Take what was not acknowledged in time for lost. Messages are in the order of their deadlines."""
+        self._timer, loop = None, asyncio.get_running_loop()
+        for acknowledgement, message in list(self._in_flight.items()):
+            if loop.time() < message.expires:
+                self._timer = loop.call_at(message.expires, self._expire)
+                break
+            del self._in_flight[acknowledgement]
+            self._failed(message, f"no acknowledgement within {self._timeout_s:g} s")
+        self._changed.set()
+        self._next()
+
+    def _failed(self, message: Message[M], error: str) -> None:
+        """Send a message again, or report that it was not delivered."""
+        if not self._retry:
+            log.info("message not delivered", kind=self._kind, error=error)
+            message.done(FAILURE)
+        elif self._group:  # without one nobody sends any more: the message counts as lost
+            self._deliver(message, self._group, FIRST_PAUSE_S)
+
+    def _next(self) -> None:
+        """Send what waits, as far as there are slots."""
+        while self._waiting and self._group and len(self._in_flight) + len(self._deliveries) < self._limit:
+            self._send(self._waiting.popleft(), self._group)
+
+    # --- messages that did not leave at once ----------------------------------------------------------------------
+
+    def _deliver(self, message: Message[M], group: asyncio.TaskGroup, pause_s: float = 0.0) -> None:
+        task = group.create_task(self._deliver_later(message, pause_s), name=f"{self._kind} delivery")
+        self._deliveries.add(task)
+        task.add_done_callback(self._delivered)
+
+    def _delivered(self, task: asyncio.Task[None]) -> None:
+        self._deliveries.discard(task)
+        self._changed.set()
+        self._next()
+
+    async def _deliver_later(self, message: Message[M], pause_s: float) -> None:
+        """Send a message until the broker has it, or once where nothing is sent again."""
+        body: M | None = message.body
+        while body is not None:
+            if pause_s:
+                await self._pause(pause_s)
+            pause_s = min(2 * pause_s or FIRST_PAUSE_S, LAST_PAUSE_S)
+            try:
+                found = await self._bus.publish(
+                    message.address,
+                    body,
+                    correlation=message.correlation,
+                    properties=message.properties,
+                    timeout_s=self._timeout_s,
+                )
+            except UNWRITABLE as error:
+                body, pause_s = self._substitute(body, error), 0.0
+            except BusError as error:
+                if not self._retry:
+                    log.info("message not delivered", kind=self._kind, error=str(error))
+                    break
+                # an operator can mend a refusal; until then the worker holds its sources back
+                level = log.warning if isinstance(error, RefusedError) else log.debug
+                level("message waits for the broker", kind=self._kind, error=str(error))
+            else:
+                message.done(SUCCESS if found else NO_SUBSCRIBER)
+                return
+        message.done(FAILURE)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until the broker is back."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._reconnected.wait()
+        except TimeoutError:
+            return
+
+    async def _connected(self) -> None:
+        self._reconnected.set()
+        self._reconnected = asyncio.Event()

@@ -1,0 +1,490 @@
+"""The offload client: sends hard samples to the workers of the next tier, each with a deadline, and returns replies.
+
+Each sample is requested once as far as its caller can tell. Underneath it may be sent several times, always with the
+same id and correlation: to another worker when the chosen one ends, again when the connection broke. The first good
+reply counts; replies that come later are counted and dropped.
+
+A request is a small state machine: it waits in ``_waiting`` for a slot and a worker with credits, or is in flight
+(``PendingRequest.in_flight``), or is done. Everything happens in callbacks on the event loop, without a task for each
+request. Bounds: ``window`` samples in flight, ``waiters`` more that wait, each sample's deadline, and the workers that
+may end while they have it: a sample that ends processes must not get to all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from msgspec.structs import replace
+
+from halimede.bus import Bus, Delivery
+from halimede.bus.reasons import judge
+from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
+from halimede.frames.channel import Channel
+from halimede.frames.circuit import Circuit, State
+from halimede.frames.credits import MAX_WORKERS, Credits
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.frames.recent import Recent
+from halimede.frames.seldom import Seldom
+from halimede.frames.way import Way
+from halimede.messages import Frame, Load, Reply
+from halimede.topic import Address, Filter
+from halimede.tracing import Record, write
+from halimede.tracing.steps import REQUEST, WINDOW
+
+#: errors in replies that mean "not here, not now", and not "never"
+BUSY, EXPIRED = "overloaded", "expired"
+#: workers that may end while they have a sample; after that it is sent to no other one
+DEATHS = 2
+#: seconds before a sample is sent again after its publish broke
+PAUSE_S = 0.05
+#: correlations of requests that are done, remembered to tell a late reply from a forged one
+REMEMBERED = 4096
+#: attempts of one sample that its trace shows
+TRACED_ATTEMPTS = 16
+NO_DATA = memoryview(b"")
+#: what a publish may raise: a model's own values may be of any type, and a lost connection is tried again
+UNWRITABLE = (BusError, TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+class PendingRequest:
+    """One sample from its request to its reply. ``until`` and ``began`` are the loop's time in seconds.
+
+    Attributes:
+        worker: who has it while it is in flight; "" for the shared topic.
+        asked: all workers that it was sent to; ``deaths``: how many of them ended while they had it.
+        sent: some worker has had it. ``unacknowledged``: the broker has not acknowledged the attempt in flight.
+        lacks: what it waits for, which is the reason to give when its time runs out.
+
+    """
+
+    __slots__ = (
+        "answer",
+        "asked",
+        "attempt_began",
+        "attempts",
+        "began",
+        "correlation",
+        "deadline",
+        "deaths",
+        "frame",
+        "in_flight",
+        "lacks",
+        "published",
+        "sent",
+        "trace",
+        "unacknowledged",
+        "until",
+        "waits_since",
+        "worker",
+    )
+
+    def __init__(self, frame: Frame, trace: Record | None, began: float, deadline_s: float) -> None:
+        self.frame = frame
+        self.trace = trace
+        self.began = began
+        self.until = began + deadline_s
+        self.correlation = secrets.token_bytes(16)
+        self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.deadline: asyncio.TimerHandle | None = None
+        self.worker = ""
+        self.asked: set[str] = set()
+        self.deaths = 0
+        self.sent = False
+        self.in_flight = False
+        self.unacknowledged = False
+        self.lacks = Reason.DEADLINE
+        #: the publish of the attempt in flight: the broker's acknowledgement, or the task that waits for a send slot
+        self.published: asyncio.Future[int] | asyncio.Task[None] | None = None
+        self.attempts = 0
+        self.attempt_began = 0.0
+        self.waits_since = 0.0
+
+
+class OffloadClient:
+    """Requests answers from the workers on a channel, on behalf of one worker. Call ``start`` once before ``ask``."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        channel: Channel,
+        *,
+        window: int = 32,
+        waiters: int = 48,
+        credits_: Credits | None = None,
+        circuit: Circuit | None = None,
+    ) -> None:
+        self.circuit = circuit or Circuit()
+        #: replies to samples that were given up; to answered ones; to nothing that was requested, or by nobody who was
+        self.late = self.repeated = self.unknown = 0
+        self._bus = bus
+        self._channel = channel
+        self._service, self._worker, self._reply_to = channel.service, channel.worker, channel.answers
+        self._credits = credits_ or Credits()
+        self._congestion = Way()
+        self._window = window
+        self._waiters = waiters
+        self._in_flight = 0
+        self._pending: dict[bytes, PendingRequest] = {}
+        #: those that wait for a slot or credits, in the order of arrival
+        self._waiting: dict[PendingRequest, None] = {}
+        #: requests that are done, and whether they were answered
+        self._done: Recent[bytes, bool] = Recent(REMEMBERED)
+        self._addresses: dict[str, Address[Frame]] = {}
+        self._seldom = Seldom()
+        self._abandoned = False
+        #: workers that announced that they stop, until they are gone
+        self._leaving: set[str] = set()
+
+    def credits_left(self) -> dict[str, int]:
+        """Return what each worker of the next tier can take, as far as it is known here."""
+        return self._credits.left(asyncio.get_running_loop().time())
+
+    async def start(self) -> None:
+        """Subscribe to replies and, where there is such a topic, to the load of those who answer."""
+        self._bus.on_connect(self._reconnected)
+        await self._bus.subscribe_now(Filter(self._reply_to.topic, self._reply_to.text), self._replied)
+        if loads := self._channel.loads:
+            await self._bus.subscribe(loads, self._load_received, cleared=self._load_cleared)
+
+    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+        """Return the next tier's reply to a frame; its ``prediction`` is set. Raises OffloadError with a reason.
+
+        ``deadline_s`` (seconds from now) bounds everything that happens here, and ``trace`` gets what that is.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._abandoned:
+            raise OffloadError(Reason.DEADLINE, "the worker is stopping")
+        if not self.circuit.admit(now):
+            raise OffloadError(Reason.CIRCUIT_OPEN)
+        probe = self.circuit.state is State.HALF_OPEN
+        request = PendingRequest(frame, trace, now, deadline_s)
+        self._pending[request.correlation] = request
+        request.deadline = loop.call_at(request.until, self._expire, request)
+        self._dispatch(request)
+        answered = False
+        try:
+            reply = await request.answer
+            answered = True
+        except OffloadError as failure:
+            failure.sent, failure.fatal = request.sent, request.deaths >= DEATHS
+            raise
+        finally:
+            request.deadline.cancel()
+            del self._pending[request.correlation]
+            self._done.put(request.correlation, answered)
+            if request in self._waiting:
+                self._stop_waiting(request)
+            if request.in_flight:  # its caller was cancelled
+                self._give_up(request)
+            if not (answered or request.answer.cancelled()):
+                request.answer.exception()  # a cancelled caller did not take it
+            if probe:
+                self.circuit.abandoned(loop.time())
+        if reply.prediction is None:
+            error = OffloadError(
+                Reason.DEADLINE if reply.error == EXPIRED else Reason.ERROR,
+                f"{reply.error or 'no prediction'}: {reply.message}",
+            )
+            error.sent, error.fatal = request.sent, request.deaths >= DEATHS
+            raise error
+        return reply
+
+    def abandon(self) -> None:
+        """Let every request run out of time, now and from now on: a stopping worker wants its own answers out."""
+        self._abandoned = True
+        for request in [*self._waiting, *self._pending.values()]:  # those that wait must not be sent any more
+            self._expire(request)
+
+    # --- one request ----------------------------------------------------------------------------------------------
+
+    def _dispatch(self, request: PendingRequest) -> None:
+        """Send a request to a worker with a free credit, or let it wait for one."""
+        if request.answer.done() or request.in_flight or request in self._waiting:
+            return
+        if request.deaths >= DEATHS:
+            error = OffloadError(Reason.ERROR, f"{request.deaths} cloud workers ended while they had it")
+            request.answer.set_exception(error)
+        elif not self._try_to_send(request):
+            if len(self._waiting) >= self._waiters:
+                request.answer.set_exception(OffloadError(request.lacks, "too many samples wait already"))
+                return
+            request.waits_since = time.monotonic()
+            self._waiting[request] = None
+
+    def _try_to_send(self, request: PendingRequest) -> bool:
+        """Send a request if there is a slot and somebody to send it to, or fail it; False: it has to wait."""
+        now = asyncio.get_running_loop().time()
+        if not self._bus.connected:
+            request.lacks = Reason.NO_CLOUD
+        elif not self._congestion.room(len(request.frame.data), self._bus.owed):
+            request.answer.set_exception(OffloadError(Reason.TOO_SLOW, "the way to the broker is full"))
+            return True
+        elif self._in_flight >= self._window:
+            request.lacks = Reason.WINDOW_FULL
+        elif worker := self._credits.pick(now):
+            self._send(request, worker, now)
+            return True
+        elif self._credits.known(now):
+            request.lacks = Reason.SHED
+        elif self._channel.anybody:
+            self._send(request, "", now)
+            return True
+        else:
+            request.lacks = Reason.NO_CLOUD
+        return False
+
+    def _send(self, request: PendingRequest, worker: str, now: float) -> None:
+        """Publish a request with the time that it has left."""
+        request.worker, request.lacks = worker, Reason.DEADLINE
+        request.in_flight = request.unacknowledged = True
+        request.asked.add(worker)
+        request.attempt_began = time.monotonic()
+        self._credits.sent(worker)
+        self._in_flight += 1
+        left_s = max(request.until - now, 0.001)
+        frame = request.frame
+        body = replace(frame, service=self._service, worker=self._worker, deadline_ms=left_s * 1000, data=NO_DATA)
+        trace = request.trace
+        try:
+            published = self._bus.publish_now(
+                self._address(worker),
+                body,
+                tail=frame.data,
+                reply_to=self._reply_to,
+                correlation=request.correlation,
+                expiry_s=math.ceil(left_s),
+                properties=write(trace.ask()) if trace else None,
+            )
+        except UNWRITABLE as error:
+            self._not_published(request, error)
+            return
+        if published is None:
+            request.published = asyncio.create_task(self._send_later(request, left_s), name="offload")
+        else:
+            request.published = published
+            published.add_done_callback(partial(self._acknowledged, request))
+
+    async def _send_later(self, request: PendingRequest, left_s: float) -> None:
+        """Publish a request as soon as the connection has a slot for it."""
+        trace = request.trace
+        body = replace(request.frame, service=self._service, worker=self._worker, deadline_ms=left_s * 1000)
+        try:
+            found = await self._bus.publish(
+                self._address(request.worker),
+                body,
+                reply_to=self._reply_to,
+                correlation=request.correlation,
+                expiry_s=math.ceil(left_s),
+                properties=write(trace.ask()) if trace else None,
+                timeout_s=left_s,
+            )
+        except UNWRITABLE as error:
+            self._not_published(request, error)
+        else:
+            self._published(request, found=found)
+
+    def _address(self, worker: str) -> Address[Frame]:
+        """Return the request topic of a worker. Names are checked once."""
+        address = self._addresses.get(worker)
+        if address is None:
+            address = self._channel.to(worker)
+            assert address is not None  # noqa: S101  # whoever chose it has looked
+            if len(self._addresses) >= MAX_WORKERS:
+                self._addresses.clear()
+            self._addresses[worker] = address
+        return address
+
+    def _acknowledged(self, request: PendingRequest, published: asyncio.Future[int]) -> None:
+        """Take the broker's acknowledgement of a request, or the end of the connection."""
+        if request.published is not published:
+            return  # that attempt is over
+        error: BaseException | None = published.exception()
+        if error is None:
+            try:
+                self._published(request, found=judge(self._address(request.worker).text, published.result()))
+            except RefusedError as refused:
+                self._not_published(request, refused)
+        else:
+            self._not_published(request, error)
+
+    def _published(self, request: PendingRequest, *, found: bool) -> None:
+        """Note that the broker has a request; without a subscriber it goes to somebody else."""
+        request.unacknowledged = False
+        self._congestion.carried(len(request.frame.data))
+        if found:
+            request.sent = True
+            return
+        if request.worker:
+            self._credits.remove(request.worker)
+            self._end_attempt(request)
+            self._dispatch(request)
+        else:
+            self.circuit.nobody(asyncio.get_running_loop().time())
+            self._fail(request, OffloadError(Reason.NO_CLOUD, "no cloud worker listens"))
+
+    def _not_published(self, request: PendingRequest, error: BaseException) -> None:
+        """Send a request again whose connection broke; fail one that cannot be written, or that the broker refuses."""
+        if isinstance(error, DisconnectedError):
+            self._end_attempt(request)
+            # the connection's end may be seen here before ``connected`` changes
+            asyncio.get_running_loop().call_later(PAUSE_S, self._dispatch, request)
+            return
+        failure = OffloadError(Reason.ERROR, str(error))
+        failure.__cause__ = error
+        self._fail(request, failure)
+
+    def _fail(self, request: PendingRequest, error: OffloadError) -> None:
+        """End a request that is in flight without an answer."""
+        request.answer.set_exception(error)  # before others are sent: this one must not be sent again
+        self._end_attempt(request)
+
+    def _end_attempt(self, request: PendingRequest, answered: float = -math.inf) -> None:
+        """Give back the slot and the credit of an attempt; ``answered``: when its worker answered."""
+        self._credits.answered(request.worker, answered)
+        self._leave_window(request, answered=answered > -math.inf)
+
+    def _give_up(self, request: PendingRequest) -> None:
+        """Give back the slot of an attempt that got no reply. Its worker may still be at it: its credit stays taken."""
+        self._credits.silent(request.worker, request.began)
+        if request.unacknowledged and asyncio.get_running_loop().time() >= request.until:
+            self._congestion.late(len(request.frame.data), self._bus.owed)
+        self._leave_window(request, answered=False)
+
+    def _leave_window(self, request: PendingRequest, *, answered: bool) -> None:
+        published, request.published = request.published, None
+        if isinstance(published, asyncio.Task) and published is not asyncio.current_task():
+            published.cancel()
+        request.attempts += 1
+        if request.trace and request.attempts <= TRACED_ATTEMPTS:
+            request.trace.step(
+                REQUEST, request.attempt_began, time.monotonic(), request.worker or "any", request.attempts, answered
+            )
+        request.in_flight = False
+        request.worker = ""
+        self._in_flight -= 1
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let requests that wait try again, the newest first.
+
+        Where more is requested than can be answered, the first in a queue would always be those that it made too late.
+        """
+        for request in reversed(list(self._waiting)):
+            # one that cannot be sent lets the others try, and may so have been looked at already
+            if request in self._waiting and (request.answer.done() or self._try_to_send(request)):
+                self._stop_waiting(request)
+
+    def _stop_waiting(self, request: PendingRequest) -> None:
+        self._waiting.pop(request, None)
+        if request.trace and request.attempts < TRACED_ATTEMPTS:
+            request.trace.step(WINDOW, request.waits_since, time.monotonic(), str(request.lacks))
+
+    def _expire(self, request: PendingRequest) -> None:
+        """End a request whose time has run out."""
+        if request.answer.done():
+            return
+        now = asyncio.get_running_loop().time()
+        if request.in_flight:
+            self._give_up(request)
+        if request.lacks in {Reason.DEADLINE, Reason.NO_CLOUD}:  # a busy cloud and a full window are no sign of death
+            self.circuit.timed_out(now, request.began)
+        request.answer.set_exception(OffloadError(request.lacks, "no time left"))
+
+    # --- what the bus brings --------------------------------------------------------------------------------------
+
+    def _replied(self, delivery: Delivery[Reply]) -> None:
+        """Give a reply to the request that it answers, or count it.
+
+        Believed is a reply with the request's own correlation and id, by a worker that the request was sent to.
+        """
+        reply, correlation = delivery.body, delivery.packet.correlation
+        request = self._pending.get(correlation)
+        if request is None:
+            answered = self._done.get(correlation)
+            if answered is None:
+                self._disbelieve("reply to nothing that was asked", reply)
+            elif answered:
+                self.repeated += 1
+            else:
+                self.late += 1
+        elif reply.id != request.frame.id:
+            self._disbelieve("reply with another sample's id", reply)
+        elif "" not in request.asked and reply.worker not in request.asked:
+            self._disbelieve("reply of a worker that was not asked", reply)
+        elif request.answer.done():
+            self.repeated += 1
+        elif reply.prediction is None and not (request.in_flight and request.worker in {"", reply.worker}):
+            self.repeated += 1  # the refusal of a worker that no longer has the sample
+        else:
+            self._accept(request, reply)
+
+    def _accept(self, request: PendingRequest, reply: Reply) -> None:
+        """Answer a request, or send it on where its worker has no capacity."""
+        now = asyncio.get_running_loop().time()
+        worker = request.worker
+        if request.in_flight:
+            request.sent = True
+            self._end_attempt(request, now)
+        self.circuit.succeeded(now)
+        if reply.error != BUSY:
+            request.answer.set_result(reply)
+        elif not worker:
+            request.answer.set_exception(OffloadError(Reason.SHED, "the cloud is busy"))
+        else:
+            self._credits.exhausted(worker)
+            self._dispatch(request)
+
+    def _disbelieve(self, event: str, reply: Reply) -> None:
+        self.unknown += 1
+        self._seldom.warning(event, worker=reply.worker)
+
+    async def _load_received(self, delivery: Delivery[Load]) -> None:
+        if delivery.body.tier == self._channel.tier:
+            self.advertised(delivery.names["worker"], delivery.body)
+
+    async def _load_cleared(self, names: Mapping[str, str]) -> None:
+        self.gone(names["worker"])
+
+    def advertised(self, worker: str, load: Load) -> None:
+        """Take note of what a worker can take now."""
+        if load.leaving:
+            self._leaving.add(worker)
+            self._credits.remove(worker)
+            return
+        self._leaving.discard(worker)
+        if self._credits.update(worker, load, asyncio.get_running_loop().time()):
+            self.circuit.advertised()
+        self._wake()
+
+    def gone(self, worker: str) -> None:
+        """Send again what a worker had that ended; what is on the shared topic may be with it, too."""
+        self._credits.remove(worker)
+        blamed: set[str] = set()
+        if worker in self._leaving:
+            self._leaving.discard(worker)
+        else:
+            blamed.add(worker)
+            if not self._credits.known(asyncio.get_running_loop().time()):
+                blamed.add("")  # with others there, nobody knows who had what came over the shared topic
+        for request in list(self._pending.values()):
+            if request.in_flight and request.worker in {worker, ""}:
+                request.deaths += request.worker in blamed
+                self._end_attempt(request)
+                self._dispatch(request)
+        self._wake()
+
+    async def _reconnected(self) -> None:
+        """Send again what was in flight: a reply that came meanwhile is lost, but its worker remembers it."""
+        self.circuit.reconsider()
+        for request in list(self._pending.values()):
+            if request.in_flight:
+                self._end_attempt(request)
+                self._dispatch(request)
+        self._wake()
