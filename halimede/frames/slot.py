@@ -10,11 +10,13 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 
-from halimede.frames.compute import Outcome, watch
-from halimede.frames.inline import Guard
+from halimede.frames.compute import Outcome
 from halimede.frames.loaded import Loaded
 from halimede.messages import Frame
+from halimede.pipeline.executor import LoopWatchdog, watch
 
+#: the worker's exit code for what starting again does not mend by itself: as ``worker.runtime`` has it
+STUCK_CODE = 2
 #: samples that a canary may fail at where the model before it does not
 STRIKES = 3
 
@@ -117,7 +119,11 @@ class Slot:
 
         Meanwhile short calls of models may run on the event loop.
         """
-        with Guard(lambda: self.busy_s, limit_s):
+        text = (
+            f"halimede worker: ModelStuck: the model has not answered for {limit_s:g} s and the event loop with it: "
+            "restart it, or raise MODEL_TIMEOUT_S"
+        )
+        with LoopWatchdog(lambda: self.busy_s, limit_s, text=text, code=STUCK_CODE):
             self._guarded = True
             try:
                 await watch(lambda: self.busy_s, limit_s)
@@ -132,7 +138,7 @@ class Slot:
     @property
     def turn(self) -> int:
         """Samples that are best answered at once on the event loop; 0: it is a thread's work, however many."""
-        return self.current.brief.room if self._guarded and self.current.model.ours else 0
+        return self.current.brief.max_samples if self._guarded and self.current.model.ours else 0
 
     async def close(self) -> None:
         """Close everything at the worker's end."""

@@ -16,13 +16,14 @@ from halimede import topics
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import OffloadClient, OffloadError, Reason, new_id
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.compute import Outcome
 from halimede.frames.loaded import Loaded
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
+from halimede.pipeline.executor import ModelThread
 from halimede.tracing import Record
 from halimede.worker.asking import Asks
 from halimede.worker.deferral.triage import create as create_triage

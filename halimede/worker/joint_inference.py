@@ -9,10 +9,10 @@ from collections.abc import Callable
 from halimede import topics
 from halimede.frames import OffloadClient, load_will
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.limits import ServerLimits
 from halimede.frames.server import CloudServer
 from halimede.mining import create as create_miner
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.deferral.triage import create as create_triage
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.glimpses import Glimpses

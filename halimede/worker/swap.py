@@ -21,7 +21,6 @@ from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Model, ModelError, open_model
@@ -30,6 +29,7 @@ from halimede.models.archive import model_file
 from halimede.models.desired import Desired, DesiredModel, changes
 from halimede.models.errors import FetchError
 from halimede.models.trying import try_model
+from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
 

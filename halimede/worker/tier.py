@@ -19,7 +19,6 @@ from prometheus_client.metrics_core import Metric
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import OffloadClient, load_will
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.deferring import Choice
 from halimede.frames.encodings import decode
 from halimede.frames.limits import ServerLimits
@@ -31,6 +30,7 @@ from halimede.mining import Miner, Verdict, judge, judge_sample
 from halimede.mining import create as create_miner
 from halimede.mining.mixture import mix
 from halimede.observe.metrics import counter, gauge
+from halimede.pipeline.executor import ModelThread
 from halimede.tracing import Record
 from halimede.tracing.steps import OFFLOAD
 from halimede.worker.deferral import triage as deferral

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from halimede.frames import new_id
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
+from halimede.pipeline.executor import ModelThread
 from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, Brightness, frame
 

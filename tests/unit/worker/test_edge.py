@@ -14,10 +14,10 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker
 from halimede.frames import OffloadClient, encode_image, new_frame, pack
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.messages import Prediction
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.ledger import Count, Ledger
 from halimede.worker.outbox import Outbox
