@@ -63,7 +63,7 @@ async def test_requests_under_way_are_answered_by_the_version_that_they_met(tmp_
         old = models.get("m").current
         assert old
         assert old.loaded._engine
-        old.loaded._engine.call_s = 1.0  # it goes through its thread
+        old.loaded._engine.policy = None  # it goes through its thread
         met = [asyncio.ensure_future(answer(models)) for _ in range(50)]
         await asyncio.sleep(0)
         await models.apply(only(wish(adds(tmp_path / "2.onnx", 2), version="2")))
