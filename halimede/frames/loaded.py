@@ -18,6 +18,7 @@ from halimede.frames.compute import Outcome, answer
 from halimede.frames.encodings import find
 from halimede.inference import Model
 from halimede.messages import Frame
+from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import BLOCK_BYTES, InlinePolicy
 from halimede.tracing.times import Distribution
@@ -50,8 +51,10 @@ class Loaded:
         self.threads = (thread, *more)
         self.version, self.digest = version, digest
         self.answered = self.failed = 0
-        #: whether it had its share of the samples as a canary only, and how often it failed where the other did not
-        self.on_trial, self.strikes = False, 0
+        #: what it was opened for, where that is known
+        self.desired: DesiredModel | None = None
+        #: whether it had its share of the samples as a canary only
+        self.on_trial = False
         #: milliseconds of its calls
         self.calls = Distribution()
         #: whether they are short enough for the event loop

@@ -15,7 +15,7 @@ LONGEST_MS, ENOUGH = 2.0, 50
 BLOCK_MS, BLOCK_BYTES = 1.0, 4 * 1024 * 1024
 #: weight of the newest call in the running mean
 NEWEST = 0.1
-#: the least that a sample is assumed to cost, in milliseconds
+#: milliseconds added to what a sample was measured to cost, which may be nothing
 LEAST_MS = 0.001
 
 
@@ -28,20 +28,17 @@ class InlinePolicy:
 
     def __init__(self, first_ms: float | None = None) -> None:
         self._each_ms = SHORT_MS if first_ms is None else first_ms
-        self._may = first_ms is not None and first_ms <= SHORT_MS
-        self._in_a_row = ENOUGH if self._may else 0
+        short = first_ms is not None and first_ms <= SHORT_MS
+        self._in_a_row = ENOUGH if short else 0
+        #: samples that one call on the event loop may answer; 0: none, calls belong in a thread
+        self.max_samples = int(BLOCK_MS / (self._each_ms + LEAST_MS)) if short else 0
 
     def learn(self, samples: int, ms: float) -> None:
         """Take in one call: how many samples it answered, and the milliseconds of CPU time that it took."""
-        each = ms / max(samples, 1)
+        each = ms / samples if samples > 1 else ms
+        mean = self._each_ms = self._each_ms + NEWEST * (each - self._each_ms)
         self._in_a_row = self._in_a_row + 1 if each <= LONGEST_MS else 0
-        self._each_ms += NEWEST * (each - self._each_ms)
-        if self._in_a_row < ENOUGH or self._each_ms > 2 * SHORT_MS:
-            self._may = False
-        elif self._each_ms <= SHORT_MS:
-            self._may = True
-
-    @property
-    def max_samples(self) -> int:
-        """Samples that one call on the event loop may answer; 0: none, calls belong in a thread."""
-        return max(1, int(BLOCK_MS / max(self._each_ms, LEAST_MS))) if self._may else 0
+        if self._in_a_row < ENOUGH or mean > 2 * SHORT_MS:
+            self.max_samples = 0
+        elif self.max_samples or mean <= SHORT_MS:
+            self.max_samples = int(BLOCK_MS / (mean + LEAST_MS))

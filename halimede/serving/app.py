@@ -129,7 +129,7 @@ def _tell(models: Repository, reporter: Reporter | None) -> None:
     """Report whether every model answers."""
     if reporter is None:
         return
-    waiting = next((one for one in models.models().values() if one.current is None), None)
+    waiting = next((one.rollout for one in models.models().values() if one.rollout.current is None), None)
     if waiting is None:
         reporter.set("running")
     else:

@@ -80,7 +80,7 @@ class Engine:
 
     def is_quick(self, rows: int) -> bool:
         """Whether a call of so many rows may be made on the event loop."""
-        return self.policy is not None and max(rows, 1) <= self.policy.max_samples
+        return self.policy is not None and rows <= self.policy.max_samples > 0
 
     def at_once(self, call: Callable[[], T], rows: int) -> T:
         """Make a call here and now. Raises ModelFailedError."""
@@ -91,7 +91,8 @@ class Engine:
         except SampleError as error:
             raise ModelFailedError(str(error)) from error
         finally:
-            self._learn(rows, time.thread_time() - spent)
+            if self.policy:
+                self.policy.learn(rows, (time.thread_time() - spent) * 1000)
             del self._began[HERE]
             if self.ran:
                 self.ran((began,), rows, began, time.monotonic())
@@ -151,12 +152,8 @@ class Engine:
             return [SampleError(f"the model failed: {type(error).__name__}: {error}")] * len(works)
         finally:
             self._began.pop(number, None)
-            self._learn(sum(job.rows for job in jobs), time.thread_time() - spent)
-
-    def _learn(self, rows: int, spent_s: float) -> None:
-        """Record how much processor time a call took."""
-        if self.policy:
-            self.policy.learn(rows, spent_s * 1000)
+            if self.policy:
+                self.policy.learn(sum(job.rows for job in jobs), (time.thread_time() - spent) * 1000)
 
     def _next(self) -> list[Job] | None:
         """Wait for a job, and take what else is there."""

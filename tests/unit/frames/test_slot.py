@@ -154,7 +154,7 @@ async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model
         for _ in range(6):
             answered, _ = await slot.answer([frame(BAD)], 8)
             assert (answered[0][0].prediction, answered[0][1]) == (None, "2")
-        assert (slot.canary, said, new.strikes) == (new, [], 0)
+        assert (slot.canary, said, slot.rollout.strikes) == (new, [], 0)
         slot.replace(new)
         second.broken = True
         for _ in range(6):
