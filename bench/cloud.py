@@ -30,11 +30,11 @@ from halimede.bus.linked import LinkedBus
 from halimede.bus.message import Packet
 from halimede.frames import new_frame
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.inference.onnx import OnnxModel, open_onnx
+from halimede.pipeline.executor import ModelThread
 
 NS, SERVICE, WORKER, ASKER = "default", "bench", "c0", "e0"
 MAX_PACKET = 16 * 1024 * 1024

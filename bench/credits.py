@@ -25,13 +25,13 @@ import numpy as np
 from halimede.bus.mqtt import MqttSettings
 from halimede.frames import load_will, new_frame
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.offload import OffloadClient
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.runtime import connect_to
 from services.broker import Broker
 from tests.unit.frames.clouds import NS, SERVICE, Brightness

@@ -34,12 +34,12 @@ from halimede import topics
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Cast, Grayscale, Layout, Postprocess, Resize, Scale
 from halimede.frames import new_frame, pack
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.mining import create as create_miner
+from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.stats.ledger import Count, Ledger
 from halimede.worker.edge import EdgeLoop

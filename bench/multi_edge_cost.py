@@ -23,13 +23,13 @@ import psutil
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.frames import new_frame
 from halimede.frames.channel import hop
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.payloads import new_id
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load
 from halimede.offload import OffloadClient
+from halimede.pipeline.executor import ModelThread
 from services.broker import Broker
 from tests.balance_world import Costs
 from tests.unit.frames.clouds import NS, SERVICE, Brightness

@@ -26,7 +26,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.memory_link import MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
-from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.compute import Outcome
 from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
@@ -34,6 +34,7 @@ from halimede.messages import Prediction, Result
 from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing, both
 from halimede.multiedge.peers import Peers, peer_will
+from halimede.pipeline.executor import ModelThread
 from halimede.stats.ledger import Ledger
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.limits import EdgeLimits

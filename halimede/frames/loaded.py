@@ -1,7 +1,7 @@
 """One opened model in its place, with the threads that it runs in: its calls, what is learnt of them, and its end.
 
-Where its calls are short enough they are made on the event loop itself (``inline``), else in a thread. It is closed
-only once the last sample that it was given is answered.
+Where its calls are short enough they are made on the event loop itself (``pipeline.inline_policy``), else in a
+thread. It is closed only once the last sample that it was given is answered.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from halimede.frames.compute import ModelThread, Outcome, answer
+from halimede.frames.compute import Outcome, answer
 from halimede.frames.encodings import find
-from halimede.frames.inline import TURN_BYTES, Brief
 from halimede.inference import Model
 from halimede.messages import Frame
+from halimede.models.desired import DesiredModel
+from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.inline_policy import BLOCK_BYTES, InlinePolicy
 from halimede.tracing.times import Distribution
 
 log = structlog.get_logger()
@@ -49,12 +51,14 @@ class Loaded:
         self.threads = (thread, *more)
         self.version, self.digest = version, digest
         self.answered = self.failed = 0
-        #: whether it had its share of the samples as a canary only, and how often it failed where the other did not
-        self.on_trial, self.strikes = False, 0
+        #: what it was opened for, where that is known
+        self.desired: DesiredModel | None = None
+        #: whether it had its share of the samples as a canary only
+        self.on_trial = False
         #: milliseconds of its calls
         self.calls = Distribution()
-        #: how short they are
-        self.brief = Brief()
+        #: whether they are short enough for the event loop
+        self.brief = InlinePolicy()
         self._owned = owned or AsyncExitStack()
         self._held = 0
         self._free = asyncio.Event()
@@ -83,9 +87,9 @@ class Loaded:
     def room(self, frames: Sequence[Frame]) -> bool:
         """Whether these frames may be answered on the event loop."""
         return (
-            len(frames) <= self.brief.room
+            len(frames) <= self.brief.max_samples
             and self.model.ours
-            and sum(frame.data.nbytes for frame in frames) <= TURN_BYTES
+            and sum(frame.data.nbytes for frame in frames) <= BLOCK_BYTES
             and all(find(frame.encoding).cheap for frame in frames)
         )
 

@@ -1,4 +1,4 @@
-"""Which model answers: the one in use, and a new one beside it that may get a share of the samples first.
+"""Gives samples to the model in use, or a share of them to a new one that is on trial.
 
 A sample is given to one model and stays with it, from its pre-processing to its answer. So a model is replaced between
 two batches with nothing lost and nothing answered twice, and the old one is closed once its last sample is answered.
@@ -10,31 +10,46 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 
-from halimede.frames.compute import Outcome, watch
-from halimede.frames.inline import Guard
+from halimede.frames.compute import Outcome
 from halimede.frames.loaded import Loaded
 from halimede.messages import Frame
+from halimede.models.rollout import Rollout
+from halimede.pipeline.executor import LoopWatchdog, watch
 
-#: samples that a canary may fail at where the model before it does not
-STRIKES = 3
+#: the worker's exit code for what starting again does not mend by itself: as ``worker.runtime`` has it
+STUCK_CODE = 2
 
 
 class Slot:
-    """The place of the model that answers. ``percent`` of the samples go to ``canary``, if there is one."""
+    """Gives each sample to the model in use or to its canary, and closes a model that has answered its last sample.
+
+    ``rollout`` decides which models those are; it is changed through the slot. ``current`` is its current version,
+    which is never missing here, as an attribute: it is read for each sample.
+    """
 
     def __init__(self, current: Loaded) -> None:
         self.current = current
-        self.canary: Loaded | None = None
-        self.percent = 0
+        self.rollout = Rollout(current)
         #: whether models may answer on the event loop: only while a thread watches it
         self._guarded = False
         self._withdrawn: Callable[[str], None] | None = None
         self._leaving: dict[Loaded, asyncio.Task[None]] = {}
 
+    @property
+    def canary(self) -> Loaded | None:
+        """The model on trial, if there is one."""
+        return self.rollout.canary
+
+    @property
+    def percent(self) -> int:
+        """The share of the samples that go to the canary."""
+        return self.rollout.percent
+
     def choose(self, id_: bytes) -> Loaded:
         """Return the model for a sample: the same for the same id, however often it is asked, while nothing changes."""
-        if self.canary and zlib.crc32(id_) % 100 < self.percent:
-            return self.canary
+        rollout = self.rollout
+        if rollout.canary and zlib.crc32(id_) % 100 < rollout.percent:
+            return rollout.canary
         return self.current
 
     def share(self, ids: Iterable[bytes]) -> dict[Loaded, list[int]]:
@@ -46,7 +61,7 @@ class Slot:
 
     async def answer(self, frames: Sequence[Frame], limit: int) -> tuple[list[tuple[Outcome, str]], int]:
         """Give each frame to its model; return what became of it with that model's version, and model calls made."""
-        if self.canary is None:
+        if self.rollout.canary is None:
             loaded = self.current
             outcomes, calls = await loaded.answer(frames, limit, inline=self._guarded)
             return [(outcome, loaded.version) for outcome in outcomes], calls
@@ -63,7 +78,7 @@ class Slot:
 
     def answer_now(self, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int, str] | None:
         """Give frames to the one model, on the event loop; return also its version. None: they take longer."""
-        if self.canary or not self._guarded:
+        if self.rollout.canary or not self._guarded:
             return None
         loaded = self.current
         answered = loaded.answer_now(frames, limit)
@@ -74,38 +89,39 @@ class Slot:
         return self.current if loaded.on_trial and loaded is not self.current else None
 
     def strike(self, canary: Loaded, error: str) -> None:
-        """Note that the canary failed where the model before it did not; after STRIKES of these it is withdrawn."""
-        canary.strikes += 1
-        if canary is self.canary and canary.strikes >= STRIKES:
-            withdrawn = self._withdrawn
-            self.try_out(None, 0)
+        """Note that the canary failed where the model before it did not; after some of these it is withdrawn."""
+        if self.rollout.strike(canary, f"it failed where the model before it did not: {error}"):
+            withdrawn, self._withdrawn = self._withdrawn, None
+            self._leave(canary)
             if withdrawn:
                 withdrawn(error)
 
     def replace(self, new: Loaded) -> None:
-        """From now on ``new`` answers what comes."""
-        old, self.current = self.current, new
+        """From now on ``new`` answers what comes, and no canary does."""
+        leaving = self.rollout.replace(new)
+        self.current = new
         new.on_trial = False
-        if self.canary is new:
-            self.canary = None
-        self._leave(old)
+        self._withdrawn = None
+        for old in leaving:
+            self._leave(old)
 
     def try_out(self, new: Loaded | None, percent: int, withdrawn: Callable[[str], None] | None = None) -> None:
         """From now on ``new`` answers a share of what comes; None: the one in use answers everything.
 
         ``withdrawn`` is called with its last error if it fails so often that it no longer does.
         """
-        old, self.canary, self.percent = self.canary, new, percent
+        leaving = self.rollout.try_out(new, percent) if new else self.rollout.withdraw()
         self._withdrawn = withdrawn
         if new:
             new.on_trial = True
-        if old and old is not new:
+        for old in leaving:
             self._leave(old)
 
     @property
     def loaded(self) -> list[Loaded]:
         """All models that are open."""
-        return [self.current, *([self.canary] if self.canary else []), *self._leaving]
+        canary = self.rollout.canary
+        return [self.current, *([canary] if canary else []), *self._leaving]
 
     @property
     def busy_s(self) -> float:
@@ -117,7 +133,11 @@ class Slot:
 
         Meanwhile short calls of models may run on the event loop.
         """
-        with Guard(lambda: self.busy_s, limit_s):
+        text = (
+            f"halimede worker: ModelStuck: the model has not answered for {limit_s:g} s and the event loop with it: "
+            "restart it, or raise MODEL_TIMEOUT_S"
+        )
+        with LoopWatchdog(lambda: self.busy_s, limit_s, text=text, code=STUCK_CODE):
             self._guarded = True
             try:
                 await watch(lambda: self.busy_s, limit_s)
@@ -132,7 +152,7 @@ class Slot:
     @property
     def turn(self) -> int:
         """Samples that are best answered at once on the event loop; 0: it is a thread's work, however many."""
-        return self.current.brief.room if self._guarded and self.current.model.ours else 0
+        return self.current.brief.max_samples if self._guarded and self.current.model.ours else 0
 
     async def close(self) -> None:
         """Close everything at the worker's end."""

@@ -18,12 +18,12 @@ from PIL import Image
 
 from halimede.errors import DecodeError
 from halimede.frames.circuit import Circuit
-from halimede.frames.compute import ModelThread
 from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
 from halimede.frames.pictures import Picture
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.uploading import MOST_TRIES, Densities, Size, Try, Wish, first, following
 from halimede.messages import Box, Frame, Prediction, Reply
+from halimede.pipeline.executor import ModelThread
 from halimede.tracing.times import Distribution
 
 log = structlog.get_logger()

@@ -16,7 +16,7 @@ from halimede import topics
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import OffloadError, Reason, new_id
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.compute import Outcome
 from halimede.frames.loaded import Loaded
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
@@ -24,6 +24,7 @@ from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
 from halimede.offload import OffloadClient
+from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.stats.ledger import Count
 from halimede.tracing import Record

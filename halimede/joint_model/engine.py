@@ -27,7 +27,6 @@ from halimede.bus import Announce, Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
@@ -35,6 +34,7 @@ from halimede.joint_model.desk import CREDENTIALS, Desk, Noted, closed
 from halimede.joint_model.plan import Plan, Rule, Stage
 from halimede.joint_model.thread import Loose
 from halimede.models.desired import DesiredModel
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.job import Connect, Job, Parts
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.mistakes import WorkerError

@@ -16,12 +16,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from halimede.api.base import convert
+from halimede.api.model import ModelSpec
+from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError
 
 #: seconds between two looks at the file
 LOOK_S = 0.25
 #: characters of a wish's mark
 MARK = 16
+#: the url of its spec, which needs one: the file is at hand, or an estimator needs none
+LOCAL_URL = "/"
 
 
 class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,6 +53,16 @@ class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=T
         """Whether both would answer alike: the same content, used in the same way."""
         content = self.digest == other.digest if self.digest and other.digest else self.path == other.path
         return content and self.spec == other.spec
+
+
+def spec_of(desired: DesiredModel, field: str) -> ModelSpec:
+    """Return the spec that a desired model is opened by, plain ONNX where it has none. Raises InvalidFieldError.
+
+    ``field``: what the spec is called in the error.
+    """
+    spec = convert({"format": "onnx", **desired.spec, "url": LOCAL_URL}, ModelSpec, field)
+    check_model(spec)
+    return spec
 
 
 class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from halimede.frames.compute import ModelThread
 from halimede.messages import IdentityAnswer, IdentityQuery, Prediction, Track
 from halimede.multiedge.stage import Finding, Joint, Outcome
+from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
 

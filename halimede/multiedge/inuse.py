@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from halimede.frames.compute import ModelThread
 from halimede.frames.slot import Slot
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Prediction
+from halimede.pipeline.executor import ModelThread
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from halimede.bus import Bus, Delivery
 from halimede.errors import BusError, InvalidFieldError, TooLargeError
 from halimede.frames.answers import REMEMBERED_BYTES
 from halimede.frames.channel import Channel
-from halimede.frames.compute import ModelThread
 from halimede.frames.jobs import weight
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
@@ -27,6 +26,7 @@ from halimede.multiedge.careful import Careful
 from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.multiedge.waiting import Waiting, found
 from halimede.observe.metrics import counter, gauge
+from halimede.pipeline.executor import ModelThread
 from halimede.topic import Address
 
 M = TypeVar("M")

@@ -14,7 +14,6 @@ from prometheus_client.metrics_core import Metric
 from halimede import topics
 from halimede.bus import Bus
 from halimede.frames.channel import hop
-from halimede.frames.compute import ModelThread
 from halimede.frames.server import CloudServer
 from halimede.messages import Load, Prediction
 from halimede.multiedge import balancing
@@ -26,6 +25,7 @@ from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.takeover import Takeover
 from halimede.multiedge.together import Together
 from halimede.observe.metrics import counter, gauge
+from halimede.pipeline.executor import ModelThread
 from halimede.stats.ledger import Count
 from halimede.worker.asking import Asking
 from halimede.worker.edge import EdgeLoop

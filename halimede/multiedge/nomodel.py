@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
 from halimede.models.desired import DesiredModel
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.swap import Opener
 
 

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 from halimede.frames.channel import hop
-from halimede.frames.compute import ModelThread
 from halimede.messages import Load, Peer
 from halimede.multiedge.application import Application
 from halimede.multiedge.asking import HOP
@@ -15,6 +14,7 @@ from halimede.multiedge.joining import Joining
 from halimede.multiedge.peers import Peers
 from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.stage import JointTools
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.job import Parts
 
 #: folder of the joint's below the worker's

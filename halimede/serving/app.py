@@ -8,8 +8,6 @@ import gc
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import AsyncIterator, Sequence
 
 import grpc
@@ -24,6 +22,7 @@ from halimede.models import desired
 from halimede.names import check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import registry
+from halimede.pipeline.executor import LoopWatchdog
 from halimede.serving import rpc
 from halimede.serving.http import Rest, accepts
 from halimede.serving.repository import Repository
@@ -67,14 +66,16 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     estimator = load_estimator(settings.estimator) if settings.estimator else None
     how = HowToRun(settings.most, settings.threads, settings.instances, estimator)
     async with contextlib.AsyncExitStack() as stack:
-        models = await stack.enter_async_context(Repository(how))
+        models = Repository(how)
+        stuck = f"halimede serve: a model has not answered for {settings.model_timeout_s:g} s (MODEL_TIMEOUT_S)"
+        stack.enter_context(LoopWatchdog(models.busy_s, settings.model_timeout_s, text=stuck, code=CRASH))
+        await stack.enter_async_context(models)
         rest = Rest(models, max_request=settings.max_request)
         shown = await stack.enter_async_context(_http(settings, models, rest, stop))
         at = await stack.enter_async_context(_grpc(settings, models))
         reporter = await stack.enter_async_context(_reporting(settings, models, shown.url))
         models.said = lambda: _tell(models, reporter)
         log.info("serving", http=shown.url, grpc=at)
-        threading.Thread(target=_watch, args=(models, settings.model_timeout_s), name="watch", daemon=True).start()
         work = asyncio.ensure_future(_follow(settings, models, reporter))
         ending = asyncio.ensure_future(stop.wait())
         try:
@@ -89,15 +90,6 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             ending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await work
-
-
-def _watch(models: Repository, limit_s: float) -> None:
-    """End the process when one call takes too long. Nothing else can end it, and it may hold the event loop up."""
-    while models.busy_s() <= limit_s:
-        time.sleep(min(1.0, limit_s / 4))
-    sys.stderr.write(f"halimede serve: a model has not answered for {limit_s:g} s (MODEL_TIMEOUT_S)\n")
-    sys.stderr.flush()
-    os._exit(CRASH)
 
 
 async def _follow(settings: Settings, models: Repository, reporter: Reporter | None) -> None:
@@ -137,7 +129,7 @@ def _tell(models: Repository, reporter: Reporter | None) -> None:
     """Report whether every model answers."""
     if reporter is None:
         return
-    waiting = next((one for one in models.models().values() if one.current is None), None)
+    waiting = next((one.rollout for one in models.models().values() if one.rollout.current is None), None)
     if waiting is None:
         reporter.set("running")
     else:

@@ -5,8 +5,8 @@ back in one step. ONNX Runtime lets go of the interpreter while it computes, so 
 share one session.
 
 The way to a thread and back costs some 50 us, and several times that on a busy core. A model that has shown to be
-quicker is run where its requests arrive, at once: nothing could wait long enough to share its call. One slow call, and
-it is back in its threads.
+quicker is run where its requests arrive, at once: nothing could wait long enough to share its call
+(``pipeline.inline_policy``). One slow call, and it is back in its threads.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from halimede.inference import SampleError
+from halimede.pipeline.inline_policy import InlinePolicy
 from halimede.serving.errors import ExpiredError, ModelFailedError, ServeError, UnavailableError
 
 T = TypeVar("T")
 
 #: requests that wait for one model
 CAPACITY = 1024
-#: seconds of processor time: a model whose calls take less may hold the event loop up so long; and rows of such a call
-QUICK_S, QUICK_ROWS = 0.0003, 16
-#: how slowly a model that was slow is taken for quick again: weight of the latest call
-LATEST = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +50,13 @@ Ran = Callable[[Sequence[float], int, float, float], None]
 Outcome = tuple[Sequence[Job], Sequence[Job], Sequence[Any], float, float]
 #: the number of the event loop among a model's threads
 HERE = -1
-SLOW = float("inf")
 
 
 @dataclass(slots=True)
 class Engine:
     """The threads of one model. ``start`` once; ``submit``; ``close`` when its last answer is there.
 
-    ``call_s``: processor time of a call, as far as it is known; infinite: never on the event loop.
+    ``policy``: decides which calls are made on the event loop; None: none of them.
     """
 
     name: str
@@ -68,7 +64,7 @@ class Engine:
     most: int
     instances: int = 1
     ran: Ran | None = None
-    call_s: float = SLOW
+    policy: InlinePolicy | None = None
     waiting: int = 0
     _queue: queue.SimpleQueue[Job | None] = field(default_factory=queue.SimpleQueue)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -84,7 +80,7 @@ class Engine:
 
     def is_quick(self, rows: int) -> bool:
         """Whether a call of so many rows may be made on the event loop."""
-        return self.call_s < QUICK_S and rows <= QUICK_ROWS
+        return self.policy is not None and rows <= self.policy.max_samples > 0
 
     def at_once(self, call: Callable[[], T], rows: int) -> T:
         """Make a call here and now. Raises ModelFailedError."""
@@ -95,7 +91,8 @@ class Engine:
         except SampleError as error:
             raise ModelFailedError(str(error)) from error
         finally:
-            self._learn(time.thread_time() - spent)
+            if self.policy:
+                self.policy.learn(rows, (time.thread_time() - spent) * 1000)
             del self._began[HERE]
             if self.ran:
                 self.ran((began,), rows, began, time.monotonic())
@@ -141,11 +138,12 @@ class Engine:
         """Run what somebody still waits for."""
         began = time.monotonic()
         alive = [job for job in jobs if job.until > began and not job.answer.done()]
-        answers = self._answers([job.work for job in alive], number, began) if alive else ()
+        answers = self._answers(alive, number, began) if alive else ()
         return jobs, alive, answers, began, time.monotonic()
 
-    def _answers(self, works: Sequence[Any], number: int, began: float) -> Sequence[Any]:
+    def _answers(self, jobs: Sequence[Job], number: int, began: float) -> Sequence[Any]:
         """Run, and learn how long it takes."""
+        works = [job.work for job in jobs]
         self._began[number] = began
         spent = time.thread_time()
         try:
@@ -154,12 +152,8 @@ class Engine:
             return [SampleError(f"the model failed: {type(error).__name__}: {error}")] * len(works)
         finally:
             self._began.pop(number, None)
-            self._learn(time.thread_time() - spent)
-
-    def _learn(self, spent: float) -> None:
-        """Note how long a call took."""
-        if self.call_s < SLOW:
-            self.call_s = max(spent, self.call_s + LATEST * (spent - self.call_s))
+            if self.policy:
+                self.policy.learn(sum(job.rows for job in jobs), (time.thread_time() - spent) * 1000)
 
     def _next(self) -> list[Job] | None:
         """Wait for a job, and take what else is there."""

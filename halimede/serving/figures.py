@@ -93,15 +93,15 @@ class Figures:
         yield gauge(
             "serve_waiting_requests",
             "Requests that are not answered yet.",
-            each(lambda s: sum(one.loaded.waiting for one in (s.current, s.canary) if one)),
+            each(lambda s: sum(one.loaded.waiting for one in s.opened())),
         )
         versions = GaugeMetricFamily(
             f"{PREFIX}serve_version_info", "The versions that answer.", labels=["model", "version", "digest", "as"]
         )
         for name, served in models.items():
-            for role, one in (("current", served.current), ("canary", served.canary)):
+            for role, one in (("current", served.rollout.current), ("canary", served.rollout.canary)):
                 if one:
-                    versions.add_metric([name, one.wish.version, one.digest[:12], role], 1)
+                    versions.add_metric([name, one.version, one.digest[:12], role], 1)
         yield versions
         found = {name: taken for name, taken in self.taken.items() if name in models}
         for taken in found.values():

@@ -100,7 +100,7 @@ class Rest:
         version, answers = await self._repository.infer(
             names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
         )
-        parts, head = rest.write(asked, names["model"], version.wish.version, answers)
+        parts, head = rest.write(asked, names["model"], version.version, answers)
         if not head:
             return web.Response(body=parts[0], content_type=rest.JSON)
         headers = {HEADER_LENGTH: str(head), "Content-Type": rest.BINARY}
@@ -120,13 +120,14 @@ class Rest:
         rows = []
         for name in self._repository.names():
             served = self._repository.get(name)
+            rollout = served.rollout
             rows += [
                 {"name": name, "version": version, "state": "READY", "reason": ""}
-                for version in (served.versions() or [""] if served.current else [])
+                for version in (served.versions() or [""] if rollout.current else [])
             ]
-            if served.reason or not served.current:
-                row = {"name": name, "version": served.refused.version if served.refused else ""}
-                rows.append({**row, "state": "UNAVAILABLE", "reason": served.message or "loading"})
+            if rollout.reason or not rollout.current:
+                row = {"name": name, "version": rollout.refused.version if rollout.refused else ""}
+                rows.append({**row, "state": "UNAVAILABLE", "reason": rollout.message or "loading"})
         return _said(rows)
 
     async def _model(self, request: web.Request) -> web.StreamResponse:

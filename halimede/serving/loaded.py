@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from halimede.inference.batching import isolate
 from halimede.inference.onnx import OnnxModel
 from halimede.inference.tensors import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
+from halimede.pipeline.inline_policy import InlinePolicy
 from halimede.serving.engine import Engine, Ran
 from halimede.serving.errors import ModelFailedError, ServeError
 from halimede.serving.tensors import BYTES, Tensor, objects
@@ -86,9 +88,9 @@ class Loaded:
 
     def start(self, name: str, *, instances: int = 1, ran: Ran | None = None) -> None:
         """Take requests. An estimator is a user's own, and runs in one thread."""
-        self._engine = Engine(name, self._run, self._most, instances if self._tensors else 1, ran)
-        if self._tensors and self._alone:
-            self._engine.call_s = self._tensors.call_s
+        measured_s = self._tensors.call_s if self._tensors and self._alone else math.inf
+        policy = InlinePolicy(measured_s * 1000) if measured_s < math.inf else None
+        self._engine = Engine(name, self._run, self._most, instances if self._tensors else 1, ran, policy)
         self._engine.start()
 
     async def infer(self, given: Sequence[Tensor], wanted: Sequence[str], until: float = float("inf")) -> list[Tensor]:

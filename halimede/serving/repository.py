@@ -19,26 +19,23 @@ from typing import Any, Self
 import msgspec
 import structlog
 
-from halimede.api.base import convert
 from halimede.api.model import ModelSpec
-from halimede.api.model import check as check_model
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import ModelError
 from halimede.messages import ModelInUse
 from halimede.messages.trial import Trial, TrialReason
 from halimede.models.archive import model_file
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models.desired import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError
 from halimede.models.trying import try_model
 from halimede.serving.errors import NotFoundError, ServeError
 from halimede.serving.figures import Figures
 from halimede.serving.loaded import Loaded, open_loaded
 from halimede.serving.tensors import Tensor
-from halimede.serving.versions import ALL, Served, Version
+from halimede.serving.versions import Served, Version
 
 log = structlog.get_logger()
 
-CANARY_FAILED = "CanaryFailed"
 UNREADABLE = "ModelUnreadable"
 #: reasons that may pass by themselves, and seconds until such a version is tried again
 PASSING = {TrialReason.FAILED, TrialReason.MEMORY, UNREADABLE}
@@ -83,8 +80,8 @@ class Repository:
         for task in list(self._tasks):
             task.cancel()
         for served in self._models.values():
-            for version in (served.current, served.canary):
-                if version and not version.loaded.waiting:
+            for version in served.opened():
+                if not version.loaded.waiting:
                     await version.loaded.retire()
         self._models.clear()
 
@@ -96,7 +93,7 @@ class Repository:
         async with self._lock:
             self._wish = desired
             for name in set(self._models) - set(names):
-                self._forget(self._models.pop(name))
+                self._retire(self._models.pop(name).opened())
             async with asyncio.TaskGroup() as group:
                 for wish in desired.models:
                     served = self._models.setdefault(wish.name, Served(wish.name))
@@ -119,8 +116,8 @@ class Repository:
         """Return which model cannot answer yet, nothing when all can."""
         if self._wish is None:
             return "no model is loaded yet"
-        waiting = [served for served in self._models.values() if served.current is None]
-        return "; ".join(f"{one.name}: {one.reason or 'loading'}" for one in waiting)
+        waiting = [served for served in self._models.values() if served.rollout.current is None]
+        return "; ".join(f"{one.name}: {one.rollout.reason or 'loading'}" for one in waiting)
 
     def models(self) -> Mapping[str, Served]:
         """Return all models by name."""
@@ -128,11 +125,11 @@ class Repository:
 
     def in_use(self) -> dict[str, ModelInUse]:
         """Return for each model what reports say of it."""
-        return {name: served.in_use() for name, served in self._models.items()}
+        return {name: served.rollout.in_use() for name, served in self._models.items()}
 
     def busy_s(self) -> float:
         """Seconds that the longest model call under way has taken so far. Any thread may ask."""
-        versions = [one for served in list(self._models.values()) for one in (served.current, served.canary) if one]
+        versions = [one for served in list(self._models.values()) for one in served.opened()]
         return max((one.loaded.busy_s for one in versions), default=0.0)
 
     async def infer(
@@ -152,46 +149,41 @@ class Repository:
             answers = await chosen.loaded.infer(given, wanted, until)
         except ServeError as error:
             # a canary's mistake is nobody's loss: the version before it answers
-            if chosen is not served.canary or version or served.current is None or error.status in {503, 504}:
+            current = served.rollout.current
+            if chosen is not served.rollout.canary or version or current is None or error.status in {503, 504}:
                 served.counts.failures += 1
                 raise
             try:
-                answers = await served.current.loaded.infer(given, wanted, until)
+                answers = await current.loaded.infer(given, wanted, until)
             except ServeError:
                 served.counts.failures += 1
                 raise
             self._strike(served, chosen, error)
-            chosen = served.current
+            chosen = current
         self.figures.of(name).answered(time.monotonic() - began)
         return chosen, answers
 
     # --- from one version to the next -----------------------------------------------------------------------------
 
     async def _follow(self, served: Served, wish: DesiredModel) -> None:
-        step = served.step(wish)
-        if step != "keep":
-            served.forgive()
+        rollout = served.rollout
+        step, canary = rollout.step(wish), rollout.canary
         if step == "load":
+            rollout.forgive()
             await self._take(served, wish)
-        elif step == "share":
-            served.percent = wish.canary_percent
-        elif step != "keep":
-            canary, served.canary = served.canary, None
-            if canary and step == "promote":
-                self._swap(served, canary)
-            elif canary:
-                self._retire(canary)
-        for version in (served.current, served.canary):
-            if version and version.wish.same(wish):
-                version.wish = wish  # the same content may go by another version now
-        served.mark = wish.mark
+        elif step == "withdraw":
+            rollout.forgive()
+            self._retire(rollout.withdraw())
+        elif canary and step in {"share", "promote"}:
+            self._use(served, canary, wish.canary_percent)
+        rollout.settle(wish)
 
     async def _take(self, served: Served, wish: DesiredModel) -> None:
         """Try, open and use a new version, or note why not."""
         digest = wish.digest
         try:
             path = model_file(Path(wish.path))
-            spec = spec_of(wish)
+            spec = spec_of(wish, "spec")
             digest = digest or await asyncio.to_thread(_digest, path)
             trial = Trial(skipped=True) if wish.tried else await self._tried(path, spec)
             if trial.reason:
@@ -214,15 +206,10 @@ class Repository:
             return
         name = served.name
         loaded.start(name, instances=self.settings.instances, ran=self.figures.of(name).ran)
-        new = Version(wish, digest, loaded)
-        if served.canary:
-            self._retire(served.canary)
-            served.canary = None
-        if served.current and wish.canary_percent < ALL:
-            served.canary, served.percent, served.strikes = new, wish.canary_percent, 0
+        new = Version(wish, wish.version, digest, loaded)
+        self._use(served, new, wish.canary_percent)
+        if served.rollout.canary is new:
             log.info("canary takes requests", model=name, version=wish.version, percent=wish.canary_percent)
-        else:
-            self._swap(served, new)
 
     async def _tried(self, path: Path, spec: ModelSpec) -> Trial:
         if self.settings.estimator is not None:
@@ -233,40 +220,43 @@ class Repository:
         how = self.settings
         return open_loaded(path, spec, estimator=how.estimator, threads=how.threads, most=how.most)
 
-    def _swap(self, served: Served, new: Version) -> None:
-        """From the next request on, the new version answers."""
-        old, served.current = served.current, new
-        served.counts.rollouts += 1
-        log.info("model in use", model=served.name, version=new.wish.version, digest=new.digest[:12])
-        if old:
-            self._retire(old)
+    def _use(self, served: Served, version: Version, percent: int) -> None:
+        """Give a version its percentage of the requests, from the next one on."""
+        before = served.rollout.current
+        leaving = served.rollout.use(version, percent)
+        if served.rollout.current is not before:
+            served.counts.rollouts += 1
+            log.info("model in use", model=served.name, version=version.version, digest=version.digest[:12])
+        self._retire(leaving)
 
     def _strike(self, served: Served, canary: Version, error: ServeError) -> None:
-        if served.canary is not canary or not served.struck():
-            return
-        served.canary = None
-        self._refuse(served, canary.wish, canary.digest, CANARY_FAILED, f"it failed where its predecessor did: {error}")
-        self._retire(canary)
+        if served.rollout.strike(canary, f"it failed where its predecessor did: {error}"):
+            self._refused(served)
+            self._retire([canary])
 
     def _refuse(self, served: Served, wish: DesiredModel, digest: str, reason: str, message: str) -> None:
-        served.refuse(wish, digest, reason, message)
+        served.rollout.refuse(reason, message, wish, digest)
+        self._refused(served)
         if reason in PASSING:
             self._start(self._again(served, wish), "try a model again")
-        goes_on = served.current.wish.version or served.current.digest[:12] if served.current else "none"
-        log.warning("model refused", model=served.name, reason=reason, message=message[:512], in_use=goes_on)
 
-    def _forget(self, served: Served) -> None:
-        for version in (served.current, served.canary):
-            if version:
-                self._retire(version)
+    def _refused(self, served: Served) -> None:
+        """Count and log what was refused just now."""
+        served.counts.refusals += 1
+        rollout = served.rollout
+        goes_on = rollout.current.version or rollout.current.digest[:12] if rollout.current else "none"
+        reason, message = rollout.reason, rollout.message[:512]
+        log.warning("model refused", model=served.name, reason=reason, message=message, in_use=goes_on)
 
-    def _retire(self, version: Version) -> None:
-        self._start(version.loaded.retire(), "retire a model")
+    def _retire(self, versions: Sequence[Version]) -> None:
+        """Close versions, each once it has answered what it was given."""
+        for version in versions:
+            self._start(version.loaded.retire(), "retire a model")
 
     async def _again(self, served: Served, wish: DesiredModel) -> None:
         await asyncio.sleep(RETRY_S)
-        if served.refused is wish and self._wish is not None:
-            served.refused = None
+        if served.rollout.refused is wish and self._wish is not None:
+            served.rollout.retry()
             await self.apply(self._wish)
             self.said()
 
@@ -274,13 +264,6 @@ class Repository:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def spec_of(wish: DesiredModel) -> ModelSpec:
-    """Return the Model spec of a wish; without one it is plain ONNX. Raises InvalidFieldError."""
-    spec = convert({"url": wish.path, "format": "onnx", **wish.spec}, ModelSpec, "spec")
-    check_model(spec)
-    return spec
 
 
 def _digest(path: Path) -> str:

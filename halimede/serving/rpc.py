@@ -123,7 +123,7 @@ class Rpc:
             await _abort(context, error)
             raise
         typed = bool(request.inputs) and not request.raw_input_contents
-        return response_of(request, version.wish.version, answers, typed=typed)
+        return response_of(request, version.version, answers, typed=typed)
 
 
 def tensors_of(request: Message) -> list[Tensor]:

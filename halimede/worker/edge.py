@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 import structlog
 
 from halimede.errors import DecodeError
-from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.compute import Outcome
 from halimede.frames.encodings import measure
 from halimede.frames.pace import Pace
 from halimede.frames.payloads import open_payload
@@ -25,6 +25,7 @@ from halimede.frames.uploading_write import Uploads
 from halimede.messages import Frame, Load
 from halimede.mining import Miner
 from halimede.mining.foresight import BEFORE
+from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.upload_policy.triage import Triage
 from halimede.stats.ledger import Count, Latency, Ledger
 from halimede.tracing import Book, EdgeTimes, Record

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 
-from halimede.frames.compute import ModelThread
 from halimede.frames.encodings import decode, find
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Prediction
 from halimede.mining import Miner, Verdict, judge_sample
+from halimede.pipeline.executor import ModelThread
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Record
 from halimede.tracing.steps import MINE

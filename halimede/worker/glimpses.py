@@ -13,9 +13,9 @@ import structlog
 from halimede import topics
 from halimede.bus import Bus
 from halimede.errors import BusError, TooLargeError
-from halimede.frames.compute import ModelThread
 from halimede.frames.thumbnails import thumbnail
 from halimede.messages import Frame, HardSample, Prediction, Result
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.settings import Settings
 
 log = structlog.get_logger()

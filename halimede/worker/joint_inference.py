@@ -9,11 +9,11 @@ from collections.abc import Callable
 from halimede import topics
 from halimede.frames import load_will
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.limits import ServerLimits
 from halimede.frames.server import CloudServer
 from halimede.mining import create as create_miner
 from halimede.offload import OffloadClient
+from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.stats.ledger import Count
 from halimede.worker.edge import EdgeLoop

@@ -17,13 +17,13 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, TooLargeError
-from halimede.frames.compute import ModelThread
 from halimede.frames.slot import Slot
 from halimede.kept.answers import Answers
 from halimede.kept.sample import describe, picture
 from halimede.kept.store import Store
 from halimede.messages import Frame, KeptSample, Prediction, Result
 from halimede.observe.metrics import counter, gauge
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.job import Parts
 from halimede.worker.settings import Settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
-from halimede.frames.compute import ModelStuckError
+from halimede.pipeline.executor import ModelStuckError
 
 #: which reason a refused field stands for; the longest that fits counts
 REASONS = {

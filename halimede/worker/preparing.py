@@ -9,12 +9,13 @@ import structlog
 
 from halimede.errors import DecodeError
 from halimede.frames.budget import Budget
-from halimede.frames.compute import ModelThread, prepare
+from halimede.frames.compute import prepare
 from halimede.frames.encodings import find, measure
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Array, Model
 from halimede.messages import Frame
+from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
 

@@ -15,7 +15,6 @@ import structlog
 
 from halimede.bus import Bus
 from halimede.errors import HalimedeError
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import load_estimator
@@ -23,6 +22,7 @@ from halimede.models.desired import DesiredModel
 from halimede.models.desired import read as read_desired
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
+from halimede.pipeline.executor import ModelThread
 from halimede.stats.ledger import Ledger, LedgerBusyError
 from halimede.tracing import Answers, Book
 from halimede.tracing.export import exporting

@@ -17,19 +17,17 @@ from typing import Any
 import msgspec
 import structlog
 
-from halimede.api.base import convert
 from halimede.api.model import ModelSpec
-from halimede.api.model import check as check_model
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Model, ModelError, open_model
-from halimede.messages import ModelInUse
 from halimede.models.archive import model_file
-from halimede.models.desired import Desired, DesiredModel, changes
+from halimede.models.desired import Desired, DesiredModel, changes, spec_of
 from halimede.models.errors import FetchError
+from halimede.models.rollout import ALL_PERCENT
 from halimede.models.trying import try_model
+from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
 
@@ -37,10 +35,6 @@ log = structlog.get_logger()
 OPEN_S = 600.0
 #: seconds until the next look at a file that could not be read
 AGAIN_S = 1.0
-MAX_REASON, MAX_MESSAGE = 256, 4096
-CANARY_FAILED = "CanaryFailed"
-#: in place of the url, which is nobody's business here: the file is at hand, or an estimator needs none
-HERE = "/"
 
 
 class UnfitError(HalimedeError):
@@ -69,7 +63,10 @@ class Opener:
 
     async def open(self, wish: DesiredModel) -> Loaded:
         """Try a model and open it in a thread of its own. Raises UnfitError."""
-        spec = spec_of(wish)
+        try:
+            spec = spec_of(wish, "MODEL_FILE.spec")
+        except InvalidFieldError as error:
+            raise UnfitError("ModelInvalid", str(error)) from error
         path = await asyncio.to_thread(_file, wish, spec)
         if self._untried(wish, path):
             await _try(path, spec)
@@ -98,19 +95,20 @@ class Opener:
 
 
 class Swapper:
-    """Follows the file: what it asks for is in ``slot`` as soon as it can be. ``wish``: what the slot holds now.
+    """Follows the file: what it asks for is in ``slot`` as soon as it can be.
 
-    ``said`` is called whenever ``model`` says something new.
+    ``wish``: what the slot holds now. ``changed`` is called whenever ``model`` has changed.
     """
 
-    def __init__(self, slot: Slot, wish: DesiredModel, opener: Opener, said: Callable[[], None]) -> None:
+    def __init__(self, slot: Slot, wish: DesiredModel, opener: Opener, changed: Callable[[], None]) -> None:
         self._slot = slot
-        self._wish = wish
+        self._rollout = slot.rollout
         self._opener = opener
-        self._canary: DesiredModel | None = None
-        self._tell = said
-        #: what answers now, and what became of the last wish
-        self.model = ModelInUse(digest=wish.digest, version=wish.version, mark=wish.mark)
+        self._changed = changed
+        slot.current.desired = wish
+        self._rollout.settle(wish)
+        #: what answers now, and what became of the last desired model: reported
+        self.model = self._rollout.in_use()
 
     async def run(self, path: Path) -> None:
         """Follow the file until cancelled."""
@@ -119,82 +117,69 @@ class Swapper:
                 async for desired in changes(path):
                     await self.follow(desired)
             except InvalidFieldError as error:
-                self._say(ModelInUse(reason="WishInvalid", message=str(error), mark=self.model.mark))
+                self._refuse("WishInvalid", str(error))
             await asyncio.sleep(AGAIN_S)
 
     async def follow(self, desired: Desired) -> None:
         """Take the step from what is there to what is asked for."""
         if len(desired.models) != 1:
             text = f"MODEL_FILE names {len(desired.models)} models: a worker answers with one"
-            return self._say(ModelInUse(reason="WishInvalid", message=text, mark=self.model.mark))
+            self._refuse("WishInvalid", text)
+            return
         (wish,) = desired.models
-        if wish.mark == self.model.mark:
-            return None
+        if wish.mark == self._rollout.mark:
+            return
         try:
             await self._take(wish)
         except Exception as error:  # noqa: BLE001 (whatever it is, the model that answers must go on)
             reason, text = _why(error)
             log.warning("model refused", version=wish.version, digest=wish.digest[:12], reason=reason, error=text)
             self._slot.try_out(None, 0)
-            self._canary = None
-            return self._say(ModelInUse(refused=wish.digest, reason=reason, message=text, mark=wish.mark))
+            self._rollout.settle(wish)
+            self._refuse(reason, text, wish)
+            return
         log.info("model taken", version=wish.version, digest=wish.digest[:12], percent=wish.canary_percent)
-        return self._say(ModelInUse(mark=wish.mark))
+        self._rollout.forgive()
+        self._rollout.settle(wish)
+        self._report()
 
     async def _take(self, wish: DesiredModel) -> None:
-        slot, canary = self._slot, self._canary
-        if wish.same(self._wish):
+        """Open a model where that is needed, and give it its share of the samples."""
+        slot, new = self._slot, self._rollout.canary
+        step = self._rollout.step(wish)
+        if step == "withdraw":
             slot.try_out(None, 0)
-            self._canary, self._wish = None, wish
-            slot.current.version = wish.version
             return
-        if canary and wish.same(canary) and slot.canary:
-            new = slot.canary
-        else:
+        if new is None or step in {"load", "keep"}:
+            # also what was refused before: something about it has been changed since
             async with asyncio.timeout(OPEN_S):
                 new = await self._opener.open(wish)
-        if wish.canary_percent < 100:
+            new.desired = wish
+        if wish.canary_percent < ALL_PERCENT:
             slot.try_out(new, wish.canary_percent, self._withdrawn)
-            self._canary = wish
         else:
-            if slot.canary is not new:
-                slot.try_out(None, 0)
             slot.replace(new)
-            self._canary, self._wish = None, wish
 
-    def _withdrawn(self, error: str) -> None:
-        """The canary failed too often: say so, as of a model that was not taken."""
-        wish, self._canary = self._canary, None
-        if wish is None:
-            return
-        text = f"it failed where the model before it did not: {error}"[:MAX_MESSAGE]
-        log.warning("canary withdrawn", version=wish.version, digest=wish.digest[:12], error=text)
-        self._say(ModelInUse(refused=wish.digest, reason=CANARY_FAILED, message=text, mark=wish.mark))
+    def _withdrawn(self, _: str) -> None:
+        """Report that the canary failed too often: the rollout has refused it, with its last error."""
+        wish, text = self._rollout.refused, self._rollout.message
+        if wish is not None:
+            log.warning("canary withdrawn", version=wish.version, digest=wish.digest[:12], error=text)
+        self._report()
 
-    def _say(self, what: ModelInUse) -> None:
-        """Say it, with what answers now."""
-        self.model = msgspec.structs.replace(
-            what,
-            digest=self._wish.digest,
-            version=self._wish.version,
-            canary_version=self._canary.version if self._canary else "",
-        )
-        self._tell()
+    def _refuse(self, reason: str, text: str, wish: DesiredModel | None = None) -> None:
+        """Record and report why a model was not taken."""
+        self._rollout.refuse(reason, text, wish, wish.digest if wish else "")
+        self._report()
+
+    def _report(self) -> None:
+        self.model = self._rollout.in_use()
+        self._changed()
 
 
 def _reason(error: HalimedeError) -> str:
     ours = isinstance(error, InvalidFieldError) and error.field.startswith("spec.application")
     return "ApplicationInvalid" if ours else "ModelInvalid"
-
-
-def spec_of(wish: DesiredModel) -> ModelSpec:
-    """Return the spec that a model is opened by. Raises UnfitError."""
-    try:
-        spec = convert({**wish.spec, "url": HERE}, ModelSpec, "MODEL_FILE.spec")
-        check_model(spec)
-    except InvalidFieldError as error:
-        raise UnfitError("ModelInvalid", str(error)) from error
-    return spec
 
 
 def as_wish(path: str, spec: ModelSpec) -> DesiredModel:
@@ -222,11 +207,11 @@ async def _try(path: str, spec: ModelSpec) -> None:
 
 def _why(error: Exception) -> tuple[str, str]:
     if isinstance(error, UnfitError):
-        return error.reason[:MAX_REASON], str(error)[:MAX_MESSAGE]
+        return error.reason, str(error)
     if isinstance(error, TimeoutError):
         return "TooSlow", f"the model was not open after {OPEN_S:g} s: make it smaller"
     if isinstance(error, MemoryError):
         return "TooMuchMemory", "there is no memory for it beside the model that answers: raise the memory limit"
     if not isinstance(error, HalimedeError):
         log.error("taking a model broke", exc_info=error)
-    return "ModelInvalid", f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
+    return "ModelInvalid", f"{type(error).__name__}: {error}"

@@ -19,7 +19,6 @@ from prometheus_client.metrics_core import Metric
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import load_will
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.deferring import Choice
 from halimede.frames.encodings import decode
 from halimede.frames.limits import ServerLimits
@@ -32,6 +31,7 @@ from halimede.mining import create as create_miner
 from halimede.mining.mixture import mix
 from halimede.observe.metrics import counter, gauge
 from halimede.offload import OffloadClient
+from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.upload_policy import triage as deferral
 from halimede.pipeline.upload_policy.triage import Decision, Triage
 from halimede.stats.ledger import Count, Ledger

@@ -10,13 +10,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from halimede.frames.inline import ENOUGH, SHORT_MS
 from halimede.frames.loaded import Loaded
 from halimede.frames.pace import Pace
 from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Frame, Load
 from halimede.mining import Miner, is_ours
+from halimede.pipeline.inline_policy import ENOUGH, SHORT_MS
 from halimede.worker.learning import Learning
 from halimede.worker.preparing import Preparer
 from halimede.worker.sample import Judged, Sample, answer_and_judge, answer_and_judge_one, judge_again

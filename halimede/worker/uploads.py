@@ -9,10 +9,10 @@ from functools import partial
 from prometheus_client.metrics_core import Metric
 
 from halimede.frames.circuit import Circuit
-from halimede.frames.compute import ModelThread
 from halimede.frames.uploading import Wish
 from halimede.frames.uploading_write import Uploads
 from halimede.observe.metrics import counter, times
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.job import Parts
 
 

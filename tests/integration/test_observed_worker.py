@@ -14,12 +14,12 @@ import pytest
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.figures import Figures
 from halimede.worker.settings import read
 from services.broker import Broker

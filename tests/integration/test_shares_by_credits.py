@@ -11,12 +11,13 @@ import pytest
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import OffloadError
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.compute import Outcome
 from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.messages import Frame, Prediction
 from halimede.offload import OffloadClient
+from halimede.pipeline.executor import ModelThread
 from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus, frame
 

@@ -13,7 +13,6 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.deferring import Choice
 from halimede.frames.limits import ServerLimits
 from halimede.frames.loaded import Loaded
@@ -21,6 +20,7 @@ from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.messages import Frame, Load, Prediction, Reply
+from halimede.pipeline.executor import ModelThread
 from halimede.topic import Filter
 from halimede.tracing import Record
 from tests.simulated import eventually, simulated

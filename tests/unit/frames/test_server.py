@@ -17,7 +17,6 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
 from halimede.frames.answers import REMEMBERED_BYTES
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.jobs import weight
 from halimede.frames.limits import ServerLimits
 from halimede.frames.loaded import Loaded
@@ -25,6 +24,7 @@ from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
+from halimede.pipeline.executor import ModelThread
 from halimede.topic import Address, Filter
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame

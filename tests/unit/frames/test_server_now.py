@@ -12,12 +12,13 @@ from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread, Outcome
+from halimede.frames.compute import Outcome
 from halimede.frames.limits import ServerLimits
 from halimede.frames.loaded import Loaded
 from halimede.frames.server import CloudServer
 from halimede.frames.slot import Slot
 from halimede.messages import Frame
+from halimede.pipeline.executor import ModelThread
 from halimede.topic import Address
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, frame

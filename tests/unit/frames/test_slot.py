@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from halimede.frames import new_id
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
+from halimede.pipeline.executor import ModelThread
 from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, Brightness, frame
 
@@ -154,7 +154,7 @@ async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model
         for _ in range(6):
             answered, _ = await slot.answer([frame(BAD)], 8)
             assert (answered[0][0].prediction, answered[0][1]) == (None, "2")
-        assert (slot.canary, said, new.strikes) == (new, [], 0)
+        assert (slot.canary, said, slot.rollout.strikes) == (new, [], 0)
         slot.replace(new)
         second.broken = True
         for _ in range(6):

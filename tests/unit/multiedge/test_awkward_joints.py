@@ -13,11 +13,11 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
 from halimede.frames.channel import hop
-from halimede.frames.compute import ModelStuckError, ModelThread
 from halimede.messages import Box, Fused, Prediction, Reply, Sighting, Track
 from halimede.multiedge import joining
 from halimede.multiedge.joining import Joining
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
+from halimede.pipeline.executor import ModelStuckError, ModelThread
 from tests.simulated import eventually, simulated
 
 NS, SERVICE = "default", "lobby"

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
 from halimede.multiedge.inuse import HoldingThread
+from halimede.pipeline.executor import ModelThread
 
 
 class Closing(Model):

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from halimede.inference import SampleError
+from halimede.pipeline.inline_policy import InlinePolicy
 from halimede.serving import engine
 from halimede.serving.engine import Engine
 from halimede.serving.errors import ExpiredError, ModelFailedError, UnavailableError
@@ -115,7 +116,7 @@ async def test_several_threads_answer_at_a_time_and_all_end() -> None:
 
 
 async def test_a_slow_call_sends_a_model_back_to_its_threads() -> None:
-    running = await started(Gate(), call_s=0.00001)
+    running = await started(Gate(), policy=InlinePolicy(0.01))
     assert running.is_quick(1)
     assert not running.is_quick(1000)
     assert running.at_once(lambda: 7, 1) == 7

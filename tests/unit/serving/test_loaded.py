@@ -88,7 +88,7 @@ async def test_requests_that_wait_share_a_call_and_get_their_own_rows(tmp_path: 
     calls: list[int] = []
     loaded.start("m", ran=lambda came, rows, began, ended: calls.append(rows))
     assert loaded._engine is not None
-    loaded._engine.call_s = 1.0  # no request is answered at once
+    loaded._engine.policy = None  # no request is answered at once
     asked = [loaded.infer([floats([[n, n]] * (n % 3 + 1))], ()) for n in range(12)]
     answers = await asyncio.gather(*asked)
     for n, (answer,) in enumerate(answers):
@@ -135,7 +135,7 @@ async def test_what_the_model_fails_on_is_its_own_requests_alone(tmp_path: Path)
     loaded = opened(graph(tmp_path / "m.onnx", nodes, {"i": ints}, {"y": (FLOAT, ["N"])}, table))
     assert loaded.batched
     assert loaded._engine is not None
-    loaded._engine.call_s = 1.0
+    loaded._engine.policy = None
     asked = [loaded.infer([Tensor("i", "INT64", np.array([n]))], ()) for n in (0, 7, 1)]
     good, bad, also = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(bad, ModelFailedError)

@@ -12,6 +12,7 @@ from onnx import TensorProto
 from halimede.errors import InvalidFieldError
 from halimede.messages.trial import Trial, TrialReason
 from halimede.models.desired import Desired, DesiredModel
+from halimede.models.rollout import CANARY_FAILED
 from halimede.serving import repository as room
 from halimede.serving.errors import ModelFailedError, NotFoundError, UnavailableError
 from halimede.serving.repository import Repository
@@ -36,9 +37,9 @@ async def test_models_come_change_and_go_as_the_wish_says(tmp_path: Path) -> Non
         assert models.not_ready()
         await models.apply(only(wish(one, "a", "1"), wish(two, "b", "1")))
         assert (await answer(models, "a"), await answer(models, "b"), models.not_ready()) == (1, 2, "")
-        before = models.get("a").current
+        before = models.get("a").rollout.current
         await models.apply(only(wish(one, "a", "1"), wish(one, "b", "2")))
-        assert models.get("a").current is before, "it was opened again"
+        assert models.get("a").rollout.current is before, "it was opened again"
         assert (await answer(models, "b"), models.in_use()["b"].version) == (1, "2")
         await models.apply(only(wish(one, "a", "1")))
         with pytest.raises(NotFoundError):
@@ -49,21 +50,21 @@ async def test_the_same_content_under_another_version_is_not_opened_again(tmp_pa
     path = adds(tmp_path / "1.onnx", 1)
     async with repository() as models:
         await models.apply(only(wish(path, version="1")))
-        before = models.get("m").current
+        before = models.get("m").rollout.current
         await models.apply(only(wish(path, version="2")))
         assert before
-        assert models.get("m").current is before
-        assert before.wish.version == "2"
+        assert models.get("m").rollout.current is before
+        assert before.version == "2"
         assert await answer(models, version="2") == 1
 
 
 async def test_requests_under_way_are_answered_by_the_version_that_they_met(tmp_path: Path) -> None:
     async with repository() as models:
         await models.apply(only(wish(adds(tmp_path / "1.onnx", 1), version="1")))
-        old = models.get("m").current
+        old = models.get("m").rollout.current
         assert old
         assert old.loaded._engine
-        old.loaded._engine.call_s = 1.0  # it goes through its thread
+        old.loaded._engine.policy = None  # it goes through its thread
         met = [asyncio.ensure_future(answer(models)) for _ in range(50)]
         await asyncio.sleep(0)
         await models.apply(only(wish(adds(tmp_path / "2.onnx", 2), version="2")))
@@ -138,9 +139,9 @@ async def test_a_canary_answers_its_share_and_then_all(tmp_path: Path) -> None:
         assert (said.version, said.canary_version) == ("1", "2")
         answers = [await answer(models) for _ in range(100)]
         assert (answers.count(1), answers.count(2)) == (75, 25)
-        canary = models.get("m").canary
+        canary = models.get("m").rollout.canary
         await models.apply(only(wish(two, version="2")))
-        assert models.get("m").current is canary, "it was opened again"
+        assert models.get("m").rollout.current is canary, "it was opened again"
         assert await answer(models) == 2
 
 
@@ -158,7 +159,7 @@ async def test_a_canary_that_fails_where_its_predecessor_does_not_costs_no_reque
             _, (found,) = await models.infer("m", "", [Tensor("i", "INT64", np.array([7]))])
             assert found.array.tolist() == [7]
         said = models.in_use()["m"]
-        assert (said.version, said.canary_version, said.reason) == ("1", "", room.CANARY_FAILED)
+        assert (said.version, said.canary_version, said.reason) == ("1", "", CANARY_FAILED)
         with pytest.raises(ModelFailedError):  # what both fail on is the request's own failure
             await models.infer("m", "", [Tensor("i", "INT64", np.array([70]))])
 

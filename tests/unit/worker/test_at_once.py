@@ -15,13 +15,13 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
-from halimede.frames.compute import ModelThread
-from halimede.frames.inline import ENOUGH
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Prediction, Result
 from halimede.mining import Miner, create, is_ours
+from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.inline_policy import ENOUGH
 from halimede.stats.ledger import Count, Ledger
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.outbox import Outbox

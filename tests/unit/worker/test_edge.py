@@ -14,11 +14,11 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker
 from halimede.frames import encode_image, new_frame, pack
 from halimede.frames.channel import inference
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.messages import Prediction
 from halimede.offload import OffloadClient
+from halimede.pipeline.executor import ModelThread
 from halimede.stats.ledger import Count, Ledger
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.outbox import Outbox

@@ -14,11 +14,11 @@ from PIL import Image
 
 from halimede.api.jointinference import KeepHardSamples
 from halimede.frames import new_frame
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.kept.store import Store
 from halimede.messages import Frame, KeptRequest, Prediction, Result
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.keeping import Keeper
 from tests.simulated import eventually
 from tests.unit.worker.world import EASY, HARD, Big, Small, World, world

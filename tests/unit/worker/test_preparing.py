@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from halimede.errors import DecodeError
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.slot import Slot
 from halimede.inference import Array, SampleError
+from halimede.pipeline.executor import ModelThread
 from halimede.worker.preparing import Preparer
 from tests.unit.frames.clouds import Brightness, frame
 

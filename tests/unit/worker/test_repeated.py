@@ -11,11 +11,11 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DecodeError
 from halimede.frames import encode_image, pack
-from halimede.frames.compute import ModelThread
 from halimede.frames.loaded import Loaded
 from halimede.frames.payloads import new_id
 from halimede.frames.slot import Slot
 from halimede.messages import Frame
+from halimede.pipeline.executor import ModelThread
 from halimede.stats.ledger import Ledger
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.outbox import Outbox

@@ -125,6 +125,36 @@ async def test_what_was_refused_and_is_taken_back_leaves_nothing_to_say(tmp_path
 
 
 @simulated
+async def test_what_was_refused_is_tried_again_when_anything_about_it_has_changed(tmp_path: Path) -> None:
+    told = Told(tmp_path, "e0")
+    first = told.tell("a")
+    async with world(tmp_path) as w, w.worker("edge", "e0", Named, model_file=told.file):
+        await in_use(w, "e0", told.tell("b", 50))
+        await in_use(w, "e0", told.tell("bad"))
+        model = said(w, "e0")
+        assert (model.version, model.canary_version, model.reason) == ("v-a", "", "ModelInvalid")
+        wish = told.wish("bad", 99)
+        (tmp_path / "bad.model").write_text("good")
+        write(told.file, Desired(models=[wish]))
+        await in_use(w, "e0", wish)
+        assert said(w, "e0") == ModelInUse(digest=first.digest, version="v-a", canary_version="v-bad", mark=wish.mark)
+
+
+@simulated
+async def test_a_model_on_trial_goes_by_the_version_that_it_was_given_last(tmp_path: Path) -> None:
+    told = Told(tmp_path, "c0")
+    told.tell("a")
+    async with world(tmp_path) as w, w.worker("cloud", "c0", Named, model_file=told.file), w.worker("edge", "e0"):
+        await in_use(w, "c0", told.tell("b", 50))
+        renamed = told.wish("b")
+        renamed.version = "v-new"
+        write(told.file, Desired(models=[renamed]))
+        await in_use(w, "c0", renamed)
+        answer = await w.answer(await w.send(HARD))
+        assert (said(w, "c0").version, answer.model, answer.label) == ("v-new", "v-new", "b")
+
+
+@simulated
 async def test_a_share_of_the_hard_samples_goes_to_a_new_big_model_then_all(tmp_path: Path) -> None:
     told = Told(tmp_path, "c0")
     first = told.tell("a")

@@ -1,0 +1,145 @@
+"""Runs model calls, in a thread or on the event loop, and watches those that do not come back.
+
+Nothing can end a thread but the end of its process. So a stuck call ends the process, and its supervisor restarts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from halimede.errors import HalimedeError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: checks in a row that have to find a call stuck: a process that was stopped for a while finds its clock ahead
+CHECKS = 3
+
+
+class ModelStuckError(HalimedeError):
+    """The model has not come back from one call. Nothing can end a thread but the end of its process."""
+
+
+class ModelThread:
+    """The one thread in which a model runs: models need not be thread-safe, and the event loop never starves.
+
+    Leaving the block does not wait for a call under way. ``make`` makes another kind of thread, by its name.
+    """
+
+    def __init__(self, name: str = "model", make: Callable[[str], Executor] | None = None) -> None:
+        self._name = name
+        self._make = make or partial(ThreadPoolExecutor, 1)
+        self._executor: Executor | None = None
+        self._began: float | None = None
+        self._calls = 0
+
+    async def __aenter__(self) -> Self:
+        self._executor = self._make(self._name)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._executor:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = None
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` in the thread, after what was asked for earlier."""
+        if self._executor is None:
+            raise RuntimeError("use the model's thread inside its `async with` block")
+        loop = asyncio.get_running_loop()
+        self._calls += 1
+        try:
+            return await loop.run_in_executor(self._executor, lambda: self._run(work, *args, **kwargs))
+        finally:
+            self._calls -= 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits in the thread, as far as its callers know: then ``inline`` may be used."""
+        return not self._calls and self._began is None and self._executor is not None
+
+    def inline(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` here and now, as a call of this thread's that ``watch`` sees. Only while it is ``idle``."""
+        return self._run(work, *args, **kwargs)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the call under way has taken so far, 0 when there is none."""
+        began = self._began
+        return time.monotonic() - began if began is not None else 0.0
+
+    async def watch(self, limit_s: float) -> None:
+        """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds."""
+        await watch(lambda: self.busy_s, limit_s)
+
+    def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._began = time.monotonic()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self._began = None
+
+
+async def watch(busy_s: Callable[[], float], limit_s: float) -> None:
+    """Run until cancelled; raise ModelStuckError when ``busy_s`` reports a call that takes longer than ``limit_s``."""
+    while True:
+        await asyncio.sleep(min(1.0, limit_s / 4))
+        if busy_s() > limit_s:
+            raise ModelStuckError(
+                f"the model has not answered for {limit_s:g} s: mend its predict, or raise MODEL_TIMEOUT_S"
+            )
+
+
+class LoopWatchdog:
+    """Ends the process from a thread when a call takes longer than ``limit_s``, also one that blocks the event loop.
+
+    Use it with ``with``. ``busy_s``: seconds that the longest call under way has taken; ``text``: the line written to
+    standard error before the process ends with ``code``. Where the loop still runs, ``watch`` comes first.
+    """
+
+    def __init__(
+        self,
+        busy_s: Callable[[], float],
+        limit_s: float,
+        *,
+        text: str,
+        code: int,
+        end: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._busy_s = busy_s
+        self._limit_s = limit_s
+        self._text = text
+        self._code = code
+        self._end = end
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        every = min(1.0, self._limit_s / 4)
+        checks = 0
+        while not self._stopped.wait(every):
+            checks = checks + 1 if self._busy_s() > self._limit_s else 0
+            if checks >= CHECKS:
+                print(self._text, file=sys.stderr, flush=True)
+                self._end(self._code)
+                return
