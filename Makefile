@@ -12,7 +12,7 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults fuzz check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control
+.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults fuzz check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -79,6 +79,9 @@ bench-gallery: setup ## 100,000 embeddings: queries, memory, restarts (ARGS="--v
 
 bench-blobs: setup ## 200 MB over the bus against HTTP, and what others notice (ARGS="--megabytes 20")
 	@$(BIN)/python -m bench.blobs $(ARGS)
+
+bench-hops: setup ## Python calls of a hard frame, an easy frame and an applied service (ARGS=--list)
+	@$(BIN)/python -m bench.hops $(ARGS)
 
 bench-control: setup $(MODELS) ## GM with 100 to 3,000 nodes (ARGS="--nodes 100,300" for a short run)
 	@$(BIN)/python -m bench.control $(ARGS)

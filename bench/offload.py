@@ -7,8 +7,8 @@
 
 Client and server of each way are processes of their own, over one Mosquitto where they need a broker, and live as long
 as one size of samples is measured: they are asked in turn, so that what the machine does otherwise hits all of them.
-``rtt_ms`` is the median round trip with one request in flight, ``rate`` the answers a second with 16. Others' ways
-answer with a short echo; ours computes.
+``rtt_ms`` is the median round trip with one request in flight, ``rate`` the answers a second with 16. Most of
+the others' ways answer with a short echo; ours, and those whose names end with ``_model``, run the same ONNX model.
 """
 
 from __future__ import annotations

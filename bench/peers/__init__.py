@@ -17,6 +17,8 @@ WAYS = (
     "aiohttp",
     "sedna_http",
     "mlserver_grpc",
+    "grpc_aio_model",
+    "aiohttp_model",
     "halimede_paho",
     "halimede",
 )

@@ -6,10 +6,11 @@ import json
 import socket
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from bench import network, offload, offload_report
-from bench.peers import WAYS
+from bench.peers import WAYS, plain_model
 from bench.peers.peer import check_echo, check_mean, echo, mean, sample
 from bench.targets import of_control, of_offload
 
@@ -93,13 +94,50 @@ async def test_a_process_that_ends_breaks_its_way() -> None:
 def test_every_target_of_the_sample_path_is_judged_once_all_ways_ran() -> None:
     ways = dict.fromkeys(WAYS, ROW) | {"halimede": ROW | {"rtt_ms": 0.5, "rate": 260.0}}
     met = {target.what: target.met for target in of_offload({"payloads": {"150528": ways, "921600": ways}})}
-    assert len(met) == 10
+    assert len(met) == 12
     assert [what for what, good in met.items() if good] == [
+        "150,528 bytes: answers a second, of those of libmosquitto",
         "150,528 bytes: more answers a second than grpc_aio",
+        "150,528 bytes: more answers a second than grpc_aio_model",
         "150,528 bytes: more answers a second than paho",
-        "150,528 bytes: round trip, of grpc_aio's",
+        "150,528 bytes: more answers a second than aiomqtt",
+        "150,528 bytes: round trip, of grpc_aio_model's",
         "150,528 bytes: round trip, of tcp's",
     ]
+
+
+def test_the_congestion_control_of_the_run_decides_which_limits_hold() -> None:
+    payloads = {"150528": dict.fromkeys(WAYS, ROW)}
+    limits = {
+        control: {
+            target.what.rpartition(" ")[2]: target.limit
+            for target in of_offload({"payloads": payloads, "where": {"congestion_control": control}})
+            if "answers" in target.what
+        }
+        for control in ("cubic", "bbr", "reno")
+    }
+    paced = {"libmosquitto": 0.82, "grpc_aio": 1.5, "grpc_aio_model": 1.6}
+    assert limits["bbr"] == limits["cubic"] | paced
+    assert limits["reno"] == limits["cubic"]
+    assert {name: limits["cubic"][name] for name in paced} == {
+        "libmosquitto": 0.62,
+        "grpc_aio": 1.3,
+        "grpc_aio_model": 1.4,
+    }
+
+
+def test_a_plain_server_of_the_model_answers_as_ours_and_checks_the_header() -> None:
+    model = plain_model.open_model()
+    plain_model.check(256, 1, model.answer(plain_model.request(256, 1)))
+    fitting = {"dtype": "uint8", "shape": [2, 2, 1], "data": bytes(4)}
+    assert msgpack.unpackb(model.answer(msgpack.packb(fitting))) == {
+        "label": "dark",
+        "score": 1.0,
+        "probabilities": [1.0, 0.0],
+    }
+    for wrong in ({"dtype": "float32"}, {"shape": [4]}, {"shape": [2, 2, 3]}):
+        with pytest.raises(plain_model.WrongRequestError):
+            model.answer(msgpack.packb(fitting | wrong))
 
 
 def test_a_target_without_figures_is_not_shown() -> None:
