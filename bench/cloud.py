@@ -30,9 +30,9 @@ from halimede.bus.linked import LinkedBus
 from halimede.bus.message import Packet
 from halimede.frames import new_frame
 from halimede.frames.channel import inference
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.pipeline.executor import ModelThread
 
@@ -154,7 +154,7 @@ async def main(shape: tuple[int, ...], flight: int, samples: int, rounds: int, *
         model = open_onnx(mean_model(Path(folder) / "mean.onnx"), ModelSpec(url="/m", format="onnx"))
     bus = WireBus(codec.encode(topics.REQUEST_TO, new_frame(pixels)), flight)
     async with bus, ModelThread() as thread, asyncio.TaskGroup() as group:
-        slot = Slot(Loaded(model, thread))
+        slot = ModelSlot(LoadedModel(model, thread))
         server = CloudServer(bus, slot, inference(NS, SERVICE, WORKER))
         beside = [group.create_task(server.run()), group.create_task(slot.watch(60.0))]
         await bus.wait_connected(1)

@@ -34,8 +34,8 @@ from halimede import topics
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Cast, Grayscale, Layout, Postprocess, Resize, Scale
 from halimede.frames import new_frame, pack
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.mining import create as create_miner
@@ -157,7 +157,7 @@ async def running(way: Way) -> AsyncIterator[Bench]:
         miner = create_miner(settings.hem_name, settings.hem_parameters, None, settings.hem_mode)
         async with ModelThread() as thread, ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
             model = open_onnx(MODEL, way.spec)
-            slot = Slot(Loaded(model, thread, "1"))
+            slot = ModelSlot(LoadedModel(model, thread, "1"))
             outbox = Outbox(sink, topics.RESULT.at(ns="default", service="digits"))
             loop = EdgeLoop(
                 settings,

@@ -23,10 +23,10 @@ import psutil
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.frames import new_frame
 from halimede.frames.channel import hop
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.payloads import new_id
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Load
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
@@ -55,7 +55,7 @@ async def answer(port: int) -> None:
     """Answer until the process is ended."""
     async with MqttBus("answers", MqttSettings("127.0.0.1", port)) as bus, ModelThread() as thread:
         await bus.wait_connected(CONNECT_S)
-        slot = Slot(Loaded(Brightness(), thread))
+        slot = ModelSlot(LoadedModel(Brightness(), thread))
         await CloudServer(bus, slot, hop(NS, SERVICE, "share", "answers"), advertiser=_Quiet()).run()
 
 

@@ -27,9 +27,9 @@ from halimede.bus.memory_link import MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
 from halimede.frames.compute import Outcome
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Prediction, Result
 from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing, both
@@ -240,7 +240,7 @@ async def site(service_s: Sequence[float], **options: Any) -> AsyncIterator[Site
 async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> tuple[Node, list[Any]]:
     name = bus.client_id
     thread = SimulatedThread(service_s)
-    slot = Slot(Loaded(Brightness(), thread))
+    slot = ModelSlot(LoadedModel(Brightness(), thread))
     outbox = Outbox(bus, topics.MULTI_RESULT.at(ns=NS, service=SERVICE))
     chance = random.Random(f"{site.seed} {name}")
     sharing = Sharing(

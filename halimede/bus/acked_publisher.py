@@ -98,6 +98,11 @@ class AckedPublisher(Generic[M]):
         return len(self._waiting) + len(self._in_flight) + len(self._deliveries)
 
     @property
+    def immediate(self) -> bool:
+        """Whether the next message leaves at once."""
+        return not self._waiting and len(self._in_flight) + len(self._deliveries) < self._limit
+
+    @property
     def ready(self) -> bool:
         """Whether there is room for one more message."""
         return len(self._waiting) + len(self._in_flight) + len(self._deliveries) < self._limit + self._capacity

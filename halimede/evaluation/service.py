@@ -25,8 +25,7 @@ from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import FIELD as DATA
 from halimede.evaluation.data import Labelled, Progress
 from halimede.evaluation.manifests import FIELD, models_beside, read_resources
-from halimede.frames.compute import run
-from halimede.inference import Model, SampleError, open_model
+from halimede.inference import Model, SampleError, group, isolate, open_model
 from halimede.messages import Prediction
 from halimede.models import Cache, fetch, local_path
 from halimede.models.archive import model_file, unpack
@@ -140,13 +139,13 @@ def _answer(tier: Tier, model: Model, data: Labelled, numbers: range) -> list[Pr
             samples.append(model.prepare(data.images[number]))
         except SampleError as error:
             raise refused(number, error) from error
-    outcomes, _ = run(model, samples, BATCH)
-    predictions = []
-    for number, outcome in zip(numbers, outcomes, strict=True):
-        if outcome.prediction is None:
-            raise refused(number, outcome.error)
-        predictions.append(outcome.prediction)
-    return predictions
+    predictions: dict[int, Prediction] = {}
+    for batch in group(range(len(samples)), BATCH, samples.__getitem__):
+        for i, answer in zip(batch, isolate([samples[i] for i in batch], model.predict), strict=True):
+            if isinstance(answer, SampleError):
+                raise refused(numbers[i], str(answer))
+            predictions[i] = answer
+    return [predictions[i] for i in range(len(samples))]
 
 
 def _time(model: Model, data: Labelled, count: int) -> float:

@@ -8,30 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from halimede import topics
+from halimede.bus.acked_publisher import Done
+from halimede.bus.reasons import SUCCESS
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import OffloadError, Reason, new_id
 from halimede.frames.channel import inference
-from halimede.frames.compute import Outcome
-from halimede.frames.loaded import Loaded
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
+from halimede.mining.foresight import BEFORE
 from halimede.offload import OffloadClient
+from halimede.pipeline.escalation import Escalation, NextTier, SampleClient
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.result_responder import ResultResponder
+from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
+from halimede.topic import Address
 from halimede.tracing import Record
-from halimede.worker.asking import Asks
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.job import Parts
-from halimede.worker.outbox import Outbox, Properties, Taken
+from halimede.worker.job import Parts, origin
 
 log = structlog.get_logger()
 
@@ -57,21 +60,10 @@ WORDS = {
 }
 
 
-class Noted(Loaded):
-    """An opened model that remembers its last error."""
-
-    error = ""
-
-    def learn(self, outcomes: list[Outcome] | tuple[Outcome, ...]) -> None:  # type: ignore[override]  # any sequence
-        """Count, and note why a sample was not answered."""
-        super().learn(outcomes)
-        self.error = next((outcome.error for outcome in outcomes if outcome.prediction is None), self.error)
-
-
 class Told:
     """Asks the next tier, and remembers why it gave no answer: results hold one word of it."""
 
-    def __init__(self, asks: Asks) -> None:
+    def __init__(self, asks: SampleClient) -> None:
         self._asks = asks
         self._seldom = Seldom()
         self._why: Recent[str, str] = Recent(REMEMBERED)
@@ -100,20 +92,49 @@ class Told:
         return told or WORDS.get(Reason(result.reason), result.reason) if result.reason in set(Reason) else told or ""
 
 
-class Handed(Outbox):
-    """Results go to those who wait for them, at once."""
+class FutureOutbox:
+    """Hands results to those who wait for them, at once. ``waiting``: their futures, by their frames' ids."""
 
-    def attach(self, waiting: dict[str, asyncio.Future[Result]]) -> Handed:
-        """Name those who wait, by their frames' ids."""
-        self._callers = waiting
-        return self
+    waiting, immediate, ready = 0, True, True
 
-    async def put(self, result: Result, taken: Taken, properties: Properties = None) -> None:  # noqa: ARG002
+    def __init__(self, callers: dict[str, asyncio.Future[Result]]) -> None:
+        self._callers = callers
+
+    async def wait_ready(self) -> None:
+        """Return at once: nothing waits here."""
+
+    async def run(self) -> None:
+        """Return at once: nothing waits here."""
+
+    async def drain(self, timeout_s: float) -> bool:  # noqa: ARG002  # of ``ResultOutbox``
+        """Return at once: nothing waits here."""
+        return True
+
+    def put(
+        self,
+        address: Address[Result],  # noqa: ARG002  # of ``ResultOutbox``
+        body: Result,
+        done: Done,
+        *,
+        properties: Mapping[str, str] | None = None,  # noqa: ARG002  # likewise
+    ) -> None:
         """Hand a result over. Nobody waits for one that was given up."""
-        taken()
-        caller = self._callers.pop(result.id, None)
+        done(SUCCESS)
+        caller = self._callers.pop(body.id, None)
         if caller and not caller.done():
-            caller.set_result(result)
+            caller.set_result(body)
+
+
+class ExplainingResponder(ResultResponder):
+    """Remembers why the model here gave no answer: results do not tell."""
+
+    error = ""
+
+    def send(self, sample: Sample, conclusion: Conclusion) -> None:
+        """Answer a sample."""
+        if conclusion.outcome.prediction is None:
+            self.error = conclusion.outcome.error
+        super().send(sample, conclusion)
 
 
 class Desk:
@@ -122,43 +143,48 @@ class Desk:
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Result]] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._loop: EdgeLoop | None = None
+        self._worker: EdgeWorker | None = None
         self._told: Told | None = None
-        self._model: Loaded | None = None
+        self._responder: ExplainingResponder | None = None
         self._error: BaseException | None = None
 
     async def run(self, parts: Parts, ready: Callable[[], None], *, alone: bool) -> None:
         """Answer until ``stop``, then drain. ``alone``: there is no next tier."""
         settings, ledger = parts.settings, parts.ledger
         miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
-        triage = create_triage(settings, miner, random.random)
+        policy = create_triage(settings, miner, random.random)
         names = (settings.namespace, settings.service, settings.worker)
         offload = OffloadClient(parts.bus, inference(*names, tier=settings.next_tier))
         told = self._told = None if alone else Told(offload)
-        address = topics.RESULT.at(ns=settings.namespace, service=settings.service)
-        outbox = Handed(parts.bus, address).attach(self._waiting)
+        tier = NextTier(deadline_s=settings.deadline_s, uploads=Count.UPLOADED)
+        responder = self._responder = ExplainingResponder(
+            origin(settings),
+            FutureOutbox(self._waiting),
+            topics.RESULT.at(ns=settings.namespace, service=settings.service),
+            ledger,
+            book=parts.book,
+            tier=tier,
+        )
         ledger.follow(Count.LATE, lambda: offload.late)
-        self._model = parts.slot.current
         async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
-            loop = self._loop = EdgeLoop(
-                settings,
-                slot=parts.slot,
-                miner=miner,
-                decoder=decoder,
-                offload=told,
-                outbox=outbox,
-                ledger=ledger,
+            worker = self._worker = EdgeWorker(
+                parts.slot,
+                responder,
+                ledger,
+                decoder,
                 book=parts.book,
-                triage=None if alone else triage,
+                miner=miner,
+                mines_first=settings.hem_mode == BEFORE and not alone,
+                escalation=Escalation(told, ledger, tier=tier, policy=policy) if told else None,
             )
             if not alone:
                 await offload.start()
-            running = group.create_task(loop.run(), name="edge loop")
+            running = group.create_task(worker.run(), name="edge worker")
             watching = group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch")
-            parts.figures.edge = (loop, offload, outbox)
+            parts.figures.edge = (worker, offload)
             ready()
             await parts.stop.wait()
-            await loop.drain(settings.grace_s)
+            await worker.drain(settings.grace_s)
             running.cancel()
             watching.cancel()
 
@@ -168,7 +194,7 @@ class Desk:
             async with self._places:
                 result = await self._result(payload, field)
         if result.degraded and result.prediction.label is None and _empty(result):
-            error = getattr(self._model, "error", "") or "the small model failed"
+            error = (self._responder.error if self._responder else "") or "the small model failed"
             why = self._told.why(result) if self._told else ""
             raise NoAnswerError(f"{field} was not answered: {error}{f'; {why}' if why else ''}")
         return answer_of(result, self._told.why(result) if self._told else "")
@@ -185,12 +211,12 @@ class Desk:
     async def _result(self, payload: bytes, field: str) -> Result:
         if self._error:
             raise self._error
-        assert self._loop is not None  # noqa: S101  # nobody is let in before ``ready``
+        assert self._worker is not None  # noqa: S101  # nobody is let in before ``ready``
         id_ = new_id()
         caller: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting[id_.hex()] = caller
         try:
-            await self._loop.offer(payload, "", id_=id_)
+            await self._worker.intake.offer(payload, "", id_=id_)
             return await caller
         except DecodeError as error:
             raise InvalidFieldError(field, f"{len(payload)} bytes", str(error)) from error

@@ -27,14 +27,14 @@ from halimede.bus import Announce, Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
-from halimede.frames.loaded import Loaded
 from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
-from halimede.joint_model.desk import CREDENTIALS, Desk, Noted, closed
+from halimede.joint_model.desk import CREDENTIALS, Desk, closed
 from halimede.joint_model.plan import Plan, Rule, Stage
 from halimede.joint_model.thread import Loose
 from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.worker.job import Connect, Job, Parts
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.mistakes import WorkerError
@@ -245,7 +245,7 @@ class Here(Opener):
 
     stage: Stage
 
-    async def open(self, wish: DesiredModel) -> Loaded:  # noqa: ARG002  # there is one model to open
+    async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # there is one model to open
         """Open the stage's model in a thread of its own. Raises UnfitError."""
         async with AsyncExitStack() as stack:
             thread = await stack.enter_async_context(ModelThread("model", Loose))
@@ -253,7 +253,7 @@ class Here(Opener):
                 model = await thread.call(_open, self.stage)
             except (ModelError, InvalidFieldError) as error:
                 raise UnfitError("ModelInvalid", f"{self.stage.name} model: {error}") from error
-            return Noted(model, thread, self.stage.version, "", stack.pop_all())
+            return LoadedModel(model, thread, self.stage.version, "", stack.pop_all())
 
 
 def _open(stage: Stage) -> Model:

@@ -1,6 +1,6 @@
 """Hands frames to peers with room, and says what this worker can take of theirs: ``balance`` decides, this does.
 
-The way to a peer is an offload like any other (``OffloadClient``, ``CloudServer`` on the hop ``share``): a window, a
+The way to a peer is an offload like any other (``OffloadClient``, ``RequestIntake`` on the hop ``share``): a window, a
 deadline, another peer when the first one dies. Only here nobody waits for room: a frame that no peer takes at once is
 done at home, and so is one whose peer has not answered in time.
 """
@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 from halimede.bus import Bus
 from halimede.frames.channel import hop
-from halimede.frames.limits import ServerLimits
 from halimede.messages import Frame, Load, Peer, Reply
 from halimede.multiedge.balance import Balance, Choice, spare
 from halimede.offload import OffloadClient
+from halimede.pipeline.request_intake import RequestLimits
 from halimede.tracing import Record
 
 HOP = "share"
 #: frames under way to peers: one worker alone may have to feed all the others
 WINDOW = 256
-#: bounds of the ``CloudServer`` that answers peers; its batches are as short as those of one's own frames
-LIMITS = ServerLimits(queue=64, batch=16, horizon_s=0.05)
+#: bounds of the requests of peers; its batches are as short as those of one's own frames
+LIMITS = RequestLimits(queue=64, batch=16, horizon_s=0.05)
 #: seconds of work up to which a worker takes others' frames, and how many times that much it may have with them
 HORIZON_S, OVERRUN = 0.25, 1.5
 #: seconds between two looks at what there is to say, and for each peer who would hear it
@@ -121,7 +121,7 @@ class Sharing:
 class Room:
     """Tells peers what this worker can take of their frames: what ``home`` leaves of ``HORIZON_S`` seconds.
 
-    Stands as the advertiser of the ``CloudServer`` that answers them. ``said`` is called when there is news, and
+    Stands as the advertiser of the ``RequestIntake`` that takes them. ``said`` is called when there is news, and
     ``load`` is then asked; ``peers`` counts who hears it: with the square of them their broker's work would grow.
     """
 
@@ -165,8 +165,3 @@ def news(told: Load, load: Load) -> bool:
     """Whether others would choose otherwise if they knew: there is room now or none, or the wait has changed much."""
     before, now = (told.queued + 1) * told.service_ms, (load.queued + 1) * load.service_ms
     return bool(told.credits) != bool(load.credits) or abs(now - before) > NEWS * before
-
-
-def both(own: Load, others: Load) -> Load:
-    """Return what is before the next sample of a model that answers its own frames and those of others."""
-    return Load(credits=own.credits, service_ms=own.service_ms or others.service_ms, queued=own.queued + others.queued)

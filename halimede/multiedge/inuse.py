@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from halimede.frames.slot import Slot
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import ModelSlot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class InUse(Model):
 class HoldingThread(ModelThread):
     """A thread whose calls may use the model in a slot, by way of ``model``."""
 
-    def __init__(self, name: str, slot: Slot) -> None:
+    def __init__(self, name: str, slot: ModelSlot) -> None:
         super().__init__(name)
         self._slot = slot
         self.model = InUse(slot.current.model)

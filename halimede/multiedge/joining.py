@@ -16,9 +16,7 @@ from prometheus_client.core import Metric
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.errors import BusError, InvalidFieldError, TooLargeError
-from halimede.frames.answers import REMEMBERED_BYTES
 from halimede.frames.channel import Channel
-from halimede.frames.jobs import weight
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
@@ -27,6 +25,7 @@ from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.multiedge.waiting import Waiting, found
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.reply_responder import REMEMBERED_BYTES, weight
 from halimede.topic import Address
 
 M = TypeVar("M")

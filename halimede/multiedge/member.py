@@ -14,8 +14,7 @@ from prometheus_client.metrics_core import Metric
 from halimede import topics
 from halimede.bus import Bus
 from halimede.frames.channel import hop
-from halimede.frames.server import CloudServer
-from halimede.messages import Load, Prediction
+from halimede.messages import Load
 from halimede.multiedge import balancing
 from halimede.multiedge.application import Application
 from halimede.multiedge.asking import Joins
@@ -25,12 +24,13 @@ from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.takeover import Takeover
 from halimede.multiedge.together import Together
 from halimede.observe.metrics import counter, gauge
+from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.request_intake import RequestIntake
+from halimede.pipeline.result_responder import ResultResponder, result_outbox
+from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
-from halimede.worker.asking import Asking
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.job import Parts, drain, source_of
-from halimede.worker.outbox import Outbox
+from halimede.worker.job import Parts, drain, origin, source_of
 from halimede.worker.sources.base import Source
 from halimede.worker.sources.handing import session_id
 from halimede.worker.sources.suspects import Suspects
@@ -64,49 +64,25 @@ class Member:
         self._together = (
             Together(settings, application, parts, self._peers) if self._joins and settings.members_join else None
         )
-        self._sharing: Sharing | None = None
-        self._server: CloudServer | None = None
-        if application.share:
-            self._sharing = Sharing(bus, *names, self._home)
-            room = Room(self._home, self._peers.touch, lambda: len(self._peers.others))
-            channel = hop(worker.namespace, worker.service, balancing.HOP, worker.worker)
-            self._server = CloudServer(
-                bus, parts.slot, channel, limits=balancing.LIMITS, book=parts.book, advertiser=room, busy=room.busy
-            )
-            self._peers.share = room.load
+        self._sharing = Sharing(bus, *names, self._home) if application.share else None
+        self._requests: RequestIntake | None = None
         if self._together:
             self._peers.join = self._together.load
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Work; ``ready`` is called when it takes frames."""
-        parts, worker, names = (
-            self._parts,
-            self._worker,
-            {"ns": self._worker.namespace, "service": self._worker.service},
-        )
-        outbox = Outbox(parts.bus, topics.MULTI_RESULT.at(**names))
+        parts, worker = self._parts, self._worker
         async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
-            self._loop = loop = EdgeLoop(
-                worker,
-                slot=parts.slot,
-                miner=self._application.joins if self._joins else _never,
-                decoder=decoder,
-                offload=self._joins,
-                outbox=outbox,
-                ledger=parts.ledger,
-                book=parts.book,
-                asking=Asking(by="joint", hard=False),
-                share=self._sharing,
-            )
+            edge = self._edge = self._edge_worker(decoder)
+            requests = self._requests = self._peer_requests(edge) if self._sharing else None
             await self._meet(group)
             running = [
-                group.create_task(outbox.run(), name="outbox"),
-                group.create_task(loop.run(), name="edge loop"),
+                group.create_task(edge.run(), name="edge worker"),
                 group.create_task(self._peers.run(), name="peers"),
                 group.create_task(parts.slot.watch(worker.model_timeout_s), name="model watch"),
             ]
-            if self._server:
-                running.append(group.create_task(self._server.run(), name="share"))
+            if requests:
+                running.append(group.create_task(requests.run(), name="share"))
             await self._peers.handed_back(HAND_BACK_S)
             self._suspects.open()
             source = source_of(
@@ -117,11 +93,11 @@ class Member:
                 camera=self._settings.part,
                 suspects=self._suspects,
             )
-            taking = group.create_task(source.run(loop, parts.stop), name="source")
-            takeover = self._takeover(loop)
+            taking = group.create_task(source.run(edge.intake, parts.stop), name="source")
+            takeover = self._takeover(edge)
             if self._durable:
                 group.create_task(takeover.run(parts.stop), name="takeover")
-            self._show(loop, outbox, takeover)
+            self._show(edge, takeover)
             ready()
             await parts.stop.wait()
             await self._leave(source, taking)
@@ -131,12 +107,52 @@ class Member:
             if self._together:
                 self._together.cancel()
 
+    def _edge_worker(self, decoder: ModelThread) -> EdgeWorker:
+        """Return the pipeline of this worker's own frames."""
+        parts, worker = self._parts, self._worker
+        tier = NextTier(by="joint", hard=False, deadline_s=worker.deadline_s)
+        responder = ResultResponder(
+            origin(worker),
+            result_outbox(parts.bus),
+            topics.MULTI_RESULT.at(ns=worker.namespace, service=worker.service),
+            parts.ledger,
+            book=parts.book,
+            tier=tier,
+        )
+        return EdgeWorker(
+            parts.slot,
+            responder,
+            parts.ledger,
+            decoder,
+            book=parts.book,
+            miner=self._application.joins if self._joins else None,
+            escalation=Escalation(self._joins, parts.ledger, tier=tier) if self._joins else None,
+            peers=self._sharing,
+            deadline_s=worker.deadline_s,
+        )
+
+    def _peer_requests(self, edge: EdgeWorker) -> RequestIntake:
+        """Return what takes peers' frames to the same pipeline."""
+        worker, bus = self._worker, self._parts.bus
+        room = Room(self._home, self._peers.touch, lambda: len(self._peers.others))
+        self._peers.share = room.load
+        channel = hop(worker.namespace, worker.service, balancing.HOP, worker.worker)
+        return RequestIntake(
+            bus,
+            channel,
+            edge.pipeline,
+            limits=balancing.LIMITS,
+            book=self._parts.book,
+            advertiser=room,
+            busy=room.busy,
+        )
+
     async def _meet(self, group: asyncio.TaskGroup) -> None:
         """Listen to the others, and say that this one is there."""
         for part in (self._joins, self._sharing, self._together):
             if part:
                 self._peers.on_change(part.changed)
-        self._peers.on_change(lambda *_: self._loop.pass_on())
+        self._peers.on_change(lambda *_: self._edge.pipeline.rebalance())
         for asks in (self._joins, self._sharing):
             if asks:
                 await asks.start()
@@ -148,26 +164,27 @@ class Member:
         """Answer what is here, then what others still want of this one, within the grace period."""
         clock, grace_s = asyncio.get_running_loop(), self._worker.grace_s
         until = clock.time() + grace_s
-        await drain(grace_s * 2 / 3, taking, self._loop.drain)
+        if self._requests:
+            await self._requests.stop()
+        await drain(grace_s * 2 / 3, taking, self._edge.drain)
         await self._peers.withdraw(orderly=taking.done() and not source.unfinished)
-        for answers in (self._together, self._server):
+        for answers in (self._together, self._requests and self._requests.responder.outbox):
             if answers:
                 await answers.drain(max(until - clock.time(), 0))
 
     def _home(self) -> Load:
-        """Say what is before the next frame here: of its own and of peers'."""
-        own = self._loop.load()
-        return balancing.both(own, self._server.load()) if self._server else own
+        """Return how much the model here has to do, for its own frames and for peers'."""
+        return self._edge.pipeline.load()
 
     def _take_in(self) -> Bus:
         session_s = SESSION_S if self._durable else 0
         return self._parts.connect(self._intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM, session_s=session_s)
 
-    def _takeover(self, loop: EdgeLoop) -> Takeover:
+    def _takeover(self, edge: EdgeWorker) -> Takeover:
         return Takeover(
             self._peers,
             self._parts.connect,
-            loop,
+            edge.intake,
             group=self._group,
             cameras=self._settings.cameras,
             receive_maximum=INTAKE_RECEIVE_MAXIMUM,
@@ -177,16 +194,16 @@ class Member:
 
     # --- figures ----------------------------------------------------------------------------------------------------
 
-    def _show(self, loop: EdgeLoop, outbox: Outbox, takeover: Takeover) -> None:
+    def _show(self, edge: EdgeWorker, takeover: Takeover) -> None:
         """Count what happens on the hops, and show it."""
-        parts, server = self._parts, self._server
+        parts, requests = self._parts, self._requests
         clients = [part.client for part in (self._joins, self._sharing) if part]
         parts.ledger.follow(Count.LATE, lambda: sum(client.late for client in clients))
         parts.ledger.follow(Count.UNASKED, lambda: sum(client.unknown for client in clients))
-        if server:
-            parts.ledger.follow(Count.SERVED, lambda: server.stats.served)
-            parts.ledger.follow(Count.BATCHES, lambda: server.stats.batches)
-        parts.figures.edge = (loop, clients[0] if clients else None, outbox)
+        if requests:
+            parts.ledger.follow(Count.SERVED, lambda: requests.stats.served)
+            parts.ledger.follow(Count.BATCHES, lambda: edge.pipeline.observer.calls)
+        parts.figures.edge = (edge, clients[0] if clients else None)
         parts.figures.more.append(lambda: self._figures(takeover))
 
     def _figures(self, takeover: Takeover) -> Iterator[Metric]:
@@ -206,8 +223,3 @@ def intake_id(settings: MemberSettings) -> str:
     """
     worker = settings.worker
     return session_id(worker.client_id("intake"), worker.source.cameras, worker.uid)
-
-
-def _never(prediction: Prediction) -> bool:  # noqa: ARG001
-    """Ask nobody."""
-    return False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from halimede.frames.loaded import Loaded
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
 from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.worker.swap import Opener
 
 
@@ -41,8 +41,8 @@ class NoModel(Opener):
         """There is nothing to swap."""
         return False
 
-    async def open(self, wish: DesiredModel) -> Loaded:  # noqa: ARG002  # of the class
+    async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # of the class
         """Return nothing, with a thread."""
         async with contextlib.AsyncExitStack() as stack:
             thread = await stack.enter_async_context(ModelThread("model"))
-            return Loaded(Nothing(), thread, owned=stack.pop_all())
+            return LoadedModel(Nothing(), thread, owned=stack.pop_all())

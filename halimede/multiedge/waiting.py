@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from halimede.bus import Delivery
-from halimede.frames.backlog import LONGEST_S
 from halimede.messages import Frame, Prediction
 from halimede.multiedge.stage import Finding
+from halimede.pipeline.request_intake import LONGEST_S
 
 
 @dataclass(slots=True)

@@ -21,13 +21,13 @@ import numpy as np
 
 from halimede.api.model import ModelSpec
 from halimede.frames import new_id
-from halimede.frames.compute import answer
 from halimede.frames.encodings import MAGIC
 from halimede.inference import Array, Model, SampleError, open_model
 from halimede.inference.batching import isolate
 from halimede.inference.onnx import OnnxModel
 from halimede.inference.tensors import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
+from halimede.pipeline.inference import Inference, Item
 from halimede.pipeline.inline_policy import InlinePolicy
 from halimede.serving.engine import Engine, Ran
 from halimede.serving.errors import ModelFailedError, ServeError
@@ -213,7 +213,7 @@ class Loaded:
         if not jobs:
             return []
         assert self._pictures is not None, "asked by pictures"  # noqa: S101 - for the type checker
-        outcomes, _ = answer(self._pictures, [frame for job in jobs for frame in job], self._most)
+        outcomes = Inference(self._most)(self._pictures, [Item(frame) for job in jobs for frame in job])
         answers: list[Any] = []
         at = 0
         for job in jobs:

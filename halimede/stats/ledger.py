@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -120,6 +120,12 @@ class Ledger:
     def add(self, count: Count, n: int = 1) -> None:
         """Count."""
         self._words[count] += n
+
+    def count(self, counts: Iterable[Count]) -> None:
+        """Count one of each, in this order."""
+        words = self._words
+        for count in counts:
+            words[count] += 1
 
     def follow(self, count: Count, total: Callable[[], int]) -> None:
         """Count along with somebody else's running total, from where it stands now."""

@@ -12,18 +12,16 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.bus import Bus
 from halimede.frames.circuit import State
-from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
 from halimede.messages import TaskInfo
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, sizes, times
 from halimede.offload import OffloadClient
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.upload_policy.figures import figures as deferral
 from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import CloudTimes, EdgeTimes
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
 
 COUNTS = {
@@ -58,9 +56,9 @@ class Figures:
     connections: list[Bus] = field(default_factory=list)
     status: str = "starting"
     ledger: Ledger | None = None
-    slot: Slot | None = None
-    edge: tuple[EdgeLoop, OffloadClient | None, Outbox] | None = None
-    cloud: CloudServer | None = None
+    slot: ModelSlot | None = None
+    edge: tuple[EdgeWorker, OffloadClient | None] | None = None
+    cloud: RequestWorker | None = None
     #: of a worker that asks a next tier
     triage: Triage | None = None
     #: figures of what only some workers do
@@ -93,7 +91,7 @@ class Figures:
             yield from figures()
 
     @staticmethod
-    def _of_models(slot: Slot) -> Iterator[Metric]:
+    def _of_models(slot: ModelSlot) -> Iterator[Metric]:
         yield gauge("worker_model_call_seconds", "How long the model's call under way has taken.", slot.busy_s)
         by_version = {loaded.version: loaded for loaded in reversed(slot.loaded)}
         said = [({"version": v, "outcome": "answered"}, each.answered) for v, each in by_version.items()]
@@ -103,12 +101,13 @@ class Figures:
         yield times("worker_model_seconds", "Time of a model's calls, by its version.", calls)
 
     @staticmethod
-    def _of_edge(loop: EdgeLoop, offload: OffloadClient | None, outbox: Outbox) -> Iterator[Metric]:
-        reasons = [({"reason": str(reason)}, n) for reason, n in sorted(loop.degraded.items())]
+    def _of_edge(worker: EdgeWorker, offload: OffloadClient | None) -> Iterator[Metric]:
+        responder = worker.responder
+        reasons = [({"reason": str(reason)}, n) for reason, n in sorted(responder.degraded.items())]
         yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
-        yield gauge("worker_queued_frames", "Frames accepted and not handed over yet.", loop.inside)
-        yield gauge("worker_outbox_results", "Results that wait for the broker.", outbox.waiting)
-        yield from _times("worker_edge", EDGE_TIMES, loop.times)
+        yield gauge("worker_queued_frames", "Frames accepted and not handed over yet.", worker.pipeline.inside)
+        yield gauge("worker_outbox_results", "Results that wait for the broker.", responder.outbox.waiting)
+        yield from _times("worker_edge", EDGE_TIMES, worker.times)
         if offload is None:
             return
         yield gauge(
@@ -118,24 +117,24 @@ class Figures:
         yield gauge("worker_cloud_credits", "What each cloud worker can take, as this worker knows.", credits_)
 
     @staticmethod
-    def _of_cloud(server: CloudServer) -> Iterator[Metric]:
-        stats = server.stats
+    def _of_cloud(worker: RequestWorker) -> Iterator[Metric]:
+        stats = worker.intake.stats
         refused: Mapping[str, int] = {"overloaded": stats.refused, "expired": stats.expired, "failed": stats.failed}
         samples = [({"reason": reason}, n) for reason, n in refused.items()]
         yield counter("worker_unserved_samples", "Requests that got no prediction, by reason.", samples)
-        yield gauge("worker_queued_frames", "Samples taken and not answered yet.", server.waiting)
-        yield from _times("worker_cloud", CLOUD_TIMES, server.times)
+        yield gauge("worker_queued_frames", "Samples taken and not answered yet.", worker.pipeline.inside)
+        yield from _times("worker_cloud", CLOUD_TIMES, worker.intake.times)
 
     def info(self, ledger: Ledger) -> TaskInfo:
         """Return the counts as they are reported, with what only this process knows."""
         told = ledger.info()
         if self.edge:
-            told.queued = self.edge[0].inside
+            told.queued = self.edge[0].pipeline.inside
         if self.triage and self.triage.drift:
             told.drifting = int(self.triage.drift.drifting)
         if self.cloud:
-            taken = self.cloud.times
-            told.queued, told.queue_latency = self.cloud.waiting, taken.queue.histogram
+            taken = self.cloud.intake.times
+            told.queued, told.queue_latency = self.cloud.pipeline.inside, taken.queue.histogram
             told.compute_latency = taken.compute.histogram
         return told
 

@@ -10,8 +10,10 @@ from typing import Protocol
 import structlog
 
 from halimede.bus import Announce, Bus
-from halimede.frames.slot import Slot
 from halimede.inference import Model
+from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.result_responder import Origin
+from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Book
 from halimede.worker import sources
@@ -46,7 +48,7 @@ class Parts:
     settings: Settings
     connect: Connect
     bus: Bus
-    slot: Slot
+    slot: ModelSlot
     ledger: Ledger
     book: Book
     figures: Figures
@@ -114,6 +116,19 @@ def source_of(
     parts.ledger.follow(Count.SKIPPED, lambda: source.skipped)
     parts.ledger.follow(Count.REJECTED, lambda: source.rejected)
     return source
+
+
+def origin(settings: Settings) -> Origin:
+    """Return who a worker is, as its results name it."""
+    return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
+
+
+def count_requests(parts: Parts, worker: RequestWorker) -> None:
+    """Count in the ledger what a worker does with requests."""
+    stats, observer, bus = worker.intake.stats, worker.pipeline.observer, parts.bus
+    parts.ledger.follow(Count.SERVED, lambda: stats.served)
+    parts.ledger.follow(Count.BATCHES, lambda: observer.calls)
+    parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + stats.unfit)
 
 
 async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[float], Awaitable[bool]]) -> None:

@@ -9,18 +9,19 @@ from collections.abc import Callable
 from halimede import topics
 from halimede.frames import load_will
 from halimede.frames.channel import inference
-from halimede.frames.limits import ServerLimits
-from halimede.frames.server import CloudServer
 from halimede.mining import create as create_miner
+from halimede.mining.foresight import BEFORE
 from halimede.offload import OffloadClient
+from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.result_responder import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count
-from halimede.worker.edge import EdgeLoop
 from halimede.worker.glimpses import Glimpses
-from halimede.worker.job import Job, Parts, drain, source_of
+from halimede.worker.job import Job, Parts, count_requests, drain, origin, source_of
 from halimede.worker.keeping import keeping
-from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
 from halimede.worker.uploads import uploading
 
@@ -37,74 +38,79 @@ def joint_inference(settings: Settings) -> Job:
 
 
 async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
-    """Run the edge loop until ``stop``, then drain it; ``ready`` is called when it takes frames."""
+    """Answer frames until ``stop``, then drain; ``ready`` is called when they are taken."""
     settings, ledger = parts.settings, parts.ledger
     uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
-    triage = create_triage(settings, miner, random.random, uploaded=uploaded, samples=samples)
-    intake = settings.client_id("intake")
-    source = source_of(parts, lambda: parts.connect(intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM))
-    names = {"ns": settings.namespace, "service": settings.service}
+    policy = create_triage(settings, miner, random.random, uploaded=uploaded, samples=samples)
+    intake_id = settings.client_id("intake")
+    source = source_of(parts, lambda: parts.connect(intake_id, receive_maximum=INTAKE_RECEIVE_MAXIMUM))
     channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
     offload = OffloadClient(parts.bus, channel)
-    outbox = Outbox(parts.bus, topics.RESULT.at(**names))
+    tier = NextTier(deadline_s=settings.deadline_s, uploads=Count.UPLOADED)
     ledger.follow(Count.LATE, lambda: offload.late)
     ledger.follow(Count.UNASKED, lambda: offload.unknown)
     async with (
         ModelThread("decode") as decoder,
-        uploading(parts, offload.circuit) as uploads,
+        uploading(parts, offload.circuit) as encoder,
         keeping(parts) as keeper,
         asyncio.TaskGroup() as group,
     ):
         glimpses = Glimpses(parts.bus, decoder, settings) if settings.hard_samples else None
-        loop = EdgeLoop(
-            settings,
-            slot=parts.slot,
-            miner=miner,
-            decoder=decoder,
-            offload=offload,
-            outbox=outbox,
-            ledger=ledger,
+        responder = ResultResponder(
+            origin(settings),
+            result_outbox(parts.bus),
+            topics.RESULT.at(ns=settings.namespace, service=settings.service),
+            ledger,
             book=parts.book,
-            glimpses=glimpses,
-            triage=triage,
+            tier=tier,
+            previews=glimpses,
             keeper=keeper,
-            uploads=uploads,
+        )
+        worker = EdgeWorker(
+            parts.slot,
+            responder,
+            ledger,
+            decoder,
+            book=parts.book,
+            miner=miner,
+            mines_first=settings.hem_mode == BEFORE,
+            escalation=Escalation(offload, ledger, tier=tier, policy=policy, encoder=encoder),
         )
         await offload.start()
-        running = [group.create_task(outbox.run(), name="outbox"), group.create_task(loop.run(), name="edge loop")]
+        running = [group.create_task(worker.run(), name="edge worker")]
         if glimpses:
             running.append(group.create_task(glimpses.run(), name="glimpses"))
-        taking = group.create_task(source.run(loop, parts.stop), name="source")
-        watching = group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch")
-        parts.figures.edge = (loop, offload, outbox)
-        parts.figures.triage = triage
+        taking = group.create_task(source.run(worker.intake, parts.stop), name="source")
+        running.append(group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"))
+        parts.figures.edge = (worker, offload)
+        parts.figures.triage = policy
         ready()
         await parts.stop.wait()
-        await drain(settings.grace_s, taking, loop.drain)
-        for task in (taking, watching, *running):
+        await drain(settings.grace_s, taking, worker.drain)
+        for task in (taking, *running):
             task.cancel()
 
 
 async def _cloud(parts: Parts, ready: Callable[[], None]) -> None:
-    """Run the cloud server: see ``_edge``."""
-    settings, bus = parts.settings, parts.bus
-    server = CloudServer(
-        bus,
+    """Answer requests until ``stop``, then drain: see ``_edge``."""
+    settings = parts.settings
+    worker = RequestWorker(
+        parts.bus,
         parts.slot,
         inference(settings.namespace, settings.service, settings.worker, tier=settings.tier),
-        limits=ServerLimits(batch=settings.batch, delay_s=settings.delay_s),
+        limits=RequestLimits(batch=settings.batch, delay_s=settings.delay_s),
         book=parts.book,
     )
-    parts.ledger.follow(Count.SERVED, lambda: server.stats.served)
-    parts.ledger.follow(Count.BATCHES, lambda: server.stats.batches)
-    parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + server.stats.unfit)
+    count_requests(parts, worker)
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(server.run(), name="server")
-        watching = group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch")
-        parts.figures.cloud = server
+        running = [
+            group.create_task(worker.run(), name="requests"),
+            group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"),
+        ]
+        parts.figures.cloud = worker
         ready()
         await parts.stop.wait()
-        await server.drain(settings.grace_s)
-        watching.cancel()
-        serving.cancel()
+        await worker.drain(settings.grace_s)
+        for task in running:
+            task.cancel()

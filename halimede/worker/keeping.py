@@ -17,13 +17,13 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, TooLargeError
-from halimede.frames.slot import Slot
 from halimede.kept.answers import Answers
 from halimede.kept.sample import describe, picture
 from halimede.kept.store import Store
 from halimede.messages import Frame, KeptSample, Prediction, Result
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.worker.job import Parts
 from halimede.worker.settings import Settings
 
@@ -44,7 +44,7 @@ _Waiting = tuple[Frame, KeptSample]
 class Keeper:
     """Keeps the hard samples of one edge worker in ``store``. Use it with ``async with``."""
 
-    def __init__(self, settings: Settings, slot: Slot, store: Store) -> None:
+    def __init__(self, settings: Settings, slot: ModelSlot, store: Store) -> None:
         #: samples that were not kept: the disk was too slow, or refused them
         self.dropped = {"busy": 0, "disk": 0}
         self.store = store

@@ -15,14 +15,14 @@ import structlog
 
 from halimede.bus import Bus
 from halimede.errors import HalimedeError
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
 from halimede.inference import load_estimator
 from halimede.models.desired import DesiredModel
 from halimede.models.desired import read as read_desired
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.stats.ledger import Ledger, LedgerBusyError
 from halimede.tracing import Answers, Book
 from halimede.tracing.export import exporting
@@ -84,7 +84,7 @@ async def _run(
             opened = await _unless(stop, _open(settings, estimator, wish, job))
             if opened is not None:
                 opener, loaded = opened
-                slot = figures.slot = Slot(loaded)
+                slot = figures.slot = ModelSlot(loaded)
                 stack.push_async_callback(slot.close)
                 if settings.model_file and opener.again:
                     swapper = Swapper(slot, wish, opener, reporter.touch)
@@ -113,7 +113,9 @@ def _first(settings: Settings) -> DesiredModel:
     return as_wish(settings.model_path, settings.model)
 
 
-async def _open(settings: Settings, estimator: object | None, wish: DesiredModel, job: Job) -> tuple[Opener, Loaded]:
+async def _open(
+    settings: Settings, estimator: object | None, wish: DesiredModel, job: Job
+) -> tuple[Opener, LoadedModel]:
     """Open the first model; return it, and what opens further ones."""
     if estimator is None and settings.estimator:
         async with ModelThread("model") as thread:

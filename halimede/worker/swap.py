@@ -19,8 +19,6 @@ import structlog
 
 from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
 from halimede.inference import Model, ModelError, open_model
 from halimede.models.archive import model_file
 from halimede.models.desired import Desired, DesiredModel, changes, spec_of
@@ -28,6 +26,8 @@ from halimede.models.errors import FetchError
 from halimede.models.rollout import ALL_PERCENT
 from halimede.models.trying import try_model
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class Opener:
         """Whether it can open a second model beside the first: one live object of a user's can hold only one."""
         return self.estimator is None or isinstance(self.estimator, type)
 
-    async def open(self, wish: DesiredModel) -> Loaded:
+    async def open(self, wish: DesiredModel) -> LoadedModel:
         """Try a model and open it in a thread of its own. Raises UnfitError."""
         try:
             spec = spec_of(wish, "MODEL_FILE.spec")
@@ -78,7 +78,7 @@ class Opener:
                 raise UnfitError(_reason(error), str(error)) from error
             more = self.sessions - 1 if model.ours else 0
             others = [await stack.enter_async_context(ModelThread("model")) for _ in range(more)]
-            return Loaded(model, thread, wish.version, wish.digest, stack.pop_all(), others)
+            return LoadedModel(model, thread, wish.version, wish.digest, stack.pop_all(), others)
 
     def _open(self, path: str, spec: ModelSpec) -> Model:
         model = open_model(path, spec, self.estimator, threads=self.threads)
@@ -100,7 +100,7 @@ class Swapper:
     ``wish``: what the slot holds now. ``changed`` is called whenever ``model`` has changed.
     """
 
-    def __init__(self, slot: Slot, wish: DesiredModel, opener: Opener, changed: Callable[[], None]) -> None:
+    def __init__(self, slot: ModelSlot, wish: DesiredModel, opener: Opener, changed: Callable[[], None]) -> None:
         self._slot = slot
         self._rollout = slot.rollout
         self._opener = opener

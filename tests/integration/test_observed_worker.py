@@ -14,9 +14,9 @@ import pytest
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
@@ -144,7 +144,7 @@ async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_do
         ModelThread() as thread,
         aiohttp.ClientSession() as session,
     ):
-        figures = Figures(settings, [bus], slot=Slot(Loaded(Brightness(), thread)))
+        figures = Figures(settings, [bus], slot=ModelSlot(LoadedModel(Brightness(), thread)))
         async with HttpServer(health=figures.health(), registry=registry("cloud", figures.collect)) as server:
             call = asyncio.ensure_future(thread.call(release.wait, 20))  # a test that fails here must end, too
             await asyncio.sleep(0.5)

@@ -12,9 +12,9 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import OffloadError
 from halimede.frames.channel import inference
 from halimede.frames.compute import Outcome
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Prediction
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
@@ -24,11 +24,11 @@ from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus, frame
 DEADLINE_S = 2.0
 
 
-class Timed(Slot):
+class Timed(ModelSlot):
     """A model that takes so many milliseconds for a sample and for a call, in simulated time."""
 
     def __init__(self, each_ms: float, fixed_ms: float = 0.0) -> None:
-        super().__init__(Loaded(Brightness(), ModelThread()))
+        super().__init__(LoadedModel(Brightness(), ModelThread()))
         self._each_ms, self._fixed_ms = each_ms, fixed_ms
 
     async def answer(self, frames: Sequence[Frame], limit: int) -> tuple[list[tuple[Outcome, str]], int]:

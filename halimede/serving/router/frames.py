@@ -19,13 +19,13 @@ from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, open_payload
 from halimede.frames.recent import Recent
 from halimede.messages import Frame, Prediction, Result
+from halimede.pipeline.result_responder import result_outbox
 from halimede.serving.errors import UnavailableError
 from halimede.serving.loaded import IMAGE
 from halimede.serving.router.reading import UnreadableError
 from halimede.serving.router.router import Routed, Router, best
 from halimede.serving.router.upstream import HEADER_LENGTH
 from halimede.serving.tensors import BYTES, Tensor, objects, to_bytes
-from halimede.worker.outbox import Outbox
 
 log = structlog.get_logger()
 
@@ -51,7 +51,8 @@ class Cameras:
         self._router = router
         self._names = names
         self._cameras = cameras
-        self._outbox = Outbox(bus, topics.RESULT.at(ns=names.namespace, service=names.service))
+        self._outbox = result_outbox(bus)
+        self._address = topics.RESULT.at(ns=names.namespace, service=names.service)
         self._places = asyncio.Semaphore(INSIDE)
         self._seen: Recent[bytes, None] = Recent(REMEMBERED)
         self._under_way: set[asyncio.Task[None]] = set()
@@ -100,7 +101,8 @@ class Cameras:
             await self._bus.dead_letter(packet, f"not answered: {error}")
             return
         took = asyncio.get_running_loop().time() - began
-        await self._outbox.put(self._result(frame, routed, final, took), lambda: None)
+        await self._outbox.wait_ready()
+        self._outbox.put(self._address, self._result(frame, routed, final, took), lambda _: None)
 
     def _final(self, routed: Routed) -> Prediction:
         if routed.by == "edge" and routed.edge:

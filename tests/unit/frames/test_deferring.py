@@ -15,10 +15,10 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
 from halimede.frames.deferring import Choice
 from halimede.frames.limits import ServerLimits
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
 from halimede.topic import Filter
@@ -111,7 +111,7 @@ async def serving(beyond: Next, limits: ServerLimits | None = None) -> AsyncIter
         asyncio.TaskGroup() as group,
     ):
         channel = inference(NS, SERVICE, "g0", tier="gate")
-        server = CloudServer(bus, Slot(Loaded(model, thread)), channel, limits=limits, defer=beyond)
+        server = CloudServer(bus, ModelSlot(LoadedModel(model, thread)), channel, limits=limits, defer=beyond)
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         world = World(server, edge, broker, model)
@@ -273,7 +273,7 @@ def test_without_a_next_tier_replies_say_which_tier_answered() -> None:
         broker = MemoryBroker()
         async with cloud_bus(broker, "c0") as bus, ModelThread() as thread, asyncio.TaskGroup() as group:
             channel = inference(NS, SERVICE, "c0", tier="cloud")
-            server = CloudServer(bus, Slot(Loaded(Brightness(), thread)), channel)
+            server = CloudServer(bus, ModelSlot(LoadedModel(Brightness(), thread)), channel)
             running = group.create_task(server.run())
             await asyncio.sleep(0.1)
             assert server.load().tier == "cloud"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from halimede.frames import new_frame
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.pipeline.executor import ModelThread
@@ -45,9 +45,9 @@ def short() -> InlinePolicy:
 
 async def ran_here(model: Ours, *, watched: bool, given: object = None, busy: bool = False) -> bool:
     async with ModelThread() as thread:
-        loaded = Loaded(model, thread)
+        loaded = LoadedModel(model, thread)
         loaded.brief = short()
-        slot = Slot(loaded)
+        slot = ModelSlot(loaded)
         watching = asyncio.create_task(slot.watch(60)) if watched else None
         gate = threading.Event()
         await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_it_does_not_overtake_a_call_that_is_under_way() -> None:
 async def test_calls_are_learnt_as_they_are_made_in_either_place() -> None:
     model = Ours()
     async with ModelThread() as thread:
-        slot = Slot(Loaded(model, thread))
+        slot = ModelSlot(LoadedModel(model, thread))
         watching = asyncio.create_task(slot.watch(60))
         for _ in range(20 * ENOUGH):
             await slot.answer([frame(1)], 8)

@@ -19,9 +19,9 @@ from halimede.frames.answers import REMEMBERED_BYTES
 from halimede.frames.channel import inference
 from halimede.frames.jobs import weight
 from halimede.frames.limits import ServerLimits
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
@@ -85,7 +85,7 @@ async def serving(
         ModelThread() as thread,
         asyncio.TaskGroup() as group,
     ):
-        server = CloudServer(bus, Slot(Loaded(model, thread)), inference(NS, SERVICE, "c0"), limits=limits)
+        server = CloudServer(bus, ModelSlot(LoadedModel(model, thread)), inference(NS, SERVICE, "c0"), limits=limits)
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         asker = Asker(edge, "e0")
@@ -110,7 +110,7 @@ async def test_a_request_is_answered_with_its_own_id_and_correlation() -> None:
 @simulated
 async def test_requests_on_the_shared_topic_reach_one_of_several_servers() -> None:
     async with serving(Brightness()) as (_, asker, broker), cloud_bus(broker, "c1") as bus, ModelThread() as thread:
-        other = CloudServer(bus, Slot(Loaded(Brightness(), thread)), inference(NS, SERVICE, "c1"))
+        other = CloudServer(bus, ModelSlot(LoadedModel(Brightness(), thread)), inference(NS, SERVICE, "c1"))
         running = asyncio.create_task(other.run())
         await asyncio.sleep(0.1)
         for value in range(6):
@@ -465,8 +465,8 @@ async def test_calls_run_side_by_side_where_the_model_has_several_threads() -> N
         ModelThread() as other,
         asyncio.TaskGroup() as group,
     ):
-        loaded = Loaded(model, one, more=[other])
-        server = CloudServer(bus, Slot(loaded), inference(NS, SERVICE, "c0"))
+        loaded = LoadedModel(model, one, more=[other])
+        server = CloudServer(bus, ModelSlot(loaded), inference(NS, SERVICE, "c0"))
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         asker = Asker(edge, "e0")

@@ -14,9 +14,9 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
 from halimede.frames.compute import Outcome
 from halimede.frames.limits import ServerLimits
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.server import CloudServer
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
 from halimede.topic import Address
@@ -51,9 +51,9 @@ class Unanswered(MemoryBus):
 async def serving() -> AsyncIterator[tuple[CloudServer, Unanswered, asyncio.Task[None]]]:
     async with Unanswered("c0", MemoryBroker()) as bus, ModelThread() as thread:
         await bus.wait_connected(1)
-        loaded = Loaded(Ours(), thread)
+        loaded = LoadedModel(Ours(), thread)
         loaded.brief = short()
-        slot = Slot(loaded)
+        slot = ModelSlot(loaded)
         watching = asyncio.create_task(slot.watch(1e6))
         await asyncio.sleep(0)
         server = CloudServer(bus, slot, inference(NS, SERVICE, "c0"), limits=LIMITS)

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from halimede.frames import new_id
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
 from halimede.pipeline.executor import ModelThread
@@ -45,15 +45,15 @@ class Noted(Brightness):
 
 
 @contextlib.asynccontextmanager
-async def opened(version: str) -> AsyncIterator[tuple[Loaded, Noted]]:
+async def opened(version: str) -> AsyncIterator[tuple[LoadedModel, Noted]]:
     model = Noted()
     async with ModelThread() as thread:
-        yield Loaded(model, thread, version), model
+        yield LoadedModel(model, thread, version), model
 
 
 async def test_every_sample_goes_to_the_model_in_use_and_from_the_swap_on_to_the_next() -> None:
     async with opened("1") as (old, _), opened("2") as (new, _):
-        slot = Slot(old)
+        slot = ModelSlot(old)
         before, _ = await slot.answer([frame(i) for i in range(5)], 8)
         slot.replace(new)
         after, calls = await slot.answer([frame(i) for i in range(5)], 8)
@@ -63,7 +63,7 @@ async def test_every_sample_goes_to_the_model_in_use_and_from_the_swap_on_to_the
 
 async def test_a_replaced_model_is_closed_after_its_last_answer_and_once() -> None:
     async with opened("1") as (old, model), opened("2") as (new, _):
-        slot = Slot(old)
+        slot = ModelSlot(old)
         model.gate.clear()
         asking = asyncio.create_task(slot.answer([frame(1)], 8))
         await asyncio.sleep(0.1)
@@ -80,7 +80,7 @@ async def test_a_replaced_model_is_closed_after_its_last_answer_and_once() -> No
 
 async def test_a_replaced_model_waits_for_samples_that_are_its_own_and_not_in_its_thread_yet() -> None:
     async with opened("1") as (old, model), opened("2") as (new, _):
-        slot = Slot(old)
+        slot = ModelSlot(old)
         old.hold(2)
         slot.replace(new)
         await asyncio.sleep(0.1)
@@ -94,7 +94,7 @@ async def test_a_replaced_model_waits_for_samples_that_are_its_own_and_not_in_it
 @pytest.mark.parametrize("percent", [0, 10, 50, 100])
 async def test_a_share_of_the_samples_goes_to_a_new_model_and_the_same_ones_each_time(percent: int) -> None:
     async with opened("1") as (old, _), opened("2") as (new, _):
-        slot = Slot(old)
+        slot = ModelSlot(old)
         slot.try_out(new, percent)
         ids = [new_id() for _ in range(4000)]
         chosen = [slot.choose(id_) for id_ in ids]
@@ -104,7 +104,7 @@ async def test_a_share_of_the_samples_goes_to_a_new_model_and_the_same_ones_each
 
 async def test_a_mixed_batch_is_answered_in_order_and_each_sample_by_its_own_model() -> None:
     async with opened("1") as (old, _), opened("2") as (new, _):
-        slot = Slot(old)
+        slot = ModelSlot(old)
         slot.try_out(new, 50)
         frames = [frame(i) for i in range(40)]
         answered, calls = await slot.answer(frames, 64)
@@ -117,7 +117,7 @@ async def test_a_mixed_batch_is_answered_in_order_and_each_sample_by_its_own_mod
 
 async def test_a_new_model_that_proved_itself_takes_over_and_one_that_is_given_up_is_closed() -> None:
     async with opened("1") as (old, first), opened("2") as (new, second), opened("3") as (newer, third):
-        slot = Slot(old)
+        slot = ModelSlot(old)
         slot.try_out(newer, 10)
         slot.try_out(new, 10)
         await eventually(lambda: third.closed == 1)
@@ -129,7 +129,7 @@ async def test_a_new_model_that_proved_itself_takes_over_and_one_that_is_given_u
 @pytest.mark.parametrize("blind", [False, True])
 async def test_a_canary_that_fails_is_withdrawn_and_what_it_failed_at_is_answered_by_the_other(*, blind: bool) -> None:
     async with opened("1") as (old, first), opened("2") as (new, second):
-        slot, said = Slot(old), list[str]()
+        slot, said = ModelSlot(old), list[str]()
         slot.try_out(new, 100, said.append)
         second.broken, second.blind = True, blind
         for i in range(2):
@@ -149,7 +149,7 @@ async def test_a_canary_that_fails_is_withdrawn_and_what_it_failed_at_is_answere
 
 async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model_in_use() -> None:
     async with opened("1") as (old, _), opened("2") as (new, second):
-        slot, said = Slot(old), list[str]()
+        slot, said = ModelSlot(old), list[str]()
         slot.try_out(new, 100, said.append)
         for _ in range(6):
             answered, _ = await slot.answer([frame(BAD)], 8)
@@ -165,7 +165,7 @@ async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model
 
 async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_the_same() -> None:
     async with opened("1") as (old, _), opened("2") as (new, second):
-        slot, said = Slot(old), list[str]()
+        slot, said = ModelSlot(old), list[str]()
         slot.try_out(new, 100, said.append)
         second.broken = True
         second.gate.clear()
@@ -181,7 +181,7 @@ async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_t
 
 async def test_once_it_has_taken_over_a_models_failures_are_its_own_also_when_the_next_one_has() -> None:
     async with opened("1") as (old, _), opened("2") as (new, second), opened("3") as (newer, _):
-        slot = Slot(old)
+        slot = ModelSlot(old)
         slot.try_out(new, 100)
         slot.replace(new)
         second.broken = True

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
 from halimede.multiedge.inuse import HoldingThread
@@ -44,7 +44,7 @@ async def test_a_joint_goes_on_with_the_next_model_and_the_one_before_is_closed_
     first, second = Closing("first"), Closing("second")
     second.go_on.set()
     async with ModelThread() as one, ModelThread() as other:
-        slot = Slot(Loaded(first, one))
+        slot = ModelSlot(LoadedModel(first, one))
         async with HoldingThread("joint", slot) as thread:
 
             def ask() -> str | None:
@@ -52,7 +52,7 @@ async def test_a_joint_goes_on_with_the_next_model_and_the_one_before_is_closed_
 
             asking = asyncio.create_task(thread.call(ask))
             await asyncio.to_thread(first.asked.wait, 30)
-            slot.replace(Loaded(second, other))
+            slot.replace(LoadedModel(second, other))
             await asyncio.sleep(0.1)
             assert not first.closed.is_set()
             first.go_on.set()

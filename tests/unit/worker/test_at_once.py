@@ -15,8 +15,8 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Prediction, Result
 from halimede.mining import Miner, create, is_ours
@@ -68,7 +68,7 @@ class Noting(Model):
 class Edge:
     """A running edge loop with such a model."""
 
-    def __init__(self, loop: EdgeLoop, slot: Slot, ledger: Ledger, results: list[Result]) -> None:
+    def __init__(self, loop: EdgeLoop, slot: ModelSlot, ledger: Ledger, results: list[Result]) -> None:
         self.loop, self.slot, self.ledger, self.results = loop, slot, ledger, results
 
     async def take(self, count: int, value: int = 1) -> None:
@@ -99,7 +99,7 @@ async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncI
         await bus.wait_connected(1)
         await consumer.wait_connected(1)
         await consumer.subscribe(topics.RESULT.filter(), hear)
-        slot = Slot(Loaded(model, thread))
+        slot = ModelSlot(LoadedModel(model, thread))
         outbox = Outbox(bus, topics.RESULT.at(ns=NS, service=SERVICE))
         with Ledger(folder, "u-1") as ledger:
             loop = EdgeLoop(

@@ -13,15 +13,13 @@ from PIL import Image
 from halimede import topics
 from halimede.bus.memory import MemoryBroker
 from halimede.frames import encode_image, new_frame, pack
-from halimede.frames.channel import inference
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
 from halimede.messages import Prediction
-from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import Brightness
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, NS, world
@@ -226,19 +224,14 @@ async def test_easy_samples_get_through_while_hard_ones_wait_for_a_silent_cloud(
 @simulated
 async def test_a_frame_offered_after_the_end_is_neither_accepted_nor_acknowledged(tmp_path: Path) -> None:
     async with world(tmp_path) as w, ModelThread() as thread:
-        settings = w.settings("edge", "e0")
         with Ledger(tmp_path, "u-1") as ledger:
-            loop = EdgeLoop(
-                settings,
-                slot=Slot(Loaded(Brightness(), thread)),
-                miner=lambda _: False,
-                decoder=thread,
-                offload=OffloadClient(w.camera, inference(NS, "helmet", "e0")),
-                outbox=Outbox(w.camera, topics.RESULT.at(ns=NS, service="helmet")),
-                ledger=ledger,
+            origin = Origin("helmet", "e0", "node-e0")
+            results = ResultResponder(
+                origin, result_outbox(w.camera), topics.RESULT.at(ns=NS, service="helmet"), ledger
             )
+            loop = EdgeWorker(ModelSlot(LoadedModel(Brightness(), thread)), results, ledger, thread)
             assert await loop.drain(1.0)
-            offered = asyncio.create_task(loop.offer(pack(new_frame(np.zeros((2, 2), np.uint8))), "cam0"))
+            offered = asyncio.create_task(loop.intake.offer(pack(new_frame(np.zeros((2, 2), np.uint8))), "cam0"))
             await asyncio.sleep(60)
             assert not offered.done()
             offered.cancel()

@@ -14,8 +14,8 @@ from PIL import Image
 
 from halimede.api.jointinference import KeepHardSamples
 from halimede.frames import new_frame
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.kept.store import Store
 from halimede.messages import Frame, KeptRequest, Prediction, Result
 from halimede.pipeline.executor import ModelThread
@@ -32,7 +32,7 @@ class Fixed:
 
 
 def keeper(folder: Path) -> Keeper:
-    slot = Slot(Loaded(Fixed(), ModelThread(), "v3", "abc"))  # type: ignore[arg-type]
+    slot = ModelSlot(LoadedModel(Fixed(), ModelThread(), "v3", "abc"))  # type: ignore[arg-type]
     return Keeper(World(folder).settings("edge", "e", keep=KEEP), slot, Store(folder / "hard", 10**6, 100))
 
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from halimede.errors import DecodeError
-from halimede.frames.loaded import Loaded
-from halimede.frames.slot import Slot
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, SampleError
 from halimede.pipeline.executor import ModelThread
 from halimede.worker.preparing import Preparer
@@ -24,12 +24,12 @@ class Blind(Brightness):
 
 
 @contextlib.asynccontextmanager
-async def trial() -> AsyncIterator[tuple[Preparer, Slot, list[str]]]:
+async def trial() -> AsyncIterator[tuple[Preparer, ModelSlot, list[str]]]:
     """A slot whose canary is blind, and what is said when it is withdrawn."""
     said: list[str] = []
     async with ModelThread() as thread:
-        slot = Slot(Loaded(Brightness(), thread, "1"))
-        slot.try_out(Loaded(Blind(), thread, "2"), 100, said.append)
+        slot = ModelSlot(LoadedModel(Brightness(), thread, "1"))
+        slot.try_out(LoadedModel(Blind(), thread, "2"), 100, said.append)
         yield Preparer(thread, 1024), slot, said
 
 

@@ -11,9 +11,9 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DecodeError
 from halimede.frames import encode_image, pack
-from halimede.frames.loaded import Loaded
+from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.payloads import new_id
-from halimede.frames.slot import Slot
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
 from halimede.stats.ledger import Ledger
@@ -63,7 +63,7 @@ async def test_a_copy_of_a_frame_that_is_refused_is_refused_as_well_and_not_forg
         with Ledger(tmp_path, "u-1") as ledger:
             loop = EdgeLoop(
                 World(tmp_path).settings("edge", "e0"),
-                slot=Slot(Loaded(Brightness(), thread)),
+                slot=ModelSlot(LoadedModel(Brightness(), thread)),
                 miner=lambda _: False,
                 decoder=thread,
                 offload=None,

@@ -9,29 +9,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import structlog
 
-from halimede.frames.compute import Outcome, answer
 from halimede.frames.encodings import find
 from halimede.inference import Model
-from halimede.messages import Frame
 from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.inline_policy import BLOCK_BYTES, InlinePolicy
+from halimede.pipeline.inference import Outcome
+from halimede.pipeline.inline_policy import BLOCK_BYTES, ENOUGH, SHORT_MS, InlinePolicy
 from halimede.tracing.times import Distribution
+
+if TYPE_CHECKING:
+    from halimede.pipeline.sample import Sample
 
 log = structlog.get_logger()
 
 #: seconds that a model may take to close before its thread is left behind
 CLOSE_S = 30.0
-#: of the calls on the event loop one in so many is timed: asking for a thread's CPU time is a call of the system
-TIMED = 8
+#: what a worker does with a batch, in the model's thread
+Infer = Callable[[Model, Sequence["Sample"]], list[Outcome]]
 
 
-class Loaded:
+class LoadedModel:
     """An opened model with the thread that it runs in. ``version`` and ``digest`` are empty where nobody told them.
 
     ``owned``: what ends with it. ``more``: further threads that it may be called from at the same time, of a model that
@@ -58,9 +61,11 @@ class Loaded:
         #: milliseconds of its calls
         self.calls = Distribution()
         #: whether they are short enough for the event loop
-        self.brief = InlinePolicy()
+        self.inline_policy = InlinePolicy()
         self._owned = owned or AsyncExitStack()
         self._held = 0
+        #: calls on the event loop whose CPU time is measured, after a long one
+        self._suspected = 0
         self._free = asyncio.Event()
         self._free.set()
 
@@ -84,61 +89,63 @@ class Loaded:
         finally:
             self.release(samples)
 
-    def room(self, frames: Sequence[Frame]) -> bool:
-        """Whether these frames may be answered on the event loop."""
-        return (
-            len(frames) <= self.brief.max_samples
-            and self.model.ours
-            and sum(frame.data.nbytes for frame in frames) <= BLOCK_BYTES
-            and all(find(frame.encoding).cheap for frame in frames)
-        )
-
-    async def answer(self, frames: Sequence[Frame], limit: int, *, inline: bool) -> tuple[list[Outcome], int]:
-        """Answer frames; return what became of them, and model calls made. ``inline``: on the event loop if it may."""
-        if inline and (now := self.answer_now(frames, limit)):
+    async def run(self, infer: Infer, samples: Sequence[Sample], *, inline: bool) -> list[Outcome]:
+        """Run samples; return what became of them. ``inline``: on the event loop, if the calls are short enough."""
+        if inline and (now := self.run_inline(infer, samples)):
             return now
-        self.hold(len(frames))
+        self.hold(len(samples))
         try:
-            outcomes, made, ms = await self._idle.call(_timed, self.model, frames, limit)
+            outcomes, cpu_ms = await self._idle_thread.call(_timed, infer, self.model, samples)
         finally:
-            self.release(len(frames))
-        self.brief.learn(len(frames), ms)
-        self.learn(outcomes)
-        return outcomes, made
+            self.release(len(samples))
+        self.inline_policy.learn(len(samples), cpu_ms)
+        self._learn(samples, outcomes)
+        return outcomes
 
-    def answer_now(self, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int] | None:
-        """Answer frames on the event loop, if they may be: see ``answer``."""
-        thread = self._idle
-        if not (thread.idle and self.room(frames)):
+    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome] | None:
+        """Run samples on the event loop, if they are short enough; None: they are a thread's.
+
+        The time of a call is taken for its CPU time. Only after a long one is that measured, which takes a system call:
+        the machine may just have been busy.
+        """
+        thread, policy = self._idle_thread, self.inline_policy
+        if not (len(samples) <= policy.max_samples and self.model.ours and thread.idle and _is_light(samples)):
             return None
-        if self.calls.count % TIMED:
-            outcomes, made = thread.inline(answer, self.model, frames, limit)
+        if self._suspected:
+            self._suspected -= 1
+            outcomes, cpu_ms = thread.inline(_timed, infer, self.model, samples)
+            policy.learn(len(samples), cpu_ms)
         else:
-            outcomes, made, ms = thread.inline(_timed, self.model, frames, limit)
-            self.brief.learn(len(frames), ms)
-        self.learn(outcomes)
-        return outcomes, made
+            began = time.monotonic()
+            outcomes = thread.inline(infer, self.model, samples)
+            ms = (time.monotonic() - began) * 1000
+            if ms > SHORT_MS * len(samples):
+                self._suspected = ENOUGH
+            else:
+                policy.learn(len(samples), ms)
+        self._learn(samples, outcomes)
+        return outcomes
 
     @property
-    def _idle(self) -> ModelThread:
+    def _idle_thread(self) -> ModelThread:
         """A thread that has nothing to do, if there is one."""
-        return next((each for each in self.threads if each.idle), self.thread)
+        for thread in self.threads:
+            if thread.idle:
+                return thread
+        return self.thread
 
-    def learn(self, outcomes: Sequence[Outcome]) -> None:
+    def _learn(self, samples: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
         """Count what it answered, and how long its calls took."""
-        if len(outcomes) == 1:
-            (outcome,) = outcomes
-            answered = int(outcome.prediction is not None)
-            self.answered += answered
-            self.failed += 1 - answered
-            if outcome.batch:
+        began = -1.0
+        for sample, outcome in zip(samples, outcomes, strict=True):
+            sample.version = self.version
+            if outcome.prediction is None:
+                self.failed += 1
+            else:
+                self.answered += 1
+            if outcome.batch and outcome.began != began:  # samples of one call stand together
+                began = outcome.began
                 self.calls.record(outcome.ms)
-            return
-        answered = sum(outcome.prediction is not None for outcome in outcomes)
-        self.answered += answered
-        self.failed += len(outcomes) - answered
-        for _, ms in {(outcome.began, outcome.ms) for outcome in outcomes if outcome.batch}:
-            self.calls.record(ms)
 
     @property
     def busy_s(self) -> float:
@@ -161,8 +168,19 @@ class Loaded:
         await self._owned.aclose()
 
 
-def _timed(model: Model, frames: Sequence[Frame], limit: int) -> tuple[list[Outcome], int, float]:
-    """Answer frames; return outcomes, model calls made, and the milliseconds of CPU that it took this thread."""
+def _timed(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[Outcome], float]:
+    """Run samples; return outcomes, and the milliseconds of CPU that it took this thread."""
     began = time.thread_time()
-    outcomes, calls = answer(model, frames, limit)
-    return outcomes, calls, (time.thread_time() - began) * 1000
+    outcomes = infer(model, samples)
+    return outcomes, (time.thread_time() - began) * 1000
+
+
+def _is_light(samples: Sequence[Sample]) -> bool:
+    """Whether samples are quickly read: prepared already, or not large and in an encoding that needs no decoding."""
+    size = 0
+    for sample in samples:
+        if sample.input is None:
+            size += sample.frame.data.nbytes
+            if not find(sample.frame.encoding).cheap:
+                return False
+    return size <= BLOCK_BYTES

@@ -1,0 +1,196 @@
+"""Escalation: asks the next tier for a sample, or says why the answer here stands.
+
+One function for edge workers, tiers, members and JointModels: the sample is encoded as its service wants what goes up,
+sent, and the upload policy learns what came of it; then both answers are mixed where calibration says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+import structlog
+
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.frames.uploading_write import Uploads
+from halimede.messages import Frame, Prediction, Reply
+from halimede.mining import Verdict
+from halimede.mining.mixture import mix
+from halimede.pipeline.inference import Outcome
+from halimede.pipeline.sample import KEPT, Conclusion, Sample
+from halimede.pipeline.upload_policy.triage import Decision, Triage
+from halimede.stats.ledger import Count, Ledger
+from halimede.tracing import Record
+from halimede.tracing.steps import OFFLOAD
+
+log = structlog.get_logger()
+
+EASY = Verdict(hard=False)
+
+
+class SampleClient(Protocol):
+    """Gets somebody else's answer to a frame (``OffloadClient``)."""
+
+    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+        """Return the answer, with its prediction. Raises OffloadError with a reason."""
+
+    def abandon(self) -> None:
+        """Let every sample run out of time, now and from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextTier:
+    """Whose answer it is that escalation gets.
+
+    Attributes:
+        by: its name in results.
+        hard: what is asked counts as a hard sample.
+        deadline_s: seconds that it has at most.
+        uploads: what counts an audit that went up; None: audits count among all that went up only by their bytes.
+
+    """
+
+    by: Literal["cloud", "joint"] = "cloud"
+    hard: bool = True
+    deadline_s: float = math.inf
+    uploads: Count | None = None
+
+
+class Escalation:
+    """Asks ``client`` about samples.
+
+    ``policy`` says about which; None: about those that mining calls hard. ``encoder`` encodes what goes up; None: it
+    goes as it came.
+    """
+
+    def __init__(
+        self,
+        client: SampleClient,
+        ledger: Ledger,
+        *,
+        tier: NextTier | None = None,
+        policy: Triage | None = None,
+        encoder: Uploads | None = None,
+    ) -> None:
+        self.tier = tier or NextTier()
+        self.policy = policy
+        self._client = client
+        self._ledger = ledger
+        self._encoder = encoder
+
+    def abandon(self) -> None:
+        """Wait for nobody any more: a stopping worker wants its own answers out."""
+        self._client.abandon()
+
+    def time_left(self, sample: Sample, now: float) -> float:
+        """Return the seconds that an answer may take, so that there is time left for its own way back."""
+        return min(self.tier.deadline_s, sample.until - sample.intake.responder.return_s - now)
+
+    # --- decisions ------------------------------------------------------------------------------------------------
+
+    def decide_unseen(self, sample: Sample, verdict: Verdict, now: float) -> Decision:
+        """Return what becomes of a sample that mining has judged and no model has seen."""
+        if self.policy is None:
+            return Decision(ask=verdict.hard, hard=verdict.hard)
+        return self.policy.decide(verdict, None, self._size(sample.frame), self.time_left(sample, now), now)
+
+    def decide(self, sample: Sample, outcome: Outcome, now: float) -> Decision:
+        """Return what becomes of a sample that the model has seen. What it could not answer is others' to answer."""
+        prediction, policy = outcome.prediction, self.policy
+        if outcome.unfit or not (self.tier.hard or prediction is not None):
+            return KEPT
+        verdict = outcome.verdict or EASY
+        if policy is None:
+            return Decision(ask=verdict.hard, hard=verdict.hard and self.tier.hard)
+        size = self._size(sample.frame)
+        if prediction is None:
+            return policy.forced(size, sample.decision)
+        if sample.decision:
+            return sample.decision
+        return policy.decide(verdict, prediction, size, self.time_left(sample, now), now)
+
+    def forget(self, decision: Decision) -> None:
+        """Take note that a sample is not accepted after all."""
+        if self.policy:
+            self.policy.ended(decision, 0.0, 0.0, sent=False, answered=False)
+
+    def _size(self, frame: Frame) -> int:
+        """Return about how many bytes go up with a frame."""
+        return self._encoder.size(frame) if self._encoder else frame.data.nbytes
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    async def request(self, sample: Sample, outcome: Outcome, decision: Decision) -> Conclusion:
+        """Ask about a sample; the conclusion has a reply, or the reason why there is none."""
+        loop = asyncio.get_running_loop()
+        concluded = Conclusion(outcome, decision, reason=Reason.ERROR, asked=loop.time())
+        trace, began = None if decision.audit else sample.trace, time.monotonic()
+        left_s = self.time_left(sample, concluded.asked)
+        if decision.audit and self.tier.deadline_s < math.inf:
+            left_s = self.tier.deadline_s  # nobody waits for it
+        frame = msgspec.structs.replace(sample.frame, edge=outcome.prediction)
+        try:
+            if left_s <= 0:
+                raise OffloadError(Reason.DEADLINE, "no time is left for the next tier")
+            if self._encoder is None:
+                concluded.reply = await self._client.ask(frame, left_s, trace)
+            else:
+                upload = await self._encoder.write(frame, left_s)
+                sample.uploaded = upload.frame.data.nbytes
+                left_s -= loop.time() - concluded.asked
+                concluded.reply = upload.read(await self._client.ask(upload.frame, left_s, trace))
+            concluded.reason, concluded.sent = "", True
+        except OffloadError as error:
+            concluded.reason, concluded.sent = error.reason, error.sent
+            log.debug("not answered", frame=frame.id.hex(), reason=error.reason, detail=error.detail[:256])
+        except Exception:
+            # a defect in asking must not cost the sample its answer
+            log.exception("offload failed", frame=frame.id.hex())
+        finally:
+            now = concluded.replied = loop.time()
+            if self.policy:
+                self.policy.ended(
+                    decision,
+                    now - concluded.asked,
+                    now,
+                    sent=concluded.sent,
+                    answered=concluded.reply is not None,
+                    timed_out=concluded.reason == Reason.DEADLINE,
+                )
+        if trace:
+            by = concluded.reply.worker if concluded.reply else ""
+            trace.step(OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent)
+        if self.policy and self.policy.mixture and not decision.audit:
+            self._mix(sample, concluded)
+        return concluded
+
+    async def audit(self, sample: Sample, outcome: Outcome, decision: Decision) -> None:
+        """Ask about a sample that the model here has answered, only to see whether both say the same."""
+        concluded = await self.request(sample, outcome, decision)
+        if concluded.sent:
+            if self.tier.uploads is not None:
+                self._ledger.add(self.tier.uploads)
+            self._ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
+        answer = concluded.reply.prediction if concluded.reply else None
+        if self.policy and outcome.prediction is not None and answer is not None:
+            self._ledger.add(Count.AUDITED)
+            self._ledger.add(Count.AUDIT_AGREED, int(self.policy.compare(outcome.prediction, answer)))
+
+    def _mix(self, sample: Sample, concluded: Conclusion) -> None:
+        """Make one answer of two where calibration fitted a mixture for them."""
+        here: Prediction | None = concluded.outcome.prediction
+        there = concluded.reply.prediction if concluded.reply else None
+        if here is None or there is None or self.policy is None or self.policy.mixture is None:
+            return
+        try:
+            mixed = mix(self.policy.mixture, here, there)
+        except Exception:
+            # answers of models may be of any form: one that cannot be mixed is the next tier's
+            log.exception("answers not mixed", frame=sample.frame.id.hex())
+            return
+        if mixed is not there:
+            concluded.mixed, concluded.overruled = mixed, mixed.label != there.label

@@ -1,0 +1,156 @@
+"""Samples through a model: decoded, prepared, run in batches, mined. One bad sample fails alone.
+
+Runs in the model's thread, or on the event loop where the model is that short.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from halimede.errors import DecodeError
+from halimede.frames.encodings import decode
+from halimede.inference import Array, Model, SampleError, group, isolate
+from halimede.messages import Frame, Prediction
+from halimede.mining import Miner, Verdict, is_ours, judge, judge_sample
+
+#: of a sample that no model could answer
+HARD = Verdict(hard=True)
+
+
+class Outcome(Struct, eq=False):
+    """What the model here made of one sample: a prediction, or an error.
+
+    Attributes:
+        unfit: the sample itself is to blame (unreadable, of the wrong shape), as it will be each time; otherwise the
+            model failed on it.
+        batch: samples in its model call; ``ms``: that call's time; ``began``: when it began (monotonic).
+        decoded: when its decoding began and ended, where that was part of the call.
+        verdict: what mining made of the prediction, where there is mining; ``mined``: when that began and ended.
+
+    """
+
+    prediction: Prediction | None = None
+    error: str = ""
+    unfit: bool = False
+    batch: int = 0
+    ms: float = 0.0
+    began: float = 0.0
+    decoded: tuple[float, float] | None = None
+    verdict: Verdict | None = None
+    mined: tuple[float, float] | None = None
+
+
+class Inferable(Protocol):
+    """What is known of a sample here: its frame, or (``input``) what a model was given of it; whether it is mined."""
+
+    @property
+    def frame(self) -> Frame:
+        """The sample as it came."""
+
+    @property
+    def input(self) -> Array | None:
+        """The model's input, where it is prepared already."""
+
+    @property
+    def mined(self) -> bool:
+        """Whether mining judges it."""
+
+
+class Item(Struct, eq=False):
+    """A sample of which nothing else is known: see ``Inferable``."""
+
+    frame: Frame
+    input: Array | None = None
+    mined: bool = False
+
+
+def prepare(model: Model, frame: Frame) -> Array:
+    """Decode a frame and make it the model's input. Raises DecodeError when it is unreadable or does not fit."""
+    try:
+        return model.prepare_frame(frame, decode(frame))
+    except SampleError as error:
+        raise DecodeError(str(error)) from error
+
+
+class Inference:
+    """What is done with a batch: at most ``limit`` samples in one call of the model, then mining.
+
+    ``miner`` judges each prediction, or (``mines_samples``) each sample as it was decoded; None: nothing is mined.
+    """
+
+    def __init__(self, limit: int, miner: Miner | None = None, *, mines_samples: bool = False) -> None:
+        #: whether nothing of a user's own runs here but the model
+        self.ours = miner is None or is_ours(miner)
+        self._limit = limit
+        self._miner = None if mines_samples else miner
+        self._sample_miner = miner if mines_samples else None
+
+    def __call__(self, model: Model, samples: Sequence[Inferable]) -> list[Outcome]:
+        """Return what became of each sample, in order."""
+        if len(samples) == 1:
+            return [self._one(model, samples[0])]
+        outcomes: list[Outcome] = []
+        ready: list[tuple[int, Array]] = []
+        for i, sample in enumerate(samples):
+            outcome = Outcome()
+            outcomes.append(outcome)
+            array = sample.input if sample.input is not None else self._read(model, sample, outcome)
+            if array is not None:
+                ready.append((i, array))
+        for batch in group(ready, self._limit, lambda each: each[1]):
+            began = time.monotonic()
+            answers = isolate([array for _, array in batch], model.predict)
+            ms = (time.monotonic() - began) * 1000
+            for (i, _), answer in zip(batch, answers, strict=True):
+                outcomes[i].batch, outcomes[i].began, outcomes[i].ms = len(batch), began, ms
+                self._answered(samples[i], outcomes[i], answer)
+        return outcomes
+
+    def _one(self, model: Model, sample: Inferable) -> Outcome:
+        """Run one sample: there is nothing to part into batches."""
+        outcome = Outcome()
+        array = sample.input if sample.input is not None else self._read(model, sample, outcome)
+        if array is not None:
+            outcome.batch, outcome.began = 1, time.monotonic()
+            (answer,) = isolate((array,), model.predict)
+            outcome.ms = (time.monotonic() - outcome.began) * 1000
+            self._answered(sample, outcome, answer)
+        return outcome
+
+    def _read(self, model: Model, sample: Inferable, outcome: Outcome) -> Array | None:
+        """Return the model's input of a sample, None where the outcome says what is wrong with it."""
+        began, array = time.monotonic(), None
+        try:
+            image = decode(sample.frame)
+            if self._sample_miner and sample.mined:
+                outcome.verdict = judge_sample(self._sample_miner, image)
+                outcome.mined = (began, time.monotonic())
+            array = model.prepare_frame(sample.frame, image)
+        except (DecodeError, SampleError) as error:
+            outcome.error, outcome.unfit = str(error), True
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
+            outcome.error, outcome.unfit = f"pre-processing failed: {type(error).__name__}: {error}", True
+        outcome.decoded = (began, time.monotonic())
+        return array
+
+    def _answered(self, sample: Inferable, outcome: Outcome, answer: Prediction | SampleError) -> None:
+        """Note the model's answer to a sample, and what mining makes of it."""
+        if isinstance(answer, SampleError):
+            outcome.error = str(answer)
+        else:
+            outcome.prediction = answer
+        if self._miner and sample.mined:
+            self.mine(outcome)
+
+    def mine(self, outcome: Outcome) -> None:
+        """Judge an outcome. What no model could answer is hard."""
+        if outcome.prediction is None:
+            outcome.verdict = HARD
+        elif self._miner:
+            began = time.monotonic()
+            outcome.verdict = judge(self._miner, outcome.prediction)
+            outcome.mined = (began, time.monotonic())

@@ -1,0 +1,124 @@
+"""Samples that wait for the model, in the order of arrival, and which of them go next.
+
+Bounded by its intakes, which refuse or wait. No bus and no model: whoever takes samples off says what time it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from halimede.frames.pace import Pace
+from halimede.pipeline.sample import Sample
+
+#: bytes of decoded pixels that one batch may have
+BATCH_PIXELS = 256 * 1024 * 1024
+
+
+class ModelQueue:
+    """The queue before one model, and its consumers: one task for each of the model's sessions.
+
+    ``rate`` knows how fast the model is. ``delay_s``: seconds that a sample may wait for others to be batched with, at
+    most half of the time that it has.
+    """
+
+    def __init__(self, rate: Pace, *, delay_s: float = 0.0, pixels: int = BATCH_PIXELS) -> None:
+        self.waiting: deque[Sample] = deque()
+        self._rate = rate
+        self._delay_s = delay_s
+        self._pixels = pixels
+        #: consumers that have nothing to do, and whether one of them waits for its batch to fill
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._filling = False
+        self._arrival = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    @property
+    def delays(self) -> bool:
+        """Whether samples wait for others to be batched with."""
+        return self._delay_s > 0
+
+    def wake(self) -> None:
+        """Let one consumer take what waits."""
+        if self._filling:
+            self._arrival.set()
+        elif self._idle:
+            self._idle.popleft().set_result(None)
+
+    async def arrival(self) -> None:
+        """Wait until something waits, and until a batch of it is full or has waited long enough."""
+        while not self.waiting or self._filling:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn in self._idle:
+                    self._idle.remove(turn)
+                raise
+        if self._delay_s:
+            await self._fill()
+
+    async def _fill(self) -> None:
+        loop = asyncio.get_running_loop()
+        first = self.waiting[0]
+        until = first.accepted + min(self._delay_s, (first.until - first.accepted) / 2)
+        self._filling = True
+        try:
+            while 0 < len(self.waiting) < self._rate.batch and (left := until - loop.time()) > 0:
+                self._arrival.clear()
+                try:
+                    async with asyncio.timeout(left):
+                        await self._arrival.wait()
+                except TimeoutError:
+                    break
+        finally:
+            self._filling = False
+
+    def next(self, now: float, limit: int) -> tuple[list[Sample], list[Sample], list[Sample]]:
+        """Take samples off: the next batch of at most ``limit``, those too late, and those without hope.
+
+        Too late are those that nobody waits for any more, without hope those that the model has no time left for.
+        """
+        waiting, rate = self.waiting, self._rate
+        batch: list[Sample] = []
+        late: list[Sample] = []
+        hopeless: list[Sample] = []
+        pixels, shortest_s = 0, float("inf")
+        while waiting and len(batch) < limit:
+            sample = waiting[0]
+            if sample.intake.drops_late:
+                left_s = sample.until - now
+                if left_s <= 0:
+                    late.append(waiting.popleft())
+                    continue
+                if rate.hopeless(left_s):
+                    hopeless.append(waiting.popleft())
+                    continue
+                shortest_s = min(shortest_s, left_s)
+            pixels += sample.pixels
+            if batch and (pixels > self._pixels or rate.takes_ms(len(batch) + 1) > shortest_s * 1000):
+                break
+            batch.append(waiting.popleft())
+        return batch, late, hopeless
+
+    def put_back(self, batch: Sequence[Sample]) -> None:
+        """Let a batch wait again, before all others: it was not run."""
+        self.waiting.extendleft(reversed(batch))
+
+    def withdraw(self, wanted: Callable[[], bool]) -> Sample | None:
+        """Take the newest sample off that a peer may look at, if it is wanted there. None: there is none.
+
+        The others are nearer to their turn, and the one that is next stays.
+        """
+        for position in range(len(self.waiting) - 1, 0, -1):
+            sample = self.waiting[position]
+            if not sample.stays and wanted():
+                del self.waiting[position]
+                return sample
+            if not sample.stays:
+                break
+        return None

@@ -1,0 +1,99 @@
+"""What a pipeline notes of its batches: service rate, times, traces. Done once a batch, after its answers have left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from halimede.frames.pace import Pace
+from halimede.frames.seldom import Seldom
+from halimede.pipeline.inference import Outcome
+from halimede.pipeline.sample import Sample
+from halimede.stats.ledger import Count, Latency, Ledger
+from halimede.tracing import Book, CloudTimes, EdgeTimes
+from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Kind
+from halimede.tracing.times import Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeMetrics:
+    """How the steps of an intake's samples are called, and where their times go.
+
+    Attributes:
+        wait: from its arrival to the beginning of its model call; ``call``: that call; ``batch``: samples in it.
+        ledger: counts failures of mining, and how long samples took until they were concluded here.
+
+    """
+
+    wait: Kind
+    call: Kind
+    wait_ms: Distribution
+    decode_ms: Distribution
+    call_ms: Distribution
+    batch: Distribution
+    ledger: Ledger | None = None
+    latency: Latency | None = None
+
+    @classmethod
+    def at_edge(cls, times: EdgeTimes, ledger: Ledger) -> IntakeMetrics:
+        """Return those of frames from cameras."""
+        return cls(WAIT, MODEL, times.wait, times.decode, times.model, times.batch, ledger, Latency.EDGE)
+
+    @classmethod
+    def in_cloud(cls, times: CloudTimes, ledger: Ledger | None = None) -> IntakeMetrics:
+        """Return those of requests."""
+        return cls(QUEUE, COMPUTE, times.queue, times.decode, times.compute, times.batch, ledger)
+
+
+class Observer:
+    """Keeps the rate, times, traces and counts of one pipeline up to date."""
+
+    def __init__(self, rate: Pace, book: Book) -> None:
+        #: model calls so far
+        self.calls = 0
+        self._rate = rate
+        self._book = book
+        self._seldom = Seldom()
+
+    def observe(self, batch: Sequence[Sample], outcomes: Sequence[Outcome], concluded: float) -> None:
+        """Note what became of a batch, which was answered or passed on at ``concluded`` (the loop's time)."""
+        calls = dict[float, list[int]]()
+        for i, (sample, outcome) in enumerate(zip(batch, outcomes, strict=True)):
+            metrics, began, step = sample.intake.metrics, outcome.began, sample.trace.step
+            if outcome.decoded:
+                began, end = outcome.decoded
+                step(DECODE, began, end)
+                metrics.decode_ms.record((end - began) * 1000)
+            if outcome.decoded or outcome.batch:
+                step(metrics.wait, sample.queued, began)
+                metrics.wait_ms.record((began - sample.queued) * 1000)
+            if outcome.batch:
+                step(metrics.call, outcome.began, outcome.began + outcome.ms / 1000, outcome.batch)
+                calls.setdefault(outcome.began, []).append(i)
+            if outcome.mined:
+                self._mined(sample, outcome)
+            if metrics.ledger and metrics.latency is not None:
+                metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
+                if outcome.prediction is None:
+                    self._seldom.warning("model failed", error=outcome.error[:256])
+        for members in calls.values():
+            self._called([batch[i] for i in members], outcomes[members[0]])
+
+    def _called(self, samples: Sequence[Sample], outcome: Outcome) -> None:
+        """Note one call of the model: its samples, and the outcome of any of them."""
+        metrics = samples[0].intake.metrics
+        self.calls += 1
+        self._rate.learn(outcome.batch, outcome.ms)
+        metrics.batch.record(outcome.batch)
+        metrics.call_ms.record(outcome.ms)
+        self._book.batch(outcome.began, outcome.began + outcome.ms / 1000, [sample.trace for sample in samples])
+
+    def _mined(self, sample: Sample, outcome: Outcome) -> None:
+        verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger
+        if verdict is None or outcome.mined is None:
+            return
+        score = (prediction.score if prediction is not None else None) or 0.0
+        sample.trace.step(MINE, *outcome.mined, verdict.hard, score)
+        if verdict.error and ledger:
+            ledger.add(Count.MINING_ERRORS)
+            self._seldom.warning("mining failed", error=verdict.error[:256])

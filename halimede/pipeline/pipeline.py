@@ -1,0 +1,358 @@
+"""The pipeline: a worker takes a sample, answers it with its model, asks the next tier where that is worth it.
+
+Edge worker, tier, cloud worker, member of a multi-edge service and JointModel are configurations of this class: they
+differ in their intakes, in whom they ask, and in how they respond. ``submit`` takes a sample; ``_consume`` is the loop.
+
+A sample is in one of four conditions: it waits in the queue, is in the model, is with a peer or the next tier, or has
+its answer. Whatever happens, it leaves with exactly one answer, or with none that anybody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import ParamSpec, Protocol
+
+import structlog
+
+from halimede.errors import DecodeError
+from halimede.frames.pace import Pace
+from halimede.frames.reasons import OffloadError, Reason
+from halimede.messages import Load
+from halimede.pipeline.escalation import SampleClient
+from halimede.pipeline.inference import Inference, Outcome
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_queue import ModelQueue
+from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.observer import Observer
+from halimede.pipeline.sample import KEPT, Conclusion, Sample
+from halimede.pipeline.upload_policy.triage import Decision
+
+P = ParamSpec("P")
+log = structlog.get_logger()
+
+
+class Abandonable(Protocol):
+    """Waits for somebody else's answers."""
+
+    def abandon(self) -> None:
+        """Wait for them no more."""
+
+
+class Peers(SampleClient, Protocol):
+    """Gives samples to peers with spare capacity."""
+
+    def elsewhere(self) -> bool:
+        """Whether a peer would be done with the next sample before this worker. Asked for each sample."""
+
+
+class Pipeline:
+    """Answers samples with the models in ``slot``. ``run`` until cancelled; ``drain`` before that.
+
+    Attributes:
+        rate: how fast the model is.
+        infer: what is done with a batch; ``observer``: learns from each batch.
+        delay_s: seconds that a sample may wait for others to be batched with.
+        peers: looks at samples in place of the model here; None: there are none.
+        deadline_s: seconds that a peer has at most.
+
+    """
+
+    def __init__(
+        self,
+        slot: ModelSlot,
+        rate: Pace,
+        infer: Inference,
+        observer: Observer,
+        *,
+        delay_s: float = 0.0,
+        peers: Peers | None = None,
+        deadline_s: float = math.inf,
+    ) -> None:
+        self.slot = slot
+        self.rate = rate
+        self.observer = observer
+        self.peers = peers
+        #: samples that have no answer yet; of them those that a peer or the next tier has
+        self.inside = self.elsewhere = 0
+        #: samples on their way in that are being made the model's input
+        self.preparing = 0
+        self._infer = infer
+        self._deadline_s = deadline_s
+        self._queue = ModelQueue(rate, delay_s=delay_s)
+        #: model calls that are under way
+        self._calls = 0
+        #: the next turn of the loop begins with a model call (``_run_inline``)
+        self._inline_due = False
+        self._group: asyncio.TaskGroup | None = None
+        self._left = asyncio.Event()
+
+    @property
+    def running(self) -> bool:
+        """Whether samples are answered now."""
+        return self._group is not None
+
+    def load(self) -> Load:
+        """Return how much the model has to do, and how much more it takes."""
+        pending = self.preparing + self.inside - self.elsewhere
+        service_ms = round(self.rate.service_ms / self.slot.lanes, 3)
+        return Load(credits=max(0, self.rate.places - pending), service_ms=service_ms, queued=pending)
+
+    async def run(self) -> None:
+        """Answer samples until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                for session in range(self.slot.lanes):
+                    group.create_task(self._consume(), name=f"model session {session}")
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._group = None  # it takes no more tasks
+
+    async def drain(self, timeout_s: float, *others: Abandonable) -> bool:
+        """Answer what is inside; return whether all of it was answered within ``timeout_s`` seconds.
+
+        In the last third the ``others`` are no longer waited for: an answer of the model here is better than none.
+        """
+        loop = asyncio.get_running_loop()
+        patience = [loop.call_later(timeout_s * 2 / 3, other.abandon) for other in others]
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.inside:
+                    self._left.clear()
+                    await self._left.wait()
+        except TimeoutError:
+            log.warning("not all samples were answered in time", left=self.inside)
+            return False
+        finally:
+            for timer in patience:
+                timer.cancel()
+        return True
+
+    # --- samples in -----------------------------------------------------------------------------------------------
+
+    def submit(self, sample: Sample) -> None:
+        """Take an accepted sample: to the next tier, to a peer, or to the model here."""
+        self.inside += 1
+        decision = sample.decision
+        if decision and decision.ask and not decision.audit:
+            self._spawn(self._escalate(sample, Outcome(), decision), "escalate")
+        elif self.peers and not sample.stays and sample.input is None:
+            self._spawn(self._share(sample), "share")
+        else:
+            self._enqueue(sample)
+
+    def rebalance(self) -> None:
+        """Give to peers what waits here and would be done there sooner: they have published something new."""
+        while self.peers and self._group and (sample := self._queue.withdraw(self.peers.elsewhere)):
+            sample.intake.release_input(sample)
+            self._spawn(self._share(sample), "share")
+
+    def _enqueue(self, sample: Sample) -> None:
+        """Let a sample wait for the model, or run it at once where the model is that short."""
+        self._queue.waiting.append(sample)
+        if self._inline_due:
+            return
+        if not self._may_run_inline():
+            self._queue.wake()
+        elif sample.intake.gathers:
+            self._inline_due = True
+            asyncio.get_running_loop().call_soon(self._guarded, self._run_inline)
+        else:
+            self._guarded(self._run_inline)
+
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    async def _consume(self) -> None:
+        """Take batches to the model, one after the other. THE loop; there is one for each of the model's sessions."""
+        while True:
+            await self._queue.arrival()
+            await self._responders_ready()
+            batch = self._next_batch()
+            if not batch:
+                continue
+            self._calls += 1
+            try:
+                outcomes = await self._run(batch)
+            finally:
+                self._calls -= 1
+            self._conclude(batch, outcomes)
+            await asyncio.sleep(0)  # short models answer on this loop: others get their turn
+
+    async def _responders_ready(self) -> None:
+        """Hold the model back while answers wait for the broker."""
+        waiting = self._queue.waiting
+        while waiting and not waiting[0].intake.responder.outbox.ready:
+            await waiting[0].intake.responder.outbox.wait_ready()
+
+    def _next_batch(self) -> list[Sample]:
+        """Take the next batch off the queue, and let go what nobody waits for any more."""
+        slot, queue = self.slot, self._queue
+        idle = max(1, slot.lanes - self._calls)  # sessions that have nothing to do share what is there
+        limit = min(self.rate.batch, slot.turn or -(-len(queue.waiting) // idle))
+        batch, late, hopeless = queue.next(asyncio.get_running_loop().time(), limit)
+        for sample in late:
+            sample.intake.expire(sample, hopeless=False)
+            self._leave()
+        for sample in hopeless:
+            sample.intake.expire(sample, hopeless=True)
+            self._leave()
+        if queue.waiting:
+            queue.wake()
+        return batch
+
+    async def _run(self, batch: Sequence[Sample]) -> list[Outcome]:
+        """Run each model on what is its own; what a canary fails at is the current model's."""
+        slot, outcomes = self.slot, dict[Sample, Outcome]()
+        parts: dict[LoadedModel, list[Sample]] = {}
+        for sample in batch:
+            parts.setdefault(sample.model or slot.choose(sample.frame.id), []).append(sample)
+        for model, samples in parts.items():
+            found = await model.run(self._infer, samples, inline=slot.guarded)
+            outcomes.update(zip(samples, found, strict=True))
+            failed = [sample for sample in samples if outcomes[sample].prediction is None]
+            if failed and (current := slot.before(model)):
+                await self._run_again(model, current, failed, outcomes)
+        return [outcomes[sample] for sample in batch]
+
+    async def _run_again(
+        self, canary: LoadedModel, current: LoadedModel, failed: Sequence[Sample], outcomes: dict[Sample, Outcome]
+    ) -> None:
+        """Run the current model on what a canary failed at. What neither can answer is the sample's fault."""
+        for sample in failed:
+            if sample.input is not None:
+                sample.intake.release_input(sample)  # it was prepared for the canary
+        for sample, outcome in zip(failed, await current.run(self._infer, failed, inline=False), strict=True):
+            if outcome.prediction is not None:
+                error, outcomes[sample] = outcomes[sample].error, outcome
+                self.slot.strike(canary, error)
+
+    def _may_run_inline(self) -> bool:
+        """Whether the model is so short, and so idle, that a thread and a task would cost more than it does."""
+        return (
+            self.slot.turn > 0
+            and not self._calls
+            and not self._queue.delays
+            and self.peers is None
+            and self._group is not None
+            and self._infer.ours
+            and self._queue.waiting[0].intake.responder.outbox.immediate
+        )
+
+    def _run_inline(self) -> None:
+        """Run the model on what waits, on the event loop: as many samples as keep nobody waiting."""
+        self._inline_due = False
+        batch = self._next_batch()
+        if not batch:
+            return
+        outcomes = self.slot.run_inline(self._infer, batch)
+        if outcomes is None:  # these take longer
+            self._queue.put_back(batch)
+            self._queue.wake()
+            return
+        self._conclude(batch, outcomes)
+        if self._queue.waiting and self._may_run_inline() and not self._inline_due:
+            self._inline_due = True
+            asyncio.get_running_loop().call_soon(self._guarded, self._run_inline)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def _conclude(self, batch: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
+        """Answer the samples of a batch, or ask on beside the loop."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for sample, outcome in zip(batch, outcomes, strict=True):
+            if sample.input is not None:
+                sample.intake.release_input(sample)
+            self._decide(sample, outcome, now)
+        loop.call_soon(self._guarded, self.observer.observe, batch, outcomes, now)  # once the answers have left
+
+    def _decide(self, sample: Sample, outcome: Outcome, now: float) -> None:
+        """Answer a sample that a model has seen, or ask the next tier."""
+        escalation = sample.intake.escalation
+        decision = escalation.decide(sample, outcome, now) if escalation else KEPT
+        if decision.ask and not decision.audit:
+            self._spawn(self._escalate(sample, outcome, decision), "escalate")
+            return
+        if decision.audit and escalation:
+            self._spawn(escalation.audit(sample, outcome, decision), "audit")
+        self._finish(sample, Conclusion(outcome, decision, reason=decision.reason or ""))
+
+    async def _escalate(self, sample: Sample, outcome: Outcome, decision: Decision) -> None:
+        """Answer a sample with the next tier's answer, or with the one here where none came."""
+        assert sample.intake.escalation is not None  # noqa: S101  # it has decided
+        self.elsewhere += 1
+        try:
+            conclusion = await sample.intake.escalation.request(sample, outcome, decision)
+        finally:
+            self.elsewhere -= 1
+        if conclusion.reply is None and sample.decision and outcome.prediction is None:
+            # mining has spared the model here, which has to answer after all
+            (conclusion.outcome,) = await self._run((sample,))
+        self._finish(sample, conclusion)
+
+    async def _share(self, sample: Sample) -> None:
+        """Answer a sample with a peer's model, or with the one here where no peer answers."""
+        assert self.peers is not None  # noqa: S101  # whoever spawned this has looked
+        loop, reply = asyncio.get_running_loop(), None
+        self.elsewhere += 1
+        try:
+            left_s = min(self._deadline_s, sample.until - loop.time())
+            reply = await self.peers.ask(sample.frame, left_s, sample.trace)
+        except OffloadError as error:
+            if error.fatal:  # it ended workers: not this one, too
+                self._finish(sample, Conclusion(Outcome(error=error.detail)))
+                return
+            sample.stays = error.reason is Reason.ERROR
+            log.debug("sample run here", frame=sample.frame.id.hex(), reason=error.reason)
+        except Exception:
+            # a defect in sharing must not cost the sample its answer
+            log.exception("sharing failed", frame=sample.frame.id.hex())
+        finally:
+            self.elsewhere -= 1
+        if reply is None:
+            await self._run_here(sample)
+            return
+        sample.peer = reply.worker
+        outcome = Outcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
+        if sample.mined:
+            self._infer.mine(outcome)
+        self._decide(sample, outcome, loop.time())
+
+    async def _run_here(self, sample: Sample) -> None:
+        """Let a sample that no peer answered wait for the model here."""
+        try:
+            await sample.intake.prepare(sample)
+        except DecodeError as error:
+            self._finish(sample, Conclusion(Outcome(error=str(error), unfit=True)))
+            return
+        sample.queued = time.monotonic()
+        self._enqueue(sample)
+
+    def _finish(self, sample: Sample, conclusion: Conclusion) -> None:
+        """Give a sample its one answer."""
+        sample.intake.responder.send(sample, conclusion)
+        sample.intake.leave(sample)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.inside -= 1
+        self._left.set()
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        assert self._group is not None  # noqa: S101  # nothing is concluded before ``run``
+        self._group.create_task(work, name=name)
+
+    def _guarded(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a callback; a defect in it ends the pipeline, as it would in a task, so that no sample is forgotten."""
+        try:
+            work(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 (the task group raises it)
+            if self._group:
+                self._group.create_task(_fail(error), name="defect")
+
+
+async def _fail(error: Exception) -> None:
+    raise error

@@ -1,0 +1,150 @@
+"""The configurations of the pipeline: a worker that takes frames from cameras, and one that answers requests.
+
+A tier in the middle is the second kind with an ``Escalation``. A member of a multi-edge service is the first kind, with
+a ``RequestIntake`` on the same pipeline for the frames of its peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from halimede.bus import Bus
+from halimede.frames.advertise import Advertises
+from halimede.frames.channel import Channel
+from halimede.frames.pace import Pace
+from halimede.mining import Miner
+from halimede.pipeline.escalation import Escalation
+from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.inference import Inference
+from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.observer import IntakeMetrics, Observer
+from halimede.pipeline.patient_intake import EdgeLimits, PatientIntake
+from halimede.pipeline.pipeline import Abandonable, Peers, Pipeline
+from halimede.pipeline.request_intake import RequestIntake, RequestLimits
+from halimede.pipeline.result_responder import ResultResponder
+from halimede.stats.ledger import Ledger
+from halimede.tracing import Book
+
+
+class EdgeWorker:
+    """Answers frames. ``intake.offer`` takes them, ``run`` answers them until cancelled; ``drain`` before that.
+
+    ``miner`` judges what the model says, or (``mines_first``) frames before it. ``peers`` and ``deadline_s``: see
+    ``Pipeline``.
+    """
+
+    def __init__(
+        self,
+        slot: ModelSlot,
+        responder: ResultResponder,
+        ledger: Ledger,
+        decoder: ModelThread,
+        *,
+        book: Book | None = None,
+        limits: EdgeLimits | None = None,
+        miner: Miner | None = None,
+        mines_first: bool = False,
+        escalation: Escalation | None = None,
+        peers: Peers | None = None,
+        deadline_s: float = math.inf,
+    ) -> None:
+        limits, book = limits or EdgeLimits(), book or Book()
+        rate = Pace(queue=limits.inside, batch=limits.batch, horizon_s=limits.horizon_s)
+        self.times = responder.times
+        self.responder = responder
+        self.pipeline = Pipeline(
+            slot,
+            rate,
+            Inference(limits.batch, None if mines_first else miner),
+            Observer(rate, book),
+            peers=peers,
+            deadline_s=deadline_s,
+        )
+        self.intake = PatientIntake(
+            self.pipeline,
+            responder,
+            IntakeMetrics.at_edge(self.times, ledger),
+            ledger=ledger,
+            decoder=decoder,
+            book=book,
+            limits=limits,
+            escalation=escalation,
+            miner=miner if mines_first else None,
+        )
+
+    async def run(self) -> None:
+        """Answer frames until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.responder.outbox.run(), name="results")
+            group.create_task(self.pipeline.run(), name="pipeline")
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Answer what is inside; return whether all results were delivered within ``timeout_s`` seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        others: list[Abandonable] = [each for each in (self.intake.escalation, self.pipeline.peers) if each]
+        answered = await self.pipeline.drain(timeout_s, *others)
+        delivered = await self.responder.outbox.drain(max(until - loop.time(), 0))
+        self.intake.close()
+        return answered and delivered
+
+
+class RequestWorker:
+    """Answers the requests on a channel. ``run`` until cancelled; ``drain`` before that.
+
+    With an ``escalation`` it is a tier in the middle: ``miner`` judges what its model says, or (``mines_samples``) the
+    samples, and ``ledger`` counts what it passes on. ``advertiser`` and ``busy``: see ``RequestIntake``.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        slot: ModelSlot,
+        channel: Channel,
+        *,
+        limits: RequestLimits | None = None,
+        book: Book | None = None,
+        advertiser: Advertises | None = None,
+        busy: Callable[[], bool] | None = None,
+        escalation: Escalation | None = None,
+        miner: Miner | None = None,
+        mines_samples: bool = False,
+        ledger: Ledger | None = None,
+    ) -> None:
+        limits, book = limits or RequestLimits(), book or Book()
+        rate = Pace(queue=limits.queue, batch=limits.batch, horizon_s=limits.horizon_s, lanes=slot.lanes)
+        infer = Inference(limits.batch, miner, mines_samples=mines_samples)
+        self.pipeline = Pipeline(slot, rate, infer, Observer(rate, book), delay_s=limits.delay_s)
+        self.intake = RequestIntake(
+            bus,
+            channel,
+            self.pipeline,
+            limits=limits,
+            book=book,
+            advertiser=advertiser,
+            busy=busy,
+            escalation=escalation,
+            ledger=ledger,
+        )
+
+    async def run(self) -> None:
+        """Subscribe and answer until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.pipeline.run(), name="pipeline")
+            await self.intake.run()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new, answer what is here; return whether all was answered within ``timeout_s`` seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(until):
+                await self.intake.stop()
+        except TimeoutError:
+            return False
+        others: list[Abandonable] = [self.intake.escalation] if self.intake.escalation else []
+        answered = await self.pipeline.drain(until - loop.time(), *others)
+        delivered = await self.intake.responder.outbox.drain(max(until - loop.time(), 0))
+        return answered and delivered
