@@ -36,7 +36,7 @@ BEFORE = "e89e372"
 BASELINE: dict[str, dict[str, int]] = {
     "hard_frame": {"calls": 702, "functions": 320, "files": 73},
     "easy_frame": {"calls": 256, "functions": 187, "files": 53},
-    "applied_service": {"calls": 6732, "functions": 596, "files": 102},
+    "applied_service": {"calls": 7228, "functions": 629, "files": 103},
 }
 #: of a hard frame: the most that is asked, and the goal
 LIMIT = {"calls": 450, "functions": 200, "files": 48}

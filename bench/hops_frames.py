@@ -139,9 +139,12 @@ async def workers(folder: Path, broker: Broker, model: str) -> AsyncIterator[Non
     ended: list[str] = []
 
     def on_end(task: asyncio.Task[None]) -> None:
-        if not stop.is_set():
-            ended.append(f"the {task.get_name()} worker ended: {task.exception()!r}")
-            body.cancel()
+        if stop.is_set():
+            return
+        stop.set()  # of two workers that end, the first one is reported
+        error = None if task.cancelled() else task.exception()
+        ended.append(f"the {task.get_name()} worker ended: {error or 'nobody stopped it'}")
+        body.cancel()
 
     for task in tasks:
         task.add_done_callback(on_end)
