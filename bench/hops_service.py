@@ -77,7 +77,7 @@ async def system(folder: Path, broker: Broker, operator: Client) -> AsyncIterato
 async def measure(recorder: CallRecorder) -> tuple[list[Cost], Cost]:
     """Count the calls of applied services, and those of an idle system. Raises ClientError and WorkersError."""
     costs = []
-    with tempfile.TemporaryDirectory(prefix="bench-hops-") as temporary, recorder.installed():
+    with tempfile.TemporaryDirectory(prefix="bench-hops-") as temporary:
         folder = Path(temporary)
         models = {name: write_model(folder / f"{name}.onnx", slow=name == "big") for name in ("small", "big")}
         async with (
