@@ -63,7 +63,10 @@ class Cost:
 
 
 class CallRecorder:
-    """Records calls of the thread of the event loop and of all threads that start after ``installed`` is entered."""
+    """Records calls of the thread of the event loop and of all threads that start after ``installed`` is entered.
+
+    One for the whole run: threads that outlive what started them keep the recorder that they began with.
+    """
 
     def __init__(self) -> None:
         self._recording = False

@@ -81,6 +81,10 @@ async def client(part: str, url: str) -> AsyncIterator[Client]:
         made = Client(process)
         await made.reply(START)
         yield made
+    except BaseException:
+        if process.returncode is None:
+            process.kill()
+        raise
     finally:
         assert process.stdin is not None  # for the type checker
         process.stdin.close()

@@ -139,9 +139,12 @@ async def workers(folder: Path, broker: Broker, model: str) -> AsyncIterator[Non
     ended: list[str] = []
 
     def on_end(task: asyncio.Task[None]) -> None:
-        if not stop.is_set():
-            ended.append(f"the {task.get_name()} worker ended: {task.exception()!r}")
-            body.cancel()
+        if stop.is_set():
+            return
+        stop.set()  # of two workers that end, the first one is reported
+        error = None if task.cancelled() else task.exception()
+        ended.append(f"the {task.get_name()} worker ended: {error or 'nobody stopped it'}")
+        body.cancel()
 
     for task in tasks:
         task.add_done_callback(on_end)
@@ -179,7 +182,7 @@ async def until_offloading(camera: Client) -> None:
 
 async def measure(recorder: CallRecorder, count: int, *, slow: bool) -> Found:
     """Count the calls of frames of both kinds. Raises ClientError and WorkersError."""
-    with tempfile.TemporaryDirectory(prefix="bench-hops-") as name, recorder.installed():
+    with tempfile.TemporaryDirectory(prefix="bench-hops-") as name:
         folder = Path(name)
         model = write_model(folder / "model.onnx", slow=slow)
         async with (

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.hops_calls import CallRecorder, Cost
 from bench.hops_client import Client, client
-from bench.hops_frames import write_model
+from bench.hops_frames import WorkersError, write_model
 from halimede.bus.mqtt import MqttBus
 from services.broker import Broker
 from services.gm.app import GlobalManager
@@ -26,10 +26,10 @@ from tests.integration.lc_world import FakeLauncher
 
 NODE = "node0"
 #: services before those that count, and those that count
-WARM, COUNT = 3, 11
+WARM, COUNT = 2, 9
 #: seconds: until connected; after a service runs, so that acknowledgements and reports are in its window; between two
-#: services; of watching an idle system
-CONNECT, QUIET, BETWEEN, IDLE = 10.0, 0.3, 1.0, 5.0
+#: services, so that the node has removed the models of the one before; of watching an idle system
+CONNECT, QUIET, BETWEEN, IDLE = 10.0, 0.3, 4.0, 5.0
 
 
 class Launcher(FakeLauncher):
@@ -51,7 +51,7 @@ class Launcher(FakeLauncher):
 
 @contextlib.asynccontextmanager
 async def system(folder: Path, broker: Broker, operator: Client) -> AsyncIterator[None]:
-    """Run a global manager and a local controller within the block."""
+    """Run a global manager and a local controller within the block. Raises WorkersError where one of them fails."""
     stopping = asyncio.Event()
     async with LocalCluster(folder / "gm" / "store.db") as cluster:
         gm_bus, lc_bus = MqttBus("gm", broker.url), MqttBus(f"lc.{NODE}", broker.url)
@@ -69,22 +69,24 @@ async def system(folder: Path, broker: Broker, operator: Client) -> AsyncIterato
             await asyncio.wait([lc], timeout=CONNECT)
             for task in (gm, lc):
                 task.cancel()
-            await asyncio.gather(gm, lc, return_exceptions=True)
+            ends = await asyncio.gather(gm, lc, return_exceptions=True)
+            if errors := [end for end in ends if isinstance(end, Exception)]:
+                raise WorkersError(f"GM or LC failed: {errors[0]!r}") from errors[0]
 
 
 async def measure(recorder: CallRecorder) -> tuple[list[Cost], Cost]:
-    """Count the calls of services that are applied, and those of an idle system. Raises ClientError."""
+    """Count the calls of applied services, and those of an idle system. Raises ClientError and WorkersError."""
     costs = []
-    with tempfile.TemporaryDirectory(prefix="bench-hops-") as name, recorder.installed():
-        folder = Path(name)
-        path = write_model(folder / "model.onnx", slow=False)
+    with tempfile.TemporaryDirectory(prefix="bench-hops-") as temporary:
+        folder = Path(temporary)
+        models = {name: write_model(folder / f"{name}.onnx", slow=name == "big") for name in ("small", "big")}
         async with (
             Broker(folder / "broker") as broker,
             client("operator", broker.url) as operator,
             system(folder, broker, operator),
         ):
-            for each in ("small", "big"):
-                await operator.request(apply=model(each, url=path))
+            for name, path in models.items():
+                await operator.request(apply=model(name, url=path))
             for number in range(WARM + COUNT):
                 await asyncio.sleep(BETWEEN)
                 applied = service(f"service{number}", edge=NODE, cloud=NODE)
