@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Protocol
 
 from halimede.bus import Announce, Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -13,6 +13,7 @@ from services.broker import Broker
 from tests.proxy import Proxy
 
 CONNECT_S = 20.0
+RECEIVE_MAXIMUM = 1000
 
 
 class Connect(Protocol):
@@ -72,8 +73,8 @@ class MemoryBuses:
             receive_maximum: int | None = None,
             session_s: int = 0,
         ) -> Bus:
-            limit = {"receive_maximum": receive_maximum} if receive_maximum else {}
-            bus = MemoryBus(client_id, self._broker, announce, session_s=session_s, **limit)
+            most = receive_maximum or RECEIVE_MAXIMUM
+            bus = MemoryBus(client_id, self._broker, announce, receive_maximum=most, session_s=session_s)
             buses.append(bus)
             return bus
 
@@ -108,8 +109,7 @@ class MqttBuses:
     async def connect_of(self, worker: str) -> Connect:
         proxy = await self._stack.enter_async_context(Proxy(self._broker.port))
         self._proxies[worker] = proxy
-        connect: Any = connect_to(MqttSettings("127.0.0.1", proxy.port))
-        return connect
+        return connect_to(MqttSettings("127.0.0.1", proxy.port))
 
     def cut(self, worker: str) -> None:
         self._proxies[worker].cut()

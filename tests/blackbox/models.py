@@ -99,8 +99,8 @@ class FromFile:
 def write_onnx(path: Path) -> Path:
     """Write a classifier of 4 x 4 grey frames: the brighter they are, the less sure it is of its first label."""
     weights = {"w": np.array([[-0.045, 0.045]] * 16, np.float32), "b": np.array([1, 0], np.float32)}
-    nodes = [("Gemm", ["x", "w", "b"], ["y"], {})]
-    return graph(path, nodes, {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 2])}, weights)
+    gemm: tuple[str, list[str], list[str], dict[str, Any]] = ("Gemm", ["x", "w", "b"], ["y"], {})
+    return graph(path, [gemm], {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 2])}, weights)
 
 
 def onnx_spec(*labels: str) -> dict[str, Any]:

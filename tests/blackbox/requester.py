@@ -31,9 +31,9 @@ def serving(world: World, kind: Kind, estimator: object, **changes: str) -> Abst
     return world.worker(kind, "c0", estimator, **{**alone, **changes})
 
 
-async def asking(world: World, name: str = "asker") -> Requester:
-    """Return who asks ``c0``."""
-    requester = Requester(world, "c0", name)
+async def asking(world: World, name: str = "asker", worker: str = "c0") -> Requester:
+    """Return who asks a worker."""
+    requester = Requester(world, worker, name)
     await requester.start()
     return requester
 

@@ -119,14 +119,15 @@ async def test_pictures_of_a_folder_are_answered_once_each_in_the_order_of_their
     folder = world.folder / "pictures"
     folder.mkdir()
     for number in range(20):
-        Image.fromarray(np.full((8, 8), EASY, np.uint8)).save(folder / f"{number:02}.png")
-    async with world.worker("edge", "e0", small(), SOURCE=f'{{"path": "{folder}"}}'):
+        Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / f"{number:02}.png")
+    model = small()
+    async with world.worker("edge", "e0", model, SOURCE=f'{{"path": "{folder}"}}'):
         await until(lambda: len(world.results) == 20)
         Image.fromarray(np.full((8, 8), HARD, np.uint8)).save(folder / "20.png")
         await until(lambda: len(world.results) == 21)
         results = list(world.results.values())
         assert {result.camera for result in results} == {"pictures"}
-        assert [result.sequence for result in results] == sorted(result.sequence for result in results)
+        assert model.seen == [*range(20), HARD]
         assert [result.hard for result in results] == [False] * 20 + [True]
     async with world.worker("edge", "e0", small(), SOURCE=f'{{"path": "{folder}"}}'):
         Image.fromarray(np.full((8, 8), EASY, np.uint8)).save(folder / "21.png")

@@ -43,7 +43,7 @@ MARGIN = {"HEM_NAME": "Margin", "HEM_PARAMETERS": json.dumps([{"key": "threshold
 
 async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE) -> None:
     """Wait until a condition is true."""
-    await eventually(condition, timeout_s)
+    await eventually(condition, timeout_s, every_s=0.002)
 
 
 def frame(value: int, side: int = 4, **fields: Any) -> Frame:
@@ -134,6 +134,19 @@ class World:
         if self.namespace in delivery.body.client:
             self.letters.append(delivery.body)
 
+    async def restart_broker(self) -> None:
+        """Kill the broker and start it empty; return when results are read again."""
+        back = asyncio.Event()
+
+        async def connected() -> None:
+            back.set()
+
+        self.client.on_connect(connected)
+        self.loads.clear()
+        await self.buses.restart()
+        async with asyncio.timeout(PATIENCE):
+            await back.wait()
+
     # --- workers --------------------------------------------------------------------------------------------------
 
     def environ(self, kind: Kind, name: str, **changes: str) -> dict[str, str]:
@@ -174,8 +187,11 @@ class World:
         return running
 
     def _ready(self, kind: Kind, name: str) -> bool:
-        present = {"cloud": self.loads, "tier": self.loads, "member": self.peers, "joint": self.peers}.get(kind)
-        return self.status(name) == "running" and (present is None or name in present)
+        present = {
+            "edge": True, "cloud": name in self.loads, "tier": name in self.loads, "member": name in self.peers,
+            "joint": name in self.peers,
+        }  # fmt: skip
+        return self.status(name) == "running" and present[kind]
 
     @contextlib.asynccontextmanager
     async def worker(
@@ -228,10 +244,9 @@ class World:
 
     async def publish(self, payload: bytes, camera: str = CAMERA, qos: int = 1) -> None:
         """Publish a camera's frame; a frame that no worker has subscribed to is published again."""
-        address = topics.CAMERA_FRAME.at(ns=self.namespace, camera=camera)
 
         async def taken() -> bool:
-            return await self.client.publish(address, payload, qos=qos)
+            return await self.client.publish(self.camera(camera), payload, qos=qos)
 
         await until(taken)
 
@@ -255,6 +270,10 @@ class World:
         await until(lambda: self.results.keys() >= set(ids))
         assert {self.copies[id_] for id_ in ids} == {1}
         return [self.results[id_] for id_ in ids]
+
+    def camera(self, camera: str = CAMERA) -> Address[bytes]:
+        """Return the topic of a camera."""
+        return topics.CAMERA_FRAME.at(ns=self.namespace, camera=camera)
 
     def address(self, topic: Topic[Any], worker: str = "") -> Address[Any]:
         """Return a topic of this service."""
