@@ -161,6 +161,8 @@ class World:
             environ |= MARGIN
         if kind in {"edge", "member"}:
             environ |= {"SOURCE": json.dumps({"cameras": [CAMERA]}), "DEADLINE_MS": "10000"}
+        if kind == "joint":
+            environ |= {"MODEL_URL": "", "MODEL_SPEC": ""}
         if kind == "tier":
             environ |= {"TIER": "gate", "NEXT_TIER": "cloud"}
         return {**environ, **changes}
