@@ -1,0 +1,122 @@
+"""What workers report of themselves after a known mix of frames: counts, metrics, states and dead letters."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from halimede.messages import TaskInfo
+from tests.blackbox.models import EASY, HARD, POISON, big, small
+from tests.blackbox.requester import REQUESTED, asking, serving
+from tests.blackbox.world import Kind, World, frame, packed, until
+
+
+async def test_an_edge_worker_counts_what_became_of_its_frames(world: World) -> None:
+    async with world.worker("edge", "e0", small()):
+        async with world.worker("cloud", "c0", big()):
+            await world.knows("e0", "c0")
+            for _ in range(6):
+                assert (await world.ask(EASY)).by == "edge"
+            for _ in range(3):
+                assert (await world.ask(HARD)).by == "cloud"
+            again = frame(EASY)
+            for _ in range(3):
+                await world.publish(packed(again))
+            await world.publish(b"this is no frame")
+            await until(lambda: world.counts("c0").served == 3)
+        await until(lambda: "c0" not in world.loads)
+        without = [await world.ask(HARD) for _ in range(2)]
+        reasons = [result.reason for result in without]
+        assert {result.by for result in without} == {"edge"}
+        await until(lambda: world.counts("e0").inference_number == 12 and world.counts("e0").rejected == 1)
+        counts = world.counts("e0")
+        assert (counts.edge_inference_number, counts.cloud_inference_number) == (9, 3)
+        assert (counts.hard_example_number, counts.degraded) == (5, 2)
+        assert counts.upload_cloud_ratio == pytest.approx(3 / 12)
+        assert counts.uploaded_bytes == 3 * 16
+        assert (counts.lost, counts.late, counts.unasked, counts.mining_errors, counts.withheld) == (0, 0, 0, 0, 0)
+        assert counts.edge_latency is not None
+        assert sum(counts.edge_latency.buckets.values()) == 12
+        assert counts.offload_latency is not None
+        assert sum(counts.offload_latency.buckets.values()) == 3
+        for name, expected in {
+            "accepted_frames_total": 12, "answers_total": 12, "cloud_answers_total": 3, "hard_samples_total": 5,
+            "rejected_frames_total": 1, "duplicate_frames_total": 2, "degraded_answers_total": 2,
+            "queued_frames": 0, "outbox_results": 0,
+        }.items():  # fmt: skip
+            assert await world.metric("e0", name) == expected, name
+        for reason in set(reasons):
+            assert await world.metric("e0", "degraded_answers_total", reason=reason) == reasons.count(reason)
+        (letter,) = world.letters
+        assert letter.topic.endswith("/sedna/frames/cam0")
+        assert letter.size == len(b"this is no frame")
+
+
+@pytest.mark.parametrize("kind", REQUESTED)
+async def test_a_worker_counts_the_requests_that_it_has_served(world: World, kind: Kind) -> None:
+    async with serving(world, kind, big(fails_at={POISON})):
+        requester = await asking(world)
+        for value in (EASY, EASY, POISON, HARD):
+            await requester.ask(frame(value))
+        await requester.ask(frame(EASY, encoding="png"))  # raw bytes are no PNG
+        await until(lambda: world.counts("c0").served == 3 and world.counts("c0").rejected == 1)
+        counts = world.counts("c0")
+        # what fails in a batch is tried again alone
+        assert counts.batches in {4, 5}
+        assert counts.queue_latency is not None
+        assert counts.compute_latency is not None
+        assert sum(counts.compute_latency.buckets.values()) == counts.batches
+        assert (counts.queued, counts.deferred, counts.inference_number) == (0, 0, 0)
+        assert await world.metric("c0", "served_samples_total") == 3
+        assert await world.metric("c0", "rejected_frames_total") == 1
+
+
+async def test_a_mining_error_makes_the_frame_hard_and_is_counted(world: World) -> None:
+    class NoProbabilities:
+        def predict(self, _: object) -> str:
+            return "a label alone"
+
+    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", NoProbabilities()):
+        await world.knows("e0", "c0")
+        assert (await world.ask(EASY)).by == "cloud"
+        await until(lambda: world.counts("e0").mining_errors == 1)
+
+
+@pytest.mark.parametrize("kind", ["edge", "cloud", "tier"])
+async def test_a_worker_reports_its_states_and_who_it_is(world: World, kind: Kind) -> None:
+    running = await world.start(kind, "w0", big())
+    await running.end()
+    await until(lambda: world.status("w0") == "completed")
+    states = [state for state, _ in itertools.groupby(info.status for info in world.infos["w0"])]
+    assert states[-2:] == ["running", "completed"]
+    assert states[:-2] in ([], ["starting"])
+    last = world.infos["w0"][-1]
+    assert (last.namespace, last.owner_name, last.owner_uid) == (world.namespace, "svc", "u-1")
+    assert (last.role, last.tier) == ("edge" if kind == "edge" else "cloud", "gate" if kind == "tier" else "")
+    assert isinstance(last.task_info, TaskInfo)
+
+
+async def test_counts_survive_a_restart_of_the_worker(world: World) -> None:
+    for _ in range(2):
+        async with world.worker("edge", "e0", small()):
+            await world.ask(EASY)
+            await until(lambda: world.counts("e0").inference_number == len(world.results))
+    assert world.counts("e0").lost == 0
+
+
+async def test_what_a_worker_could_not_deliver_counts_as_lost_for_its_successor(world: World) -> None:
+    model = small()
+    running = await world.start("edge", "e0", model, GRACE_S="0.3")
+    await world.ask(EASY)
+    with model.held():
+        for _ in range(3):
+            await world.send(EASY)
+        await world.holds("e0", 3)
+        world.buses.cut("e0")
+        running.stop.set()
+    await running.task
+    world.buses.heal("e0")
+    async with world.worker("edge", "e0", small()):
+        await until(lambda: world.counts("e0").lost == 3)
+        assert world.counts("e0").inference_number == 1

@@ -1,0 +1,163 @@
+"""Hard frames whose cloud is silent, late, busy or absent: the edge answers in time, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from halimede import topics
+from halimede.messages import Prediction, Reply
+from halimede.topic import Address
+from tests.blackbox.models import EASY, HARD, POISON, big, small
+from tests.blackbox.scripted_cloud import ScriptedCloud
+from tests.blackbox.world import World, until
+
+
+async def test_a_silent_cloud_costs_the_deadline_and_its_late_answer_is_counted_and_dropped(world: World) -> None:
+    cloud = ScriptedCloud(world)
+    await cloud.start()
+    async with world.worker("edge", "e0", small(), DEADLINE_MS="300"):
+        await world.knows("e0", "scripted")
+        result = await world.ask(HARD)
+        assert (result.by, result.hard, result.degraded, result.reason) == ("edge", True, True, "deadline")
+        assert (result.label, result.worker, result.edge) == ("small", "e0", None)
+        assert 290 <= result.offload_ms <= result.total_ms < 3000
+        assert len(cloud.requests) == 1
+        await cloud.answer(0)
+        await until(lambda: world.counts("e0").late == 1)
+        await until(lambda: world.counts("e0").degraded == 1)
+        assert (world.copies[result.id], world.counts("e0").cloud_inference_number) == (1, 0)
+
+
+async def test_a_request_says_what_the_next_tier_needs_to_know(world: World) -> None:
+    cloud = ScriptedCloud(world)
+    await cloud.start()
+    async with world.worker("edge", "e0", small(), DEADLINE_MS="5000"):
+        await world.knows("e0", "scripted")
+        id_ = await world.send(HARD, sequence=5)
+        await cloud.asked(1)
+        request = cloud.requests[0]
+        asked = request.body
+        assert (asked.id.hex(), asked.service, asked.worker, asked.camera) == (id_, "svc", "e0", "cam0")
+        assert (asked.sequence, asked.encoding, asked.dtype, asked.shape) == (5, "raw", "uint8", [4, 4])
+        assert bytes(asked.data) == bytes([HARD]) * 16
+        assert asked.edge == Prediction(label="small", score=0.55, probabilities=[0.55, 0.45])
+        assert 0 < asked.deadline_ms <= 5000
+        assert request.packet.response_topic == world.address(topics.REPLY, "e0").text
+        assert request.packet.correlation
+        await cloud.answer(0)
+        result = await world.result(id_)
+        assert (result.by, result.label, result.worker) == ("cloud", "scripted", "scripted")
+
+
+async def test_an_answer_to_nothing_that_was_asked_is_counted_and_dropped(world: World) -> None:
+    async with world.worker("edge", "e0", small()):
+        address: Address[Reply] = world.address(topics.REPLY, "e0")
+        stray = Reply(id=bytes(16), worker="nobody", prediction=Prediction(label="stray"))
+        await world.client.publish(address, stray, correlation=b"unknown")
+        await until(lambda: world.counts("e0").unasked == 1)
+        assert not world.results
+
+
+async def test_a_reply_that_comes_twice_makes_one_result(world: World) -> None:
+    cloud = ScriptedCloud(world)
+    await cloud.start()
+    async with world.worker("edge", "e0", small()):
+        await world.knows("e0", "scripted")
+        id_ = await world.send(HARD)
+        await cloud.asked(1)
+        await cloud.answer(0)
+        await cloud.answer(0, "another")
+        assert (await world.result(id_)).label == "scripted"
+        await world.answered([await world.send(EASY), id_])
+
+
+async def test_without_a_cloud_the_edge_answers_at_once(world: World) -> None:
+    async with world.worker("edge", "e0", small()):
+        first, second = await world.ask(HARD), await world.ask(HARD)
+        assert [(r.by, r.hard, r.degraded, r.reason) for r in (first, second)] == [
+            ("edge", True, True, "no-cloud"),
+            ("edge", True, True, "circuit-open"),
+        ]
+        assert max(first.total_ms, second.total_ms) < 3000
+        async with world.worker("cloud", "c0", big()):
+            await world.knows("e0", "c0")
+            third = await world.ask(HARD)
+            assert (third.by, third.degraded) == ("cloud", False)
+
+
+async def test_a_frame_that_wants_its_answer_earlier_gets_it(world: World) -> None:
+    cloud = ScriptedCloud(world)
+    await cloud.start()
+    async with world.worker("edge", "e0", small(), DEADLINE_MS="60000"):
+        await world.knows("e0", "scripted")
+        result = await world.ask(HARD, deadline_ms=300)
+        assert (result.degraded, result.reason) == (True, "deadline")
+        assert result.total_ms < 5000
+
+
+@pytest.mark.parametrize(("error", "reason"), [("failed", "error"), ("invalid", "error"), ("expired", "deadline")])
+async def test_what_the_cloud_refuses_the_edge_answers_at_once(world: World, error: str, reason: str) -> None:
+    cloud = ScriptedCloud(world)
+    await cloud.start()
+    async with world.worker("edge", "e0", small()):
+        await world.knows("e0", "scripted")
+        id_ = await world.send(HARD)
+        await cloud.asked(1)
+        await cloud.refuse(0, error)
+        result = await world.result(id_)
+        assert (result.by, result.degraded, result.reason, result.label) == ("edge", True, reason, "small")
+        assert result.total_ms < 5000
+
+
+async def test_what_one_worker_is_too_busy_for_goes_to_another_under_the_same_id(world: World) -> None:
+    busy = ScriptedCloud(world, "busy")
+    await busy.start()
+    async with world.worker("edge", "e0", small()):
+        await world.knows("e0", "busy")
+        id_ = await world.send(HARD)
+        await busy.asked(1)
+        async with world.worker("cloud", "c0", big()):
+            await world.knows("e0", "c0")
+            await busy.refuse(0, "overloaded")
+            result = await world.result(id_)
+            assert (result.by, result.worker) == ("cloud", "c0")
+
+
+async def test_what_a_dead_worker_had_goes_to_another_under_the_same_id(world: World) -> None:
+    first = big()
+    dying = await world.start("cloud", "c0", first)
+    async with world.worker("edge", "e0", small()):
+        await world.knows("e0", "c0")
+        with first.held():
+            sent = [await world.send(HARD) for _ in range(4)]
+            await until(lambda: world.loads["c0"].queued == 4)
+            async with world.worker("cloud", "c1", big()):
+                await world.knows("e0", "c1")
+                await dying.kill()
+                results = await world.answered(sent)
+        assert {(r.by, r.worker, r.degraded) for r in results} == {("cloud", "c1", False)}
+
+
+async def test_easy_frames_are_answered_while_hard_ones_wait_for_a_silent_cloud(world: World) -> None:
+    cloud = ScriptedCloud(world)
+    await cloud.start(credits_=64)
+    async with world.worker("edge", "e0", small(), DEADLINE_MS="60000", GRACE_S="0.6"):
+        await world.knows("e0", "scripted")
+        for _ in range(150):
+            await world.send(HARD)
+        easy = await world.ask(EASY)
+        assert (easy.hard, easy.by) == (False, "edge")
+        held = len(cloud.requests)
+        assert 0 < held < 96
+        assert {r.reason for r in world.results.values() if r.degraded} <= {"window-full", "shed"}
+
+
+async def test_two_models_that_fail_do_not_hold_up_the_frames_after_them(world: World) -> None:
+    edge = world.worker("edge", "e0", small(fails_at={POISON}))
+    async with world.worker("cloud", "c0", big(fails_at={POISON})), edge:
+        await world.knows("e0", "c0")
+        sent = [await world.send(value) for value in (EASY, POISON, HARD, POISON, EASY)]
+        results = await world.answered(sent)
+        assert [(r.by, r.reason) for r in results] == [
+            ("edge", ""), ("edge", "error"), ("cloud", ""), ("edge", "error"), ("edge", ""),
+        ]  # fmt: skip

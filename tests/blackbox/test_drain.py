@@ -1,0 +1,129 @@
+"""A worker that is stopped under load answers what it has accepted, within its grace period, and takes nothing new."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.blackbox.models import EASY, HARD, big, small
+from tests.blackbox.requester import REQUESTED, asking, serving
+from tests.blackbox.scripted_cloud import ScriptedCloud
+from tests.blackbox.world import Kind, World, frame, until
+
+
+async def test_a_stopped_edge_worker_answers_what_it_has_accepted(world: World) -> None:
+    model = small()
+    running = await world.start("edge", "e0", model)
+    await world.ask(EASY)
+    with model.held():
+        sent = [await world.send(EASY) for _ in range(12)]
+        await world.holds("e0", 12)
+        running.stop.set()
+        await asyncio.sleep(0.1)
+        assert not running.task.done()
+    await running.task
+    await world.answered(sent)
+    await until(lambda: world.status("e0") == "completed")
+    assert (world.counts("e0").inference_number, world.counts("e0").lost) == (13, 0)
+
+
+async def test_a_stopped_edge_worker_waits_for_the_clouds_answers(world: World) -> None:
+    model = big()
+    async with world.worker("cloud", "c0", model):
+        running = await world.start("edge", "e0", small())
+        await world.knows("e0", "c0")
+        with model.held():
+            sent = [await world.send(HARD) for _ in range(5)]
+            await until(lambda: world.loads["c0"].queued > 0)
+            await world.holds("e0", 5)
+            running.stop.set()
+            await asyncio.sleep(0.1)
+        await running.task
+        results = await world.answered(sent)
+        assert "cloud" in {result.by for result in results}
+
+
+async def test_a_stopped_edge_worker_waits_for_a_silent_cloud_no_longer_than_its_grace_period(world: World) -> None:
+    cloud = ScriptedCloud(world)
+    await cloud.start()
+    running = await world.start("edge", "e0", small(), DEADLINE_MS="60000", GRACE_S="1.5")
+    await world.knows("e0", "scripted")
+    sent = [await world.send(HARD) for _ in range(4)]
+    await cloud.asked(4)
+    await running.end()
+    results = await world.answered(sent)
+    assert {(r.by, r.degraded, r.reason) for r in results} == {("edge", True, "deadline")}
+    await until(lambda: world.status("e0") == "completed")
+    assert (world.counts("e0").inference_number, world.counts("e0").lost) == (4, 0)
+
+
+async def test_a_stopped_folder_worker_leaves_the_rest_to_its_successor(world: World) -> None:
+    folder = world.folder / "pictures"
+    folder.mkdir()
+    for number in range(60):
+        Image.fromarray(np.full((4, 4), EASY, np.uint8)).save(folder / f"{number:03}.png")
+    source = {"SOURCE": f'{{"path": "{folder}"}}'}
+    running = await world.start("edge", "e0", small(seconds=0.005), **source)
+    await until(lambda: len(world.results) >= 5)
+    await running.end()
+    assert len(world.results) < 60
+    async with world.worker("edge", "e0", small(), **source):
+        await until(lambda: len(world.results) == 60)
+    assert set(world.copies.values()) == {1}
+
+
+@pytest.mark.parametrize("kind", REQUESTED)
+async def test_a_stopped_worker_answers_the_requests_that_it_has_and_takes_no_new_ones(
+    world: World, kind: Kind
+) -> None:
+    model = big()
+    async with serving(world, kind, model) as running:
+        requester = await asking(world)
+        await requester.ask(frame(EASY))
+        with model.held():
+            await requester.send(frame(EASY))
+            await until(lambda: len(model.calls) == 2)
+            await requester.send_all(1, 2, 3, 4)
+            await until(lambda: world.loads["c0"].queued == 5)
+            running.stop.set()
+            await until(lambda: "c0" not in world.loads or world.loads["c0"].leaving)
+            assert not running.task.done()
+        await running.task
+        replies = await requester.replies(6)
+        assert {reply.error for reply in replies} == {""}
+        await until(lambda: world.status("c0") == "completed" and "c0" not in world.loads)
+        assert world.counts("c0").served == 6
+        await requester.send(frame(EASY))
+        await requester.replies(6)
+
+
+async def test_a_stopped_tier_gives_its_own_answer_where_the_next_tier_is_silent(world: World) -> None:
+    cloud = ScriptedCloud(world, tier="cloud")
+    await cloud.start()
+    running = await world.start("tier", "c0", small(), GRACE_S="1.5")
+    await world.knows("c0", "scripted")
+    requester = await asking(world)
+    await requester.send_all(HARD, HARD)
+    await cloud.asked(2)
+    await running.end()
+    replies = await requester.replies(2)
+    assert {(r.error, r.worker, r.tier, r.reason) for r in replies} == {("", "c0", "gate", "deadline")}
+
+
+async def test_a_cloud_worker_that_stops_leaves_its_edge_worker_no_degraded_answers(world: World) -> None:
+    stopping = await world.start("cloud", "c0", big(seconds=0.01))
+    async with world.worker("cloud", "c1", big()), world.worker("edge", "e0", small()):
+        await world.knows("e0", "c0", "c1")
+        sent = []
+        for number in range(60):
+            sent.append(await world.send(HARD))
+            await asyncio.sleep(0.01)
+            if number == 20:
+                stopping.stop.set()
+        await stopping.task
+        results = await world.answered(sent)
+        assert {(result.by, result.degraded) for result in results} == {("cloud", False)}
+        assert {result.worker for result in results[-20:]} == {"c1"}

@@ -1,0 +1,115 @@
+"""A frame or a request that comes again is not answered anew: one result for each id, one call of the model."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.blackbox.models import EASY, HARD, big, onnx_spec, small, write_desired
+from tests.blackbox.requester import REQUESTED, Got, Requester, asking, serving
+from tests.blackbox.world import Kind, World, frame, packed, until
+
+
+@pytest.mark.parametrize("value", [EASY, HARD])
+async def test_a_frame_that_comes_twice_has_one_result(world: World, value: int) -> None:
+    model = small()
+    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", model):
+        await world.knows("e0", "c0")
+        body = frame(value)
+        for _ in range(2):
+            await world.publish(packed(body))
+        await world.result(body.id.hex())
+        await world.publish(packed(body))
+        await world.answered([await world.send(EASY)])
+
+        async def counted() -> bool:
+            return await world.metric("e0", "duplicate_frames_total") == 2
+
+        await until(counted)
+        assert world.copies[body.id.hex()] == 1
+        assert model.seen == [value, EASY]
+
+
+async def test_a_frame_that_comes_again_while_the_model_has_it_has_one_result(world: World) -> None:
+    model = small()
+    async with world.worker("edge", "e0", model):
+        await world.ask(EASY)
+        body = frame(EASY)
+        with model.held():
+            await world.publish(packed(body))
+            await until(lambda: len(model.calls) == 2)
+            await world.publish(packed(body))
+        await world.answered([body.id.hex(), await world.send(EASY)])
+        assert len(model.seen) == 3
+
+
+async def test_a_frame_that_was_refused_may_come_again(world: World) -> None:
+    async with world.worker("edge", "e0", small()):
+        body = frame(EASY)
+        await world.publish(packed(msgspec.structs.replace(body, dtype="complex8")))
+        await until(lambda: len(world.letters) == 1)
+        await world.publish(packed(body))
+        assert (await world.result(body.id.hex())).label == "small"
+
+
+@pytest.mark.parametrize("kind", REQUESTED)
+async def test_a_request_that_is_sent_again_gets_the_same_answer_without_the_model(world: World, kind: Kind) -> None:
+    model = big()
+    async with serving(world, kind, model):
+        requester = await asking(world)
+        body = frame(EASY)
+        first = await requester.ask(body, b"first")
+        calls = len(model.calls)
+        assert await requester.ask(body, b"second") == first
+        assert [got.correlation for got in requester.got] == [b"first", b"second"]
+        assert len(model.calls) == calls
+        await until(lambda: world.counts("c0").served == 1)
+
+
+async def test_a_request_that_is_sent_again_is_not_computed_again_by_a_model_file(
+    world: World, onnx_file: object
+) -> None:
+    file = world.folder / "big.json"
+    write_desired(file, onnx_file, "v1", spec=onnx_spec("big", "other"))  # type: ignore[arg-type]
+    async with world.worker("cloud", "c0", MODEL_FILE=str(file), MODEL_SPEC=""):
+        requester = await asking(world)
+        body = frame(EASY)
+        first = await requester.ask(body, b"first")
+        assert await requester.ask(body, b"second") == first
+        await requester.ask(frame(EASY))
+        await until(lambda: world.counts("c0").served == 2)
+
+
+@pytest.mark.parametrize("kind", REQUESTED)
+async def test_a_request_that_is_sent_again_while_it_waits_is_answered_once_on_the_latest_correlation(
+    world: World, kind: Kind
+) -> None:
+    model = big()
+    async with serving(world, kind, model):
+        requester = await asking(world)
+        in_model, waiting = frame(EASY), frame(HARD)
+        with model.held():
+            await requester.send(in_model, b"m1")
+            await until(lambda: len(model.calls) == 1)
+            for correlation in (b"w1", b"w2", b"w3"):
+                await requester.send(waiting, correlation)
+            await requester.send(in_model, b"m2")
+            await requester.received()
+        await until(lambda: len(requester.got) >= 2)
+        assert _answers(requester.got) == {(in_model.id, b"m2"), (waiting.id, b"w3")}
+        assert model.seen == [EASY, HARD]
+        await until(lambda: world.counts("c0").served == 2)
+
+
+@pytest.mark.parametrize("kind", REQUESTED)
+async def test_two_workers_that_ask_about_one_frame_both_get_an_answer(world: World, kind: Kind) -> None:
+    async with serving(world, kind, big()):
+        one, other = Requester(world, "c0", "one"), Requester(world, "c0", "other")
+        body = frame(EASY)
+        for requester in (one, other):
+            await requester.start()
+            assert (await requester.ask(body)).prediction is not None
+
+
+def _answers(got: list[Got]) -> set[tuple[bytes, bytes]]:
+    return {(each.reply.id, each.correlation) for each in got}
