@@ -15,7 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from halimede import codec, topics
 from halimede.bus import Delivery, Packet
 from halimede.bus._paho_properties import v5_properties
-from halimede.bus.lean.reading import properties
+from halimede.bus.lean.reading import properties as read
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
@@ -117,10 +117,10 @@ def test_attack_21_our_reader_reads_what_paho_writes(
     length = 1
     while section[length - 1] & 0x80:
         length += 1
-    assert properties(section[length:]) == (response, correlation, expiry_s, users)
+    assert read(section[length:]) == (response, correlation, expiry_s, users)
 
 
 @given(st.binary(max_size=200))
 def test_attack_21_our_reader_ends_on_any_bytes(section: bytes) -> None:
     with contextlib.suppress(ValueError):
-        properties(section)
+        read(section)
