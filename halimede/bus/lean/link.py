@@ -155,7 +155,7 @@ class LeanLink(Link):
         sock, received = self._sock, self._in
         try:
             for _ in range(READS):
-                room = received.room
+                room, large = received.room, received.large
                 count = sock.recv_into(room)
                 if not count:
                     self.end(Ended("the connection broke"))
@@ -168,8 +168,9 @@ class LeanLink(Link):
                         return
                 if malformed:
                     raise malformed
-                # bytes that TLS has decrypted already wake no selector
-                if count < len(room) and not self._tls:
+                # nothing more is here, or first there is a large packet to handle; bytes that TLS has decrypted already
+                # wake no selector
+                if (count < len(room) or large) and not self._tls:
                     return
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return

@@ -76,7 +76,7 @@ class Outflow:
     def flush(self) -> None:
         """Hand over as much as the socket takes."""
         self._scheduled = False
-        if self._closed:
+        if self._closed or not self._parts:
             return
         self._watch.spoke = monotonic()
         parts, whole = self._parts, True
