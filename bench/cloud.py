@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from halimede.frames.server import CloudServer
 from numpy.typing import NDArray
 
 from bench.peers.model import mean_model
@@ -30,11 +31,9 @@ from halimede.bus.linked import LinkedBus
 from halimede.bus.message import Packet
 from halimede.frames import new_frame
 from halimede.frames.channel import inference
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 
 NS, SERVICE, WORKER, ASKER = "default", "bench", "c0", "e0"
 MAX_PACKET = 16 * 1024 * 1024

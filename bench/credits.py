@@ -21,17 +21,16 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from halimede.frames.server import CloudServer
 
 from halimede.bus.mqtt import MqttSettings
 from halimede.frames import load_will, new_frame
 from halimede.frames.channel import inference
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.worker.runtime import connect_to
 from services.broker import Broker
 from tests.unit.frames.clouds import NS, SERVICE, Brightness

@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from halimede.frames.compute import Outcome
+from halimede.frames.server import CloudServer
+from halimede.worker.edge import EdgeLoop
+from halimede.worker.limits import EdgeLimits
+from halimede.worker.outbox import Outbox
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -26,19 +31,13 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.memory_link import MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
-from halimede.frames.compute import Outcome
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Prediction, Result
 from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing, both
 from halimede.multiedge.peers import Peers, peer_will
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.stats.ledger import Ledger
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.limits import EdgeLimits
-from halimede.worker.outbox import Outbox
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 from tests.unit.worker.world import World as Workers
 

@@ -20,6 +20,8 @@ log = structlog.get_logger()
 
 #: seconds between two advertisements, at least and at most
 LEAST_S, HEARTBEAT_S = 0.1, 2.0
+#: seconds that a change has to last: a single sample takes a credit and gives it back, which is no news
+LASTS_S = 0.02
 
 
 def load_will(namespace: str, service: str, worker: str) -> Announcement:
@@ -71,6 +73,8 @@ class Herald(Generic[M]):
                 async with asyncio.timeout(HEARTBEAT_S - LEAST_S):
                     while not self._withdrawn and self._now() == self._said:
                         await self._changed.wait()
+                        if self._said is not None:
+                            await asyncio.sleep(LASTS_S)
                         self._changed.clear()
             except TimeoutError:
                 continue

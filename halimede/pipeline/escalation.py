@@ -163,7 +163,7 @@ class Escalation:
                 )
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
-            trace.step(OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent)
+            trace.step((OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent))
         if self.policy and self.policy.mixture and not decision.audit:
             self._mix(sample, concluded)
         return concluded

@@ -26,7 +26,7 @@ from halimede.mining import Miner, Verdict, judge_sample
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import prepare
-from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import LoadedModel
 from halimede.pipeline.observer import IntakeMetrics
 from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.result_responder import ResultResponder
@@ -165,7 +165,7 @@ class PatientIntake:
                 self._patient.release()
             raise
         trace, received = self._book.begin(frame.id, parent), time.monotonic()
-        trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
+        trace.step((RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding))
         now = asyncio.get_running_loop().time()
         until = now + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
         sample = Sample(frame, self, trace, now, until, received)
@@ -193,7 +193,7 @@ class PatientIntake:
         self._ledger.add(Count.ACCEPTED, int(frame.id not in self.responder.pending_acks))
         sample.accepted, sample.queued = asyncio.get_running_loop().time(), time.monotonic()
         if sample.input is not None:
-            trace.step(DECODE, received, sample.queued)
+            trace.step((DECODE, received, sample.queued))
             self.metrics.decode_ms.record((sample.queued - received) * 1000)
         return sample
 
@@ -214,7 +214,7 @@ class PatientIntake:
         if verdict.error:
             self._ledger.add(Count.MINING_ERRORS)
             self._seldom.warning("mining failed", error=verdict.error[:256])
-        sample.trace.step(MINE, began, time.monotonic(), verdict.hard, 0.0)
+        sample.trace.step((MINE, began, time.monotonic(), verdict.hard, 0.0))
         return verdict
 
     async def prepare(self, sample: Sample) -> None:

@@ -154,7 +154,7 @@ class RequestIntake:
         else:
             trace = self._book.begin(frame.id, read(packet.properties))
             queued = time.monotonic()
-            trace.step(ARRIVE, began, queued, frame.worker, size, frame.encoding)
+            trace.step((ARRIVE, began, queued, frame.worker, size, frame.encoding))
             sample = Sample(frame, self, trace, now, now + left_s, queued)
             sample.began, sample.size, sample.pixels = began, size, pixels
             sample.reply_to, sample.correlation, sample.mined = reply_to, correlation, self.escalation is not None

@@ -10,16 +10,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from halimede.frames.server import CloudServer
 
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.worker.figures import Figures
 from halimede.worker.settings import read
 from services.broker import Broker

@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from halimede.frames.compute import Outcome
+from halimede.frames.server import CloudServer
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import OffloadError
 from halimede.frames.channel import inference
-from halimede.frames.compute import Outcome
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Prediction
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus, frame
 

@@ -8,19 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
+from halimede.frames.deferring import Choice
+from halimede.frames.limits import ServerLimits
+from halimede.frames.server import CloudServer
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.frames.deferring import Choice
-from halimede.frames.limits import ServerLimits
-from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.reasons import OffloadError, Reason
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.topic import Filter
 from halimede.tracing import Record
 from tests.simulated import eventually, simulated

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from halimede.frames import new_frame
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import BLOCK_BYTES, ENOUGH, InlinePolicy
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.unit.frames.clouds import Brightness, frame
 
 

@@ -10,21 +10,20 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 import numpy as np
 import pytest
+from halimede.frames.answers import REMEMBERED_BYTES
+from halimede.frames.jobs import weight
+from halimede.frames.limits import ServerLimits
+from halimede.frames.server import CloudServer
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
-from halimede.frames.answers import REMEMBERED_BYTES
 from halimede.frames.channel import inference
-from halimede.frames.jobs import weight
-from halimede.frames.limits import ServerLimits
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.topic import Address, Filter
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame

@@ -7,18 +7,17 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from halimede.frames.compute import Outcome
+from halimede.frames.limits import ServerLimits
+from halimede.frames.server import CloudServer
 
 from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.frames.compute import Outcome
-from halimede.frames.limits import ServerLimits
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.topic import Address
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, frame

@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from halimede.frames import new_id
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, Brightness, frame
 

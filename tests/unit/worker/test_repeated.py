@@ -6,19 +6,18 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+from halimede.worker.edge import EdgeLoop
+from halimede.worker.outbox import Outbox
 
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DecodeError
 from halimede.frames import encode_image, pack
-from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.payloads import new_id
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.stats.ledger import Ledger
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 from halimede.worker.sources.suspects import Suspects
 from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness
