@@ -26,7 +26,7 @@ from halimede.bus.mqtt import MqttSettings
 from halimede.frames import load_will, new_frame
 from halimede.frames.channel import inference
 from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
+from halimede.pipeline.workers import RequestWorker
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.messages import Prediction
@@ -59,7 +59,7 @@ async def answer(port: int, name: str, each_ms: float) -> None:
     connect = connect_to(MqttSettings("127.0.0.1", port))
     async with connect(name, announce=lambda: load_will(NS, SERVICE, name)) as bus, ModelThread() as thread:
         await bus.wait_connected(CONNECT_S)
-        await CloudServer(bus, ModelSlot(LoadedModel(Slow(each_ms / 1000), thread)), inference(NS, SERVICE, name)).run()
+        await RequestWorker(bus, ModelSlot(LoadedModel(Slow(each_ms / 1000), thread)), inference(NS, SERVICE, name)).run()
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,6 @@
 """What one packet costs Mosquitto and one of our clients, and how long it is on its way.
 
-One process asks as a worker asks its peers (``OffloadClient``), another answers as they do (``CloudServer``) with a
+One process asks as a worker asks its peers (``OffloadClient``), another answers as they do (``RequestWorker``) with a
 model that takes no time. Their processor seconds and the broker's, divided by packets, are what the simulation charges;
 the way is what is left of a round trip on an idle line.
 """
@@ -25,7 +25,7 @@ from halimede.frames import new_frame
 from halimede.frames.channel import hop
 from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.payloads import new_id
-from halimede.frames.server import CloudServer
+from halimede.pipeline.workers import RequestWorker
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Load
 from halimede.offload import OffloadClient
@@ -56,7 +56,7 @@ async def answer(port: int) -> None:
     async with MqttBus("answers", MqttSettings("127.0.0.1", port)) as bus, ModelThread() as thread:
         await bus.wait_connected(CONNECT_S)
         slot = ModelSlot(LoadedModel(Brightness(), thread))
-        await CloudServer(bus, slot, hop(NS, SERVICE, "share", "answers"), advertiser=_Quiet()).run()
+        await RequestWorker(bus, slot, hop(NS, SERVICE, "share", "answers"), advertiser=_Quiet()).run()
 
 
 async def measure(asks: int) -> tuple[Costs, dict[str, float]]:

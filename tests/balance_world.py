@@ -26,9 +26,9 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.memory_link import MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
-from halimede.frames.compute import Outcome
+from halimede.pipeline.inference import Outcome
 from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
+from halimede.pipeline.workers import RequestWorker
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Prediction, Result
 from halimede.multiedge.balance import Balance
@@ -163,7 +163,7 @@ class Node:
     name: str
     site: Site
     loop: EdgeLoop
-    server: CloudServer
+    server: RequestWorker
     sharing: Sharing
     peers: Peers
     bus: PacedBus
@@ -257,7 +257,7 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
     peers.share = room.load
     peers.on_change(sharing.changed)
     peers.on_change(lambda *_: loop.pass_on())
-    server = CloudServer(bus, slot, hop(NS, SERVICE, HOP, name), limits=LIMITS, advertiser=room, busy=room.busy)
+    server = RequestWorker(bus, slot, hop(NS, SERVICE, HOP, name), limits=LIMITS, advertiser=room, busy=room.busy)
     await sharing.start()
     node = Node(name, site, loop, server, sharing, peers, bus=bus, thread=thread)
     return node, [outbox.run(), loop.run(), server.run(), peers.run()]

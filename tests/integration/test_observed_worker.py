@@ -15,7 +15,7 @@ from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
 from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
+from halimede.pipeline.workers import RequestWorker
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
@@ -150,7 +150,7 @@ async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_do
             await asyncio.sleep(0.5)
             assert (await asked(session, server.url, "healthz"))[0] == 200  # still loading
             assert (await asked(session, server.url, "readyz"))[1]["work"] == "starting"
-            figures.cloud = CloudServer(bus, figures.slot, inference("default", "s", "w"))
+            figures.cloud = RequestWorker(bus, figures.slot, inference("default", "s", "w"))
             status, checks = await asked(session, server.url, "healthz")
             assert (status, checks["model"].partition(" s,")[2]) == (503, " more than 0.2")
             assert value(await scrape(session, server.url), "halimede_worker_model_call_seconds") > 0.2

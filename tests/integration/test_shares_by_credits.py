@@ -11,9 +11,9 @@ import pytest
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import OffloadError
 from halimede.frames.channel import inference
-from halimede.frames.compute import Outcome
+from halimede.pipeline.inference import Outcome
 from halimede.pipeline.loaded_model import LoadedModel
-from halimede.frames.server import CloudServer
+from halimede.pipeline.workers import RequestWorker
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Prediction
 from halimede.offload import OffloadClient
@@ -58,7 +58,7 @@ async def shared(clouds: dict[str, float], flight: int, samples: int) -> tuple[C
 
     async def serve(name: str, each_ms: float) -> None:
         async with cloud_bus(broker, name) as bus:
-            await CloudServer(bus, Timed(each_ms), inference(NS, SERVICE, name)).run()
+            await RequestWorker(bus, Timed(each_ms), inference(NS, SERVICE, name)).run()
 
     async with MemoryBus("edge", broker) as bus, asyncio.TaskGroup() as group:
         serving = [group.create_task(serve(name, each_ms)) for name, each_ms in clouds.items()]

@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from halimede.worker.edge import EdgeLoop
+from halimede.worker.outbox import Outbox
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Prediction, Result
 from halimede.mining import Miner, create, is_ours
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import ENOUGH
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.stats.ledger import Count, Ledger
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 from tests.unit.worker.world import NS, SERVICE, World
 
 SHORT_S, LONG_S = 0.0, 0.01

@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
+from halimede.frames.deferring import Choice
 
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.frames.deferring import Choice
-from halimede.frames.limits import ServerLimits
-from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.reasons import OffloadError, Reason
-from halimede.frames.server import CloudServer
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.workers import RequestWorker
 from halimede.topic import Filter
 from halimede.tracing import Record
 from tests.simulated import eventually, simulated
@@ -75,7 +75,7 @@ class Next:
 class World:
     """One server of the tier `gate`, and who asks it."""
 
-    server: CloudServer
+    server: RequestWorker
     edge: MemoryBus
     broker: MemoryBroker
     model: Brightness
@@ -102,7 +102,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def serving(beyond: Next, limits: ServerLimits | None = None) -> AsyncIterator[World]:
+async def serving(beyond: Next, limits: RequestLimits | None = None) -> AsyncIterator[World]:
     broker, model = MemoryBroker(), Brightness()
     async with (
         cloud_bus(broker, "g0") as bus,
@@ -111,7 +111,7 @@ async def serving(beyond: Next, limits: ServerLimits | None = None) -> AsyncIter
         asyncio.TaskGroup() as group,
     ):
         channel = inference(NS, SERVICE, "g0", tier="gate")
-        server = CloudServer(bus, ModelSlot(LoadedModel(model, thread)), channel, limits=limits, defer=beyond)
+        server = RequestWorker(bus, ModelSlot(LoadedModel(model, thread)), channel, limits=limits, defer=beyond)
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         world = World(server, edge, broker, model)
@@ -127,7 +127,7 @@ async def serving(beyond: Next, limits: ServerLimits | None = None) -> AsyncIter
         running.cancel()
 
 
-def scene(beyond: Next, limits: ServerLimits | None = None) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+def scene(beyond: Next, limits: RequestLimits | None = None) -> Callable[[Callable[[World], Awaitable[None]]], None]:
     """Run a body against a server that asks ``beyond``, in simulated time."""
 
     def run(body: Callable[[World], Awaitable[None]]) -> None:
@@ -151,7 +151,7 @@ def test_easy_samples_are_answered_here_and_hard_ones_by_the_next_tier() -> None
         assert (hard.tier, hard.by, hard.worker, hard.model) == ("cloud", "next0", "g0", "v9")
         assert hard.prediction == BEYOND
         assert beyond.asked == [Prediction(label=str(HARD), score=1.0)]
-        assert world.server.stats.served == 2
+        assert world.server.intake.stats.served == 2
 
 
 def test_its_batches_go_on_while_the_next_tier_is_asked() -> None:
@@ -163,7 +163,7 @@ def test_its_batches_go_on_while_the_next_tier_is_asked() -> None:
 
 
 def test_a_sample_under_way_counts_against_its_credits() -> None:
-    @scene(Next(answer_s=1.0), ServerLimits(queue=2))
+    @scene(Next(answer_s=1.0), RequestLimits(queue=2))
     async def _(world: World) -> None:
         for value in (HARD, HARD + 1):
             await world.send(frame(value))
@@ -273,7 +273,7 @@ def test_without_a_next_tier_replies_say_which_tier_answered() -> None:
         broker = MemoryBroker()
         async with cloud_bus(broker, "c0") as bus, ModelThread() as thread, asyncio.TaskGroup() as group:
             channel = inference(NS, SERVICE, "c0", tier="cloud")
-            server = CloudServer(bus, ModelSlot(LoadedModel(Brightness(), thread)), channel)
+            server = RequestWorker(bus, ModelSlot(LoadedModel(Brightness(), thread)), channel)
             running = group.create_task(server.run())
             await asyncio.sleep(0.1)
             assert server.load().tier == "cloud"

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from halimede.worker.preparing import Preparer
 
 from halimede.errors import DecodeError
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, SampleError
 from halimede.pipeline.executor import ModelThread
-from halimede.worker.preparing import Preparer
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
 from tests.unit.frames.clouds import Brightness, frame
 
 

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from halimede.worker.outbox import PATIENCE, TOO_LARGE, Outbox
+
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Packet
 from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
-from halimede.worker.outbox import PATIENCE, TOO_LARGE, Outbox
 from tests.simulated import eventually, simulated
 
 ADDRESS = topics.RESULT.at(ns="default", service="helmet")
