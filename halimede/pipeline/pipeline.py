@@ -210,7 +210,7 @@ class Pipeline:
         for sample in batch:
             parts.setdefault(sample.model or slot.choose(sample.frame.id), []).append(sample)
         for model, samples in parts.items():
-            found = await model.run(self._infer, samples, inline=slot.guarded)
+            found = await model.run(self._infer, samples, inline=slot.guarded and self._infer.ours)
             outcomes.update(zip(samples, found, strict=True))
             failed = [sample for sample in samples if outcomes[sample].prediction is None]
             if failed and (current := slot.before(model)):
