@@ -20,7 +20,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from halimede.frames.server import CloudServer
 from numpy.typing import NDArray
 
 from bench.peers.model import mean_model
@@ -34,6 +33,7 @@ from halimede.frames.channel import inference
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 
 NS, SERVICE, WORKER, ASKER = "default", "bench", "c0", "e0"
 MAX_PACKET = 16 * 1024 * 1024
@@ -154,7 +154,7 @@ async def main(shape: tuple[int, ...], flight: int, samples: int, rounds: int, *
     bus = WireBus(codec.encode(topics.REQUEST_TO, new_frame(pixels)), flight)
     async with bus, ModelThread() as thread, asyncio.TaskGroup() as group:
         slot = ModelSlot(LoadedModel(model, thread))
-        server = CloudServer(bus, slot, inference(NS, SERVICE, WORKER))
+        server = RequestWorker(bus, slot, inference(NS, SERVICE, WORKER))
         beside = [group.create_task(server.run()), group.create_task(slot.watch(60.0))]
         await bus.wait_connected(1)
         await asyncio.sleep(0.1)
@@ -163,10 +163,10 @@ async def main(shape: tuple[int, ...], flight: int, samples: int, rounds: int, *
             with cProfile.Profile() as profile:
                 await turn(bus.wire, samples)
             pstats.Stats(profile).sort_stats("tottime").print_stats(40)
-        batches, served = server.stats.batches, server.stats.served
+        batches, served = server.pipeline.observer.calls, server.intake.stats.served
         found = [(*await turn(bus.wire, samples), bare(model, pixels)) for _ in range(rounds)]
         cpu, wall, alone = (sorted(each) for each in zip(*found, strict=True))
-        size = (server.stats.served - served) / max(1, server.stats.batches - batches)
+        size = (server.intake.stats.served - served) / max(1, server.pipeline.observer.calls - batches)
         print(
             f"a sample: {cpu[0]:.1f} us of CPU (median {cpu[rounds // 2]:.1f}), {wall[0]:.1f} us of wall clock; "
             f"the bare model: {alone[0]:.1f} us; samples of a batch: {size:.1f}"

@@ -1,6 +1,6 @@
 """What one packet costs Mosquitto and one of our clients, and how long it is on its way.
 
-One process asks as a worker asks its peers (``OffloadClient``), another answers as they do (``CloudServer``) with a
+One process asks as a worker asks its peers (``OffloadClient``), another answers as they do (``RequestWorker``) with a
 model that takes no time. Their processor seconds and the broker's, divided by packets, are what the simulation charges;
 the way is what is left of a round trip on an idle line.
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import psutil
-from halimede.frames.server import CloudServer
 
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.frames import new_frame
@@ -29,6 +28,7 @@ from halimede.messages import Frame, Load
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 from services.broker import Broker
 from tests.balance_world import Costs
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
@@ -55,7 +55,7 @@ async def answer(port: int) -> None:
     async with MqttBus("answers", MqttSettings("127.0.0.1", port)) as bus, ModelThread() as thread:
         await bus.wait_connected(CONNECT_S)
         slot = ModelSlot(LoadedModel(Brightness(), thread))
-        await CloudServer(bus, slot, hop(NS, SERVICE, "share", "answers"), advertiser=_Quiet()).run()
+        await RequestWorker(bus, slot, hop(NS, SERVICE, "share", "answers"), advertiser=_Quiet()).run()
 
 
 async def measure(asks: int) -> tuple[Costs, dict[str, float]]:

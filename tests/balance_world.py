@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from halimede.frames.compute import Outcome
-from halimede.frames.server import CloudServer
 from halimede.worker.edge import EdgeLoop
 from halimede.worker.limits import EdgeLimits
 from halimede.worker.outbox import Outbox
@@ -36,7 +34,9 @@ from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing, both
 from halimede.multiedge.peers import Peers, peer_will
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.inference import Outcome
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Ledger
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 from tests.unit.worker.world import World as Workers
@@ -162,7 +162,7 @@ class Node:
     name: str
     site: Site
     loop: EdgeLoop
-    server: CloudServer
+    server: RequestWorker
     sharing: Sharing
     peers: Peers
     bus: PacedBus
@@ -256,7 +256,7 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
     peers.share = room.load
     peers.on_change(sharing.changed)
     peers.on_change(lambda *_: loop.pass_on())
-    server = CloudServer(bus, slot, hop(NS, SERVICE, HOP, name), limits=LIMITS, advertiser=room, busy=room.busy)
+    server = RequestWorker(bus, slot, hop(NS, SERVICE, HOP, name), limits=LIMITS, advertiser=room, busy=room.busy)
     await sharing.start()
     node = Node(name, site, loop, server, sharing, peers, bus=bus, thread=thread)
     return node, [outbox.run(), loop.run(), server.run(), peers.run()]

@@ -227,6 +227,8 @@ class Pipeline:
             if outcome.prediction is not None:
                 error, found[sample] = found[sample].error, outcome
                 self.slot.strike(canary, error)
+            else:
+                sample.version = canary.version  # whose failure the answer reports
 
     def _may_run_inline(self) -> bool:
         """Whether the model is so short, and so idle, that a thread and a task would cost more than it does."""

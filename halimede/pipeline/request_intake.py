@@ -117,11 +117,11 @@ class RequestIntake:
             await self._bus.unsubscribe(filter_)
 
     def load(self) -> Load:
-        """Return what this worker can take now."""
-        load = self._pipeline.load()
-        credits_ = min(load.credits, max(0, self._limits.queue - len(self.inside)))
-        service_ms = round(load.service_ms, 1)
-        return Load(credits=credits_, service_ms=service_ms, queued=load.queued, tier=self._channel.tier)
+        """Return what this worker can take now. A sample counts until it is answered, also by the next tier."""
+        waiting = len(self.inside)
+        credits_ = max(0, min(self._pipeline.rate.places, self._limits.queue) - waiting)
+        service_ms = round(self._pipeline.load().service_ms, 1)
+        return Load(credits=credits_, service_ms=service_ms, queued=waiting, tier=self._channel.tier)
 
     def take(self, delivery: Delivery[Frame]) -> None:
         """Take a request, answer it from memory, or refuse it. Raises InvalidFieldError for one nobody may answer."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from halimede.frames.server import CloudServer
 
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -19,6 +18,7 @@ from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 from halimede.worker.figures import Figures
 from halimede.worker.settings import read
 from services.broker import Broker
@@ -149,7 +149,7 @@ async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_do
             await asyncio.sleep(0.5)
             assert (await asked(session, server.url, "healthz"))[0] == 200  # still loading
             assert (await asked(session, server.url, "readyz"))[1]["work"] == "starting"
-            figures.cloud = CloudServer(bus, figures.slot, inference("default", "s", "w"))
+            figures.cloud = RequestWorker(bus, figures.slot, inference("default", "s", "w"))
             status, checks = await asked(session, server.url, "healthz")
             assert (status, checks["model"].partition(" s,")[2]) == (503, " more than 0.2")
             assert value(await scrape(session, server.url), "halimede_worker_model_call_seconds") > 0.2

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from halimede.frames.compute import Outcome
-from halimede.frames.server import CloudServer
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import OffloadError
@@ -16,7 +14,9 @@ from halimede.frames.channel import inference
 from halimede.messages import Frame, Prediction
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.inference import Outcome
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus, frame
 
@@ -57,7 +57,7 @@ async def shared(clouds: dict[str, float], flight: int, samples: int) -> tuple[C
 
     async def serve(name: str, each_ms: float) -> None:
         async with cloud_bus(broker, name) as bus:
-            await CloudServer(bus, Timed(each_ms), inference(NS, SERVICE, name)).run()
+            await RequestWorker(bus, Timed(each_ms), inference(NS, SERVICE, name)).run()
 
     async with MemoryBus("edge", broker) as bus, asyncio.TaskGroup() as group:
         serving = [group.create_task(serve(name, each_ms)) for name, each_ms in clouds.items()]

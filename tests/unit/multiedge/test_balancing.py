@@ -54,7 +54,7 @@ async def some(made: Site, count: int, rate: float) -> None:
 async def test_frames_of_a_peer_that_dies_are_answered_by_others_once_each() -> None:
     async with site([SERVICE_S] * 3) as made:
         camera = asyncio.create_task(some(made, 400, 90))
-        await eventually(lambda: made.nodes["w1"].server.stats.served and made.nodes["w1"].server.load().queued)
+        await eventually(lambda: made.nodes["w1"].server.intake.stats.served and made.nodes["w1"].server.load().queued)
         made.nodes["w1"].bus.cut()
         await camera
         await eventually(lambda: len(made.ids) == 400)
@@ -99,8 +99,8 @@ async def test_a_peer_with_too_much_to_do_sends_frames_back() -> None:
         w1.loop._turns._own = 100  # it is busy with its own frames, and nobody knows yet
         await some(made, 30, 1000)
         await eventually(lambda: len(made.ids) == 80)
-        assert w1.server.stats.refused > 0
-        assert w0.sharing.returned == w1.server.stats.refused
+        assert w1.server.intake.stats.refused > 0
+        assert w0.sharing.returned == w1.server.intake.stats.refused
         assert w0.sharing.shared == shared
 
 
@@ -133,9 +133,9 @@ async def test_a_peer_that_leaves_in_order_gets_nothing_new_and_answers_what_it_
         await asyncio.sleep(1)
         w1 = made.nodes["w1"]
         assert await w1.server.drain(5)
-        taken = w1.server.stats.served
+        taken = w1.server.intake.stats.served
         await eventually(lambda: made.nodes["w0"].sharing.client.credits_left() == {"w1": 0})
         await camera
         await eventually(lambda: len(made.ids) == 200)
-        assert 0 < taken == w1.server.stats.served
-        assert w1.server.stats.refused == 0
+        assert 0 < taken == w1.server.intake.stats.served
+        assert w1.server.intake.stats.refused == 0

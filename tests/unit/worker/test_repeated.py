@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
@@ -17,11 +15,13 @@ from halimede.frames.payloads import new_id
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
 from halimede.worker.sources.suspects import Suspects
 from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness
-from tests.unit.worker.world import NS, World
+from tests.unit.worker.world import NS, SERVICE
 
 
 def life(folder: Path) -> Suspects:
@@ -60,22 +60,16 @@ async def test_a_copy_of_a_frame_that_is_refused_is_refused_as_well_and_not_forg
     answered: list[str] = []
     async with MemoryBus("b", MemoryBroker()) as bus, ModelThread() as thread:
         with Ledger(tmp_path, "u-1") as ledger:
-            loop = EdgeLoop(
-                World(tmp_path).settings("edge", "e0"),
-                slot=ModelSlot(LoadedModel(Brightness(), thread)),
-                miner=lambda _: False,
-                decoder=thread,
-                offload=None,
-                outbox=Outbox(bus, topics.RESULT.at(ns=NS, service="helmet")),
-                ledger=ledger,
-            )
+            origin, address = Origin(SERVICE, "e0", "node-e0"), topics.RESULT.at(ns=NS, service=SERVICE)
+            responder = ResultResponder(origin, result_outbox(bus), address, ledger)
+            worker = EdgeWorker(ModelSlot(LoadedModel(Brightness(), thread)), responder, ledger, thread)
             noise = np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)
             picture = bytearray(encode_image(noise, "png"))
             picture[3000:3100] = bytes(100)  # it looks right: only the decoder finds out, in its thread
             broken = pack(Frame(id=new_id(), encoding="png", data=memoryview(picture)))
 
             async def offer(camera: str) -> None:
-                await loop.offer(broken, camera, answered=lambda: answered.append(camera))
+                await worker.intake.offer(broken, camera, answered=lambda: answered.append(camera))
 
             offers = [asyncio.create_task(offer(camera)) for camera in ("cam0", "cam1")]
             await eventually(lambda: all(each.done() for each in offers))

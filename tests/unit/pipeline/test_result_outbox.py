@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 from halimede import topics
 from halimede.bus import Delivery
+from halimede.bus.acked_publisher import AckedPublisher
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Packet
+from halimede.bus.reasons import FAILURE
 from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
-from halimede.worker.outbox import PATIENCE, TOO_LARGE, Outbox
+from halimede.pipeline.result_responder import PATIENCE_S, TOO_LARGE, result_outbox
 from tests.simulated import eventually, simulated
 
 ADDRESS = topics.RESULT.at(ns="default", service="helmet")
@@ -24,10 +27,20 @@ def result(number: int, value: object = None) -> Result:
     )  # fmt: skip
 
 
+def note(taken: list[int], number: int, reason: int) -> None:
+    """Note a result that the broker has taken."""
+    assert reason < FAILURE
+    taken.append(number)
+
+
+def ignore(_: int) -> None:
+    """Note nothing."""
+
+
 @contextlib.asynccontextmanager
 async def sending(
-    broker: MemoryBroker, capacity: int = 8, senders: int = 2
-) -> AsyncIterator[tuple[Outbox, MemoryBus, list[Result]]]:
+    broker: MemoryBroker, capacity: int = 8, limit: int = 2
+) -> AsyncIterator[tuple[AckedPublisher[Result], MemoryBus, list[Result]]]:
     heard: list[Result] = []
 
     async def hear(delivery: Delivery[Result]) -> None:
@@ -37,7 +50,7 @@ async def sending(
         await bus.wait_connected(1)
         await consumer.wait_connected(1)
         await consumer.subscribe(topics.RESULT.filter(), hear)
-        outbox = Outbox(bus, ADDRESS, capacity=capacity, senders=senders)
+        outbox = result_outbox(bus, limit=limit, capacity=capacity)
         running = asyncio.create_task(outbox.run())
         await asyncio.sleep(0.01)
         yield outbox, bus, heard
@@ -49,7 +62,7 @@ async def test_results_are_sent_and_told_as_taken() -> None:
     async with sending(MemoryBroker()) as (outbox, _, heard):
         taken: list[int] = []
         for n in range(5):
-            await outbox.put(result(n), lambda n=n: taken.append(n))  # type: ignore[misc]
+            outbox.put(ADDRESS, result(n), partial(note, taken, n))
         assert await outbox.drain(5)
         assert sorted(taken) == [0, 1, 2, 3, 4]
         assert len(heard) == 5
@@ -60,7 +73,7 @@ async def test_a_result_waits_for_the_broker_and_is_told_as_taken_only_then() ->
     async with sending(MemoryBroker()) as (outbox, bus, heard):
         bus.cut()
         taken: list[int] = []
-        await outbox.put(result(1), lambda: taken.append(1))
+        outbox.put(ADDRESS, result(1), partial(note, taken, 1))
         assert not await outbox.drain(60)
         assert taken == heard == []
         bus.heal()
@@ -72,11 +85,11 @@ async def test_a_result_waits_for_the_broker_and_is_told_as_taken_only_then() ->
 @simulated
 async def test_lost_acknowledgements_cost_repetitions_but_no_result() -> None:
     broker = MemoryBroker(seed=5)
-    async with sending(broker, capacity=100, senders=8) as (outbox, _, heard):
+    async with sending(broker, capacity=100, limit=8) as (outbox, _, heard):
         broker.faults.loss = 0.3
         taken: list[int] = []
         for n in range(60):
-            await outbox.put(result(n), lambda n=n: taken.append(n))  # type: ignore[misc]
+            outbox.put(ADDRESS, result(n), partial(note, taken, n))
         assert await outbox.drain(60)
         await asyncio.sleep(60)
         assert sorted(taken) == list(range(60))
@@ -85,13 +98,15 @@ async def test_lost_acknowledgements_cost_repetitions_but_no_result() -> None:
 
 @simulated
 async def test_a_full_outbox_holds_its_caller_back() -> None:
-    async with sending(MemoryBroker(), capacity=2, senders=1) as (outbox, bus, _):
+    async with sending(MemoryBroker(), capacity=2, limit=1) as (outbox, bus, _):
         bus.cut()
         await eventually(lambda: not bus.connected)
         for n in range(3):
-            await outbox.put(result(n), lambda: None)
+            assert outbox.ready
+            outbox.put(ADDRESS, result(n), ignore)
             await asyncio.sleep(0.1)
-        blocked = asyncio.create_task(outbox.put(result(4), lambda: None))
+        assert not outbox.ready
+        blocked = asyncio.create_task(outbox.wait_ready())
         await asyncio.sleep(30)
         assert not blocked.done()
         bus.heal()
@@ -101,7 +116,7 @@ async def test_a_full_outbox_holds_its_caller_back() -> None:
 @simulated
 async def test_a_result_that_is_too_large_goes_out_without_its_prediction() -> None:
     async with sending(MemoryBroker(max_packet=5000)) as (outbox, _, heard):
-        await outbox.put(result(1, "x" * 9000), lambda: None)
+        outbox.put(ADDRESS, result(1, "x" * 9000), ignore)
         assert await outbox.drain(5)
         await eventually(lambda: len(heard) == 1)
         assert (heard[0].reason, heard[0].prediction) == (TOO_LARGE, Prediction())
@@ -113,8 +128,8 @@ async def test_a_result_nested_too_deeply_to_be_written_goes_out_without_its_pre
         value: list[object] = []
         for _ in range(2_000):
             value = [value]
-        await outbox.put(result(1, value), lambda: None)
-        await outbox.put(result(2), lambda: None)
+        outbox.put(ADDRESS, result(1, value), ignore)
+        outbox.put(ADDRESS, result(2), ignore)
         assert await outbox.drain(5)
         assert sorted((each.id, each.reason) for each in heard) == [
             (result(1).id, "result-too-large"),
@@ -125,7 +140,7 @@ async def test_a_result_nested_too_deeply_to_be_written_goes_out_without_its_pre
 @simulated
 async def test_a_result_that_json_cannot_say_goes_out_without_its_prediction() -> None:
     async with sending(MemoryBroker()) as (outbox, _, heard):
-        await outbox.put(result(1, object()), lambda: None)
+        outbox.put(ADDRESS, result(1, object()), ignore)
         assert await outbox.drain(5)
         await eventually(lambda: len(heard) == 1)
         assert heard[0].reason == TOO_LARGE
@@ -144,16 +159,16 @@ class Silent(MemoryBus):
 
 
 @contextlib.asynccontextmanager
-async def silence() -> AsyncIterator[tuple[Outbox, Silent, list[int]]]:
+async def silence() -> AsyncIterator[tuple[AckedPublisher[Result], Silent, list[int]]]:
     async with Silent("edge", MemoryBroker()) as bus:
         bus.posted = []
         await bus.wait_connected(1)
-        outbox = Outbox(bus, ADDRESS, senders=3)
+        outbox = result_outbox(bus, limit=3)
         running = asyncio.create_task(outbox.run())
         await asyncio.sleep(0.01)
         taken: list[int] = []
         for n in range(3):
-            await outbox.put(result(n), lambda n=n: taken.append(n))  # type: ignore[misc]
+            outbox.put(ADDRESS, result(n), partial(note, taken, n))
         assert len(bus.posted) == 3
         yield outbox, bus, taken
         running.cancel()
@@ -164,7 +179,7 @@ async def silence() -> AsyncIterator[tuple[Outbox, Silent, list[int]]]:
 async def test_an_acknowledgement_that_never_comes_costs_a_repetition_and_one_that_comes_late_nothing() -> None:
     async with silence() as (outbox, bus, taken):
         bus.posted[1].set_result(0)
-        await asyncio.sleep(PATIENCE - 1)
+        await asyncio.sleep(PATIENCE_S - 1)
         assert taken == [1]
         assert not await outbox.drain(0.5)
         assert await outbox.drain(5)  # sent again, the long way
@@ -192,5 +207,5 @@ async def test_answers_after_the_end_are_nobodys() -> None:
     for answer in bus.posted:
         answer.set_exception(DisconnectedError("closed"))
         answer.exception()
-    await asyncio.sleep(2 * PATIENCE)
+    await asyncio.sleep(2 * PATIENCE_S)
     assert taken == []

@@ -11,11 +11,12 @@ import pytest
 
 from halimede.frames import new_id
 from halimede.inference import Array, SampleError
-from halimede.messages import Prediction
+from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, Brightness, frame
+from tests.unit.pipeline.answering import Answering, answering
 
 
 class Noted(Brightness):
@@ -50,13 +51,20 @@ async def opened(version: str) -> AsyncIterator[tuple[LoadedModel, Noted]]:
         yield LoadedModel(model, thread, version), model
 
 
+async def found(pipeline: Answering, frames: Sequence[Frame]) -> list[tuple[Prediction | None, str]]:
+    """Return the predictions of frames, in order, and the versions of the models that made them."""
+    return [(each.outcome.prediction, sample.version) for sample, each in await pipeline.answer(frames)]
+
+
 async def test_every_sample_goes_to_the_model_in_use_and_from_the_swap_on_to_the_next() -> None:
     async with opened("1") as (old, _), opened("2") as (new, _):
         slot = ModelSlot(old)
-        before, _ = await slot.answer([frame(i) for i in range(5)], 8)
-        slot.replace(new)
-        after, calls = await slot.answer([frame(i) for i in range(5)], 8)
-        assert ({version for _, version in before}, {version for _, version in after}, calls) == ({"1"}, {"2"}, 1)
+        async with answering(slot) as pipeline:
+            before = await found(pipeline, [frame(i) for i in range(5)])
+            slot.replace(new)
+            after = await found(pipeline, [frame(i) for i in range(5)])
+        assert ({version for _, version in before}, {version for _, version in after}) == ({"1"}, {"2"})
+        assert pipeline.calls == 2
         assert (old.answered, new.answered, old.calls.count) == (5, 5, 1)
 
 
@@ -64,14 +72,14 @@ async def test_a_replaced_model_is_closed_after_its_last_answer_and_once() -> No
     async with opened("1") as (old, model), opened("2") as (new, _):
         slot = ModelSlot(old)
         model.gate.clear()
-        asking = asyncio.create_task(slot.answer([frame(1)], 8))
-        await asyncio.sleep(0.1)
-        slot.replace(new)
-        await asyncio.sleep(0.2)
-        assert (model.closed, old in slot.loaded) == (0, True)
-        model.gate.set()
-        answered, _ = await asking
-        assert answered[0][1] == "1"
+        async with answering(slot) as pipeline:
+            asking = asyncio.create_task(found(pipeline, [frame(1)]))
+            await asyncio.sleep(0.1)
+            slot.replace(new)
+            await asyncio.sleep(0.2)
+            assert (model.closed, old in slot.loaded) == (0, True)
+            model.gate.set()
+            assert (await asking)[0][1] == "1"
         await eventually(lambda: old not in slot.loaded)
         await slot.close()
         assert model.closed == 1
@@ -106,12 +114,11 @@ async def test_a_mixed_batch_is_answered_in_order_and_each_sample_by_its_own_mod
         slot = ModelSlot(old)
         slot.try_out(new, 50)
         frames = [frame(i) for i in range(40)]
-        answered, calls = await slot.answer(frames, 64)
-        assert [outcome.prediction and outcome.prediction.label for outcome, _ in answered] == [
-            str(i) for i in range(40)
-        ]
+        async with answering(slot) as pipeline:
+            answered = await found(pipeline, frames)
+        assert [prediction and prediction.label for prediction, _ in answered] == [str(i) for i in range(40)]
         assert [version for _, version in answered] == [slot.choose(each.id).version for each in frames]
-        assert (calls, old.answered + new.answered) == (2, 40)
+        assert (pipeline.calls, old.answered + new.answered) == (2, 40)
 
 
 async def test_a_new_model_that_proved_itself_takes_over_and_one_that_is_given_up_is_closed() -> None:
@@ -131,13 +138,14 @@ async def test_a_canary_that_fails_is_withdrawn_and_what_it_failed_at_is_answere
         slot, said = ModelSlot(old), list[str]()
         slot.try_out(new, 100, said.append)
         second.broken, second.blind = True, blind
-        for i in range(2):
-            answered, _ = await slot.answer([frame(i)], 8)
-            assert (answered[0][0].prediction, answered[0][1]) == (Prediction(label=str(i), score=1.0), "1")
-        assert (slot.canary, said) == (new, [])
-        answered, calls = await slot.answer([frame(i) for i in range(4)], 8)
-        assert calls >= 1
-        assert [outcome.prediction and outcome.prediction.label for outcome, _ in answered] == ["0", "1", "2", "3"]
+        async with answering(slot) as pipeline:
+            for i in range(2):
+                assert await found(pipeline, [frame(i)]) == [(Prediction(label=str(i), score=1.0), "1")]
+            assert (slot.canary, said) == (new, [])
+            calls = pipeline.calls
+            answered = await found(pipeline, [frame(i) for i in range(4)])
+            assert pipeline.calls > calls
+        assert [prediction and prediction.label for prediction, _ in answered] == ["0", "1", "2", "3"]
         assert {version for _, version in answered} == {"1"}
         assert (slot.canary, slot.choose(new_id()), len(said)) == (None, old, 1)
         assert ("another shape" if blind else "at everything") in said[0]
@@ -150,15 +158,14 @@ async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model
     async with opened("1") as (old, _), opened("2") as (new, second):
         slot, said = ModelSlot(old), list[str]()
         slot.try_out(new, 100, said.append)
-        for _ in range(6):
-            answered, _ = await slot.answer([frame(BAD)], 8)
-            assert (answered[0][0].prediction, answered[0][1]) == (None, "2")
-        assert (slot.canary, said, slot.rollout.strikes) == (new, [], 0)
-        slot.replace(new)
-        second.broken = True
-        for _ in range(6):
-            answered, _ = await slot.answer([frame(1)], 8)
-            assert (answered[0][0].prediction, answered[0][1]) == (None, "2")
+        async with answering(slot) as pipeline:
+            for _ in range(6):
+                assert await found(pipeline, [frame(BAD)]) == [(None, "2")]
+            assert (slot.canary, said, slot.rollout.strikes) == (new, [], 0)
+            slot.replace(new)
+            second.broken = True
+            for _ in range(6):
+                assert await found(pipeline, [frame(1)]) == [(None, "2")]
         assert (slot.current, said) == (new, [])
 
 
@@ -168,13 +175,13 @@ async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_t
         slot.try_out(new, 100, said.append)
         second.broken = True
         second.gate.clear()
-        async with asyncio.TaskGroup() as group:
-            asking = group.create_task(slot.answer([frame(7) for _ in range(5)], 8))
+        async with answering(slot) as pipeline:
+            asking = asyncio.create_task(found(pipeline, [frame(7) for _ in range(5)]))
             await asyncio.sleep(0.1)
             slot.try_out(None, 0)
             second.gate.set()
-        answered, _ = asking.result()
-        assert {(outcome.prediction and outcome.prediction.label, by) for outcome, by in answered} == {("7", "1")}
+            answered = await asking
+        assert {(prediction and prediction.label, by) for prediction, by in answered} == {("7", "1")}
         assert said == []
 
 
@@ -185,10 +192,10 @@ async def test_once_it_has_taken_over_a_models_failures_are_its_own_also_when_th
         slot.replace(new)
         second.broken = True
         second.gate.clear()
-        async with asyncio.TaskGroup() as group:
-            asking = group.create_task(slot.answer([frame(7)], 8))
+        async with answering(slot) as pipeline:
+            asking = asyncio.create_task(found(pipeline, [frame(7)]))
             await asyncio.sleep(0.1)
             slot.replace(newer)
             second.gate.set()
-        (outcome, version), *_ = asking.result()[0]
-        assert (outcome.prediction, version, newer.answered) == (None, "2", 0)
+            assert await asking == [(None, "2")]
+        assert newer.answered == 0

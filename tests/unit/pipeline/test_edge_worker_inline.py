@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -23,8 +21,10 @@ from halimede.mining import Miner, create, is_ours
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import ENOUGH
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
-from tests.unit.worker.world import NS, SERVICE, World
+from tests.unit.worker.world import NS, SERVICE
 
 SHORT_S, LONG_S = 0.0, 0.01
 BREAKS = 66
@@ -65,16 +65,16 @@ class Noting(Model):
 
 
 class Edge:
-    """A running edge loop with such a model."""
+    """A running edge worker with such a model."""
 
-    def __init__(self, loop: EdgeLoop, slot: ModelSlot, ledger: Ledger, results: list[Result]) -> None:
-        self.loop, self.slot, self.ledger, self.results = loop, slot, ledger, results
+    def __init__(self, worker: EdgeWorker, slot: ModelSlot, ledger: Ledger, results: list[Result]) -> None:
+        self.worker, self.slot, self.ledger, self.results = worker, slot, ledger, results
 
     async def take(self, count: int, value: int = 1) -> None:
         """Offer frames, each when the one before it is answered."""
         for _ in range(count):
             until = len(self.results) + 1
-            await self.loop.offer(pack(new_frame(np.full((2, 2), value, np.uint8))), "cam0")
+            await self.worker.intake.offer(pack(new_frame(np.full((2, 2), value, np.uint8))), "cam0")
             async with asyncio.timeout(20):
                 while len(self.results) < until:
                     await asyncio.sleep(0)
@@ -99,16 +99,14 @@ async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncI
         await consumer.wait_connected(1)
         await consumer.subscribe(topics.RESULT.filter(), hear)
         slot = ModelSlot(LoadedModel(model, thread))
-        outbox = Outbox(bus, topics.RESULT.at(ns=NS, service=SERVICE))
         with Ledger(folder, "u-1") as ledger:
-            loop = EdgeLoop(
-                World(folder).settings("edge", "e0"), slot=slot, miner=miner or margin, decoder=decoder, offload=None,
-                outbox=outbox, ledger=ledger,
-            )  # fmt: skip
-            tasks = [group.create_task(work) for work in (outbox.run(), loop.run(), slot.watch(60.0))]
+            origin, address = Origin(SERVICE, "e0", "node-e0"), topics.RESULT.at(ns=NS, service=SERVICE)
+            responder = ResultResponder(origin, result_outbox(bus), address, ledger)
+            worker = EdgeWorker(slot, responder, ledger, decoder, miner=miner or margin)
+            tasks = [group.create_task(work) for work in (worker.run(), slot.watch(60.0))]
             await asyncio.sleep(0.01)
-            yield Edge(loop, slot, ledger, results)
-            assert await loop.drain(5)
+            yield Edge(worker, slot, ledger, results)
+            assert await worker.drain(5)
             for task in tasks:
                 task.cancel()
 
@@ -124,9 +122,9 @@ async def test_a_model_whose_calls_are_known_to_be_short_answers_on_the_event_lo
         assert model.here() == 20
         assert (e.ledger[Count.ACCEPTED], e.ledger[Count.ANSWERED]) == (len(e.results),) * 2
         assert {(r.by, r.hard, r.label) for r in e.results} == {("edge", False, "one")}
-        assert e.loop.times.model.count == e.slot.current.calls.count
-        assert e.loop.times.wait.count == e.slot.current.answered == len(e.results)
-        assert e.loop.load().queued == e.loop.inside == 0
+        assert e.worker.times.model.count == e.slot.current.calls.count
+        assert e.worker.times.wait.count == e.slot.current.answered == len(e.results)
+        assert e.worker.pipeline.load().queued == e.worker.pipeline.inside == 0
 
 
 async def test_one_that_takes_longer_is_given_back_to_its_thread(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from halimede.frames.compute import answer
 from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
+from halimede.pipeline.inference import Inference, Item
 from tests.unit.frames.clouds import BAD, Brightness, frame
 
 
@@ -22,6 +22,6 @@ class Leaving(Brightness):
 
 
 def test_an_estimator_that_calls_exit_costs_its_own_sample_only() -> None:
-    outcomes, _ = answer(Leaving(), [frame(1), frame(BAD), frame(2)], 8)
+    outcomes = Inference(8)(Leaving(), [Item(frame(1)), Item(frame(BAD)), Item(frame(2))])
     assert [o.prediction is not None for o in outcomes] == [True, False, True]
     assert "SystemExit" in outcomes[1].error

@@ -10,10 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 import numpy as np
 import pytest
-from halimede.frames.answers import REMEMBERED_BYTES
-from halimede.frames.jobs import weight
-from halimede.frames.limits import ServerLimits
-from halimede.frames.server import CloudServer
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -24,6 +20,9 @@ from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.reply_responder import REMEMBERED_BYTES, weight
+from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.workers import RequestWorker
 from halimede.topic import Address, Filter
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame
@@ -75,8 +74,8 @@ class Asker:
 
 @contextlib.asynccontextmanager
 async def serving(
-    model: Brightness, limits: ServerLimits | None = None, broker: MemoryBroker | None = None
-) -> AsyncIterator[tuple[CloudServer, Asker, MemoryBroker]]:
+    model: Brightness, limits: RequestLimits | None = None, broker: MemoryBroker | None = None
+) -> AsyncIterator[tuple[RequestWorker, Asker, MemoryBroker]]:
     broker = broker or MemoryBroker()
     async with (
         cloud_bus(broker, "c0") as bus,
@@ -84,7 +83,7 @@ async def serving(
         ModelThread() as thread,
         asyncio.TaskGroup() as group,
     ):
-        server = CloudServer(bus, ModelSlot(LoadedModel(model, thread)), inference(NS, SERVICE, "c0"), limits=limits)
+        server = RequestWorker(bus, ModelSlot(LoadedModel(model, thread)), inference(NS, SERVICE, "c0"), limits=limits)
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         asker = Asker(edge, "e0")
@@ -103,13 +102,13 @@ async def test_a_request_is_answered_with_its_own_id_and_correlation() -> None:
         assert (reply.id, reply.worker, reply.batch, reply.error) == (body.id, "c0", 1, "")
         assert reply.prediction == Prediction(label="7", score=1.0)
         assert asker.replies[0][1] == b"mine"
-        assert (server.stats.served, server.stats.batches) == (1, 1)
+        assert (server.intake.stats.served, server.pipeline.observer.calls) == (1, 1)
 
 
 @simulated
 async def test_requests_on_the_shared_topic_reach_one_of_several_servers() -> None:
     async with serving(Brightness()) as (_, asker, broker), cloud_bus(broker, "c1") as bus, ModelThread() as thread:
-        other = CloudServer(bus, ModelSlot(LoadedModel(Brightness(), thread)), inference(NS, SERVICE, "c1"))
+        other = RequestWorker(bus, ModelSlot(LoadedModel(Brightness(), thread)), inference(NS, SERVICE, "c1"))
         running = asyncio.create_task(other.run())
         await asyncio.sleep(0.1)
         for value in range(6):
@@ -141,7 +140,7 @@ async def test_what_waits_is_batched_by_shape_and_never_waited_for() -> None:
 
 async def test_a_full_queue_refuses_at_once_and_the_edge_is_told() -> None:
     model = Held()
-    async with serving(model, ServerLimits(queue=2)) as (server, asker, _):
+    async with serving(model, RequestLimits(queue=2)) as (server, asker, _):
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2))
@@ -150,12 +149,12 @@ async def test_a_full_queue_refuses_at_once_and_the_edge_is_told() -> None:
         assert (refusal.error, refusal.prediction) == ("overloaded", None)
         model.gate.set()
         await asker.until(3)
-        assert (server.stats.served, server.stats.refused) == (2, 1)
+        assert (server.intake.stats.served, server.intake.stats.refused) == (2, 1)
 
 
 async def test_the_queue_is_bounded_in_bytes_too() -> None:
     model = Held()
-    async with serving(model, ServerLimits(queue_bytes=10_000)) as (_, asker, _):
+    async with serving(model, RequestLimits(queue_bytes=10_000)) as (_, asker, _):
         await asker.send(frame(1, (90, 90)))
         await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2, (90, 90)))
@@ -166,7 +165,7 @@ async def test_the_queue_is_bounded_in_bytes_too() -> None:
 
 async def test_the_bound_in_bytes_holds_for_a_sample_that_comes_again_larger() -> None:
     model = Held()
-    async with serving(model, ServerLimits(queue_bytes=10_000)) as (_, asker, _):
+    async with serving(model, RequestLimits(queue_bytes=10_000)) as (_, asker, _):
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
         small = frame(2)
@@ -189,7 +188,7 @@ async def test_a_sample_whose_time_is_over_is_not_computed() -> None:
         model.gate.set()
         await asker.until(2)
         assert model.batches == [[1], [3]]
-        assert (server.stats.expired, server.stats.served) == (1, 2)
+        assert (server.intake.stats.expired, server.intake.stats.served) == (1, 2)
         await server.drain(5)
         assert len(asker.replies) == 2  # its asker has given up: a reply would only be late
 
@@ -197,7 +196,7 @@ async def test_a_sample_whose_time_is_over_is_not_computed() -> None:
 @simulated
 async def test_a_sample_that_cannot_be_in_time_is_refused_while_that_is_still_news() -> None:
     async with serving(Brightness()) as (server, asker, _):
-        server._pace.learn(1, 300.0)
+        server.pipeline.rate.learn(1, 300.0)
         await asker.send(frame(1), deadline_ms=100)
         (reply,) = await asker.until(1)
         assert reply.error == "expired"
@@ -208,12 +207,12 @@ async def test_a_sample_that_cannot_be_in_time_is_refused_while_that_is_still_ne
 async def test_a_sample_is_refused_at_once_where_those_before_it_leave_it_no_time() -> None:
     model = Held()
     async with serving(model) as (server, asker, _):
-        server._pace.learn(1, 3000.0)
+        server.pipeline.rate.learn(1, 3000.0)
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
         await asker.send(frame(2), deadline_ms=5000)
         (refusal,) = await asker.until(1)
-        assert (refusal.error, server.stats.refused) == ("overloaded", 1)
+        assert (refusal.error, server.intake.stats.refused) == ("overloaded", 1)
         await asker.send(frame(3), deadline_ms=60_000)
         model.gate.set()
         await asker.until(3)
@@ -231,7 +230,7 @@ async def test_a_bad_frame_is_isolated_and_the_others_are_answered() -> None:
         replies = {reply.id: reply for reply in await asker.until(5)}
         errors = [reply.error for reply in replies.values()]
         assert sorted(errors) == ["", "", "", "", "failed"]
-        assert (server.stats.served, server.stats.failed) == (4, 1)
+        assert (server.intake.stats.served, server.intake.stats.failed) == (4, 1)
 
 
 @simulated
@@ -286,7 +285,7 @@ async def test_a_resend_of_an_answered_sample_gets_the_same_answer_without_the_m
         await asker.send(body, b"second")
         assert (await asker.until(2))[1] == first
         assert asker.replies[1][1] == b"second"
-        assert (model.batches, server.stats.served) == ([[5]], 1)
+        assert (model.batches, server.intake.stats.served) == ([[5]], 1)
 
 
 async def test_a_resend_of_a_waiting_sample_is_computed_once_for_the_latest_correlation() -> None:
@@ -353,7 +352,7 @@ def advertised(broker: MemoryBroker) -> Load | None:
 async def test_load_is_advertised_follows_the_queue_and_is_cleared_at_death() -> None:
     model = Held()
     broker = MemoryBroker()
-    async with serving(model, ServerLimits(queue=4), broker) as (_, asker, _):
+    async with serving(model, RequestLimits(queue=4), broker) as (_, asker, _):
         assert advertised(broker) == Load(credits=4)
         await asker.send(frame(1))
         await asyncio.to_thread(model.entered.wait)
@@ -440,8 +439,8 @@ def test_usual_replies_are_worth_remembering() -> None:
 
 @simulated
 async def test_a_sample_waits_for_others_where_that_is_wanted_and_no_longer() -> None:
-    async with serving(Brightness(), ServerLimits(batch=3, delay_s=0.05)) as (server, asker, _):
-        server._pace.learn(1, 1.0)
+    async with serving(Brightness(), RequestLimits(batch=3, delay_s=0.05)) as (server, asker, _):
+        server.pipeline.rate.learn(1, 1.0)
         began = asyncio.get_running_loop().time()
         await asker.send(frame(1))
         await asyncio.sleep(0.03)
@@ -465,7 +464,7 @@ async def test_calls_run_side_by_side_where_the_model_has_several_threads() -> N
         asyncio.TaskGroup() as group,
     ):
         loaded = LoadedModel(model, one, more=[other])
-        server = CloudServer(bus, ModelSlot(loaded), inference(NS, SERVICE, "c0"))
+        server = RequestWorker(bus, ModelSlot(loaded), inference(NS, SERVICE, "c0"))
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         asker = Asker(edge, "e0")
@@ -482,9 +481,9 @@ async def test_calls_run_side_by_side_where_the_model_has_several_threads() -> N
 
 
 async def test_replies_that_nobody_acknowledges_are_bounded_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.frames.replies.PUBLISH_TIMEOUT", 0.2)
-    async with serving(Brightness(), ServerLimits(replies=2)) as (server, asker, _):
-        bus = server._bus
+    monkeypatch.setattr("halimede.pipeline.reply_responder.PUBLISH_TIMEOUT", 0.2)
+    async with serving(Brightness(), RequestLimits(replies=2)) as (server, asker, _):
+        bus, outbox = server.intake._bus, server.intake.responder.outbox
         asked: list[asyncio.Future[int]] = []
 
         def post(_: object) -> asyncio.Future[int]:
@@ -495,5 +494,5 @@ async def test_replies_that_nobody_acknowledges_are_bounded_and_given_up(monkeyp
         for value in range(6):
             await asker.send(frame(value, (2, 2, 2)))  # it does not fit: each is refused
         await asyncio.sleep(0.1)
-        assert len(asked) == server._replies.under_way == 2
-        await eventually(lambda: server._replies.under_way == 0)
+        assert len(asked) == outbox.pending == 2
+        await eventually(lambda: outbox.pending == 0)

@@ -10,11 +10,12 @@ import numpy as np
 
 from halimede.frames import new_frame
 from halimede.inference import Array
-from halimede.messages import Prediction
+from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import BLOCK_BYTES, ENOUGH, InlinePolicy
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.unit.frames.clouds import Brightness, frame
+from tests.unit.pipeline.answering import answering
 
 
 class Ours(Brightness):
@@ -36,27 +37,28 @@ class Users(Ours):
 
 
 def short() -> InlinePolicy:
-    brief = InlinePolicy()
+    policy = InlinePolicy()
     for _ in range(ENOUGH):
-        brief.learn(1, 0.05)
-    return brief
+        policy.learn(1, 0.05)
+    return policy
 
 
-async def ran_here(model: Ours, *, watched: bool, given: object = None, busy: bool = False) -> bool:
+async def ran_here(model: Ours, *, watched: bool, given: Frame | None = None, busy: bool = False) -> bool:
     async with ModelThread() as thread:
         loaded = LoadedModel(model, thread)
-        loaded.brief = short()
+        loaded.inline_policy = short()
         slot = ModelSlot(loaded)
         watching = asyncio.create_task(slot.watch(60)) if watched else None
         gate = threading.Event()
         await asyncio.sleep(0)
         working = asyncio.create_task(thread.call(gate.wait, 10)) if busy else None
         await asyncio.sleep(0)
-        asking = asyncio.create_task(slot.answer([given or frame(1)], 8))  # type: ignore[list-item]
-        await asyncio.sleep(0)
-        gate.set()
-        ((outcome, _),), _ = await asking
-        assert outcome.prediction is not None
+        async with answering(slot) as pipeline:
+            asking = asyncio.create_task(pipeline.answer([given or frame(1)]))
+            await asyncio.sleep(0.01)
+            gate.set()
+            ((_, conclusion),) = await asking
+        assert conclusion.outcome.prediction is not None
         for task in filter(None, (watching, working)):
             task.cancel()
         return model.threads == [threading.get_ident()]
@@ -87,10 +89,11 @@ async def test_calls_are_learnt_as_they_are_made_in_either_place() -> None:
     async with ModelThread() as thread:
         slot = ModelSlot(LoadedModel(model, thread))
         watching = asyncio.create_task(slot.watch(60))
-        for _ in range(20 * ENOUGH):
-            await slot.answer([frame(1)], 8)
-            if threading.get_ident() in model.threads:
-                break
+        async with answering(slot) as pipeline:
+            for _ in range(20 * ENOUGH):
+                await pipeline.answer([frame(1)])
+                if threading.get_ident() in model.threads:
+                    break
         assert slot.turn
         watching.cancel()
         await asyncio.sleep(0)

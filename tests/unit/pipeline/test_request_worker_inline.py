@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
-from halimede.frames.compute import Outcome
-from halimede.frames.limits import ServerLimits
-from halimede.frames.server import CloudServer
 
 from halimede import topics
 from halimede.bus import Delivery, Packet
@@ -17,13 +14,16 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.inference import Outcome
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.workers import RequestWorker
 from halimede.topic import Address
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, frame
-from tests.unit.frames.test_inline import Ours, short
+from tests.unit.pipeline.test_loaded_model import Ours, short
 
-LIMITS = ServerLimits(queue=16, replies=4)
+LIMITS = RequestLimits(queue=16, replies=4)
 SAMPLES = 200
 
 
@@ -47,15 +47,15 @@ class Unanswered(MemoryBus):
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[tuple[CloudServer, Unanswered, asyncio.Task[None]]]:
+async def serving() -> AsyncIterator[tuple[RequestWorker, Unanswered, asyncio.Task[None]]]:
     async with Unanswered("c0", MemoryBroker()) as bus, ModelThread() as thread:
         await bus.wait_connected(1)
         loaded = LoadedModel(Ours(), thread)
-        loaded.brief = short()
+        loaded.inline_policy = short()
         slot = ModelSlot(loaded)
         watching = asyncio.create_task(slot.watch(1e6))
         await asyncio.sleep(0)
-        server = CloudServer(bus, slot, inference(NS, SERVICE, "c0"), limits=LIMITS)
+        server = RequestWorker(bus, slot, inference(NS, SERVICE, "c0"), limits=LIMITS)
         running = asyncio.create_task(server.run())
         await asyncio.sleep(0.1)
         try:
@@ -66,13 +66,13 @@ async def serving() -> AsyncIterator[tuple[CloudServer, Unanswered, asyncio.Task
             await asyncio.wait([running, watching])
 
 
-def take(server: CloudServer, value: int) -> None:
+def take(server: RequestWorker, value: int) -> None:
     """Hand a request over as the bus does."""
     body = frame(value % 50)
     to: Address[Frame] = topics.REQUEST_TO.at(ns=NS, service=SERVICE, worker="c0")
     response = topics.REPLY.at(ns=NS, service=SERVICE, worker="e0").text
     packet = Packet(to.text, b"", response_topic=response, correlation=b"c")
-    server._take(Delivery(to, {}, body, packet))
+    server.intake.take(Delivery(to, {}, body, packet))
 
 
 @simulated
@@ -82,10 +82,10 @@ async def test_replies_that_the_broker_does_not_take_hold_the_model_back() -> No
         for value in range(SAMPLES):
             take(server, value)
             await asyncio.sleep(0.001)
-        waiting = SAMPLES - server.stats.refused
+        waiting = SAMPLES - server.intake.stats.refused
         assert waiting <= LIMITS.replies + LIMITS.queue + 2
         assert len(asyncio.all_tasks()) - before <= 2
-        assert server.waiting == LIMITS.queue
+        assert server.pipeline.inside == LIMITS.queue
 
 
 @simulated
@@ -94,9 +94,9 @@ async def test_once_the_broker_takes_replies_again_all_that_was_taken_is_answere
         for value in range(12):
             take(server, value)
             await asyncio.sleep(0.001)
-        assert server.waiting
+        assert server.pipeline.inside
         bus.go_on()
-        await eventually(lambda: server.stats.served == 12 and not server.waiting, 30)
+        await eventually(lambda: server.intake.stats.served == 12 and not server.pipeline.inside, 30)
         assert await server.drain(30)
 
 
@@ -104,13 +104,13 @@ async def test_once_the_broker_takes_replies_again_all_that_was_taken_is_answere
 async def test_a_defect_while_answering_ends_the_server_and_leaves_no_sample_unanswered_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: object) -> tuple[Sequence[Outcome], int, str]:
+    def fail(*_: object) -> list[Outcome] | None:
         raise RuntimeError("a defect")
 
     async with serving() as (server, _, running):
-        monkeypatch.setattr(server._slot, "answer_now", fail)
+        monkeypatch.setattr(server.pipeline.slot, "run_inline", fail)
         take(server, 1)
         done, _ = await asyncio.wait([running], timeout=1)
         assert done
-        with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a defect")):
+        with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a defect"), flatten_subgroups=True):
             await running

@@ -1,16 +1,15 @@
-"""A server that may ask a next tier answers every sample once, in time, and says whose answer it is."""
+"""A worker that may ask a next tier answers every sample once, in time, and says whose answer it is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
-from halimede.frames.deferring import Choice
-from halimede.frames.limits import ServerLimits
-from halimede.frames.server import CloudServer
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -18,8 +17,14 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Frame, Load, Prediction, Reply
+from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.upload_policy.budget import Budget
+from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.workers import RequestWorker
+from halimede.stats.ledger import Ledger
 from halimede.topic import Filter
 from halimede.tracing import Record
 from tests.simulated import eventually, simulated
@@ -30,41 +35,38 @@ HARD = 50
 BEYOND = Prediction(label="beyond", score=1.0)
 
 
+def is_hard(prediction: Prediction) -> bool:
+    return int(prediction.label or "0") >= HARD
+
+
 @dataclass
 class Next:
     """A next tier that says what a test tells it, after so many seconds of the time that it is given."""
 
     answer_s: float = 0.1
     fails: Exception | None = None
-    reason: str = ""
+    policy: Triage | None = None
     untils: list[float] = field(default_factory=list)
     asked: list[Prediction | None] = field(default_factory=list)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def choose(self, frame: Frame, prediction: Prediction | None, until: float, trace: Record) -> Choice:
-        if prediction is not None and int(prediction.label or "0") < HARD:
-            return Choice()
-        if self.reason:
-            return Choice(reason=self.reason)
+    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
         assert trace is not None
-
-        async def ask() -> Reply:
-            self.untils.append(until)
-            self.asked.append(prediction)
-            if self.fails:
-                raise self.fails
-            try:
-                async with asyncio.timeout_at(until):
-                    waited = asyncio.create_task(self.abandoned.wait())
-                    await asyncio.wait([waited], timeout=self.answer_s)
-                    waited.cancel()
-            except TimeoutError:
-                raise OffloadError(Reason.DEADLINE) from None
-            if self.abandoned.is_set():
-                raise OffloadError(Reason.DEADLINE)
-            return Reply(id=frame.id, worker="next0", prediction=BEYOND, model="v9", tier="cloud")
-
-        return Choice(ask)
+        until = asyncio.get_running_loop().time() + deadline_s
+        self.untils.append(until)
+        self.asked.append(frame.edge)
+        if self.fails:
+            raise self.fails
+        try:
+            async with asyncio.timeout_at(until):
+                waited = asyncio.create_task(self.abandoned.wait())
+                await asyncio.wait([waited], timeout=self.answer_s)
+                waited.cancel()
+        except TimeoutError:
+            raise OffloadError(Reason.DEADLINE) from None
+        if self.abandoned.is_set():
+            raise OffloadError(Reason.DEADLINE)
+        return Reply(id=frame.id, worker="next0", prediction=BEYOND, model="v9", tier="cloud")
 
     def abandon(self) -> None:
         self.abandoned.set()
@@ -74,7 +76,7 @@ class Next:
 class World:
     """One server of the tier `gate`, and who asks it."""
 
-    server: CloudServer
+    server: RequestWorker
     edge: MemoryBus
     broker: MemoryBroker
     model: Brightness
@@ -97,20 +99,31 @@ class World:
 
     @property
     def load(self) -> Load:
-        return self.server.load()
+        return self.server.intake.load()
 
 
 @contextlib.asynccontextmanager
-async def serving(beyond: Next, limits: ServerLimits | None = None) -> AsyncIterator[World]:
+async def serving(beyond: Next, limits: RequestLimits | None = None) -> AsyncIterator[World]:
     broker, model = MemoryBroker(), Brightness()
     async with (
         cloud_bus(broker, "g0") as bus,
         MemoryBus("e0", broker) as edge,
         ModelThread() as thread,
+        contextlib.AsyncExitStack() as files,
         asyncio.TaskGroup() as group,
     ):
+        folder = files.enter_context(tempfile.TemporaryDirectory())
+        ledger = files.enter_context(Ledger(Path(folder), "u-1"))
         channel = inference(NS, SERVICE, "g0", tier="gate")
-        server = CloudServer(bus, ModelSlot(LoadedModel(model, thread)), channel, limits=limits, defer=beyond)
+        server = RequestWorker(
+            bus,
+            ModelSlot(LoadedModel(model, thread)),
+            channel,
+            limits=limits,
+            escalation=Escalation(beyond, ledger, policy=beyond.policy),
+            miner=is_hard,
+            ledger=ledger,
+        )
         running = group.create_task(server.run())
         await edge.wait_connected(1)
         world = World(server, edge, broker, model)
@@ -126,7 +139,7 @@ async def serving(beyond: Next, limits: ServerLimits | None = None) -> AsyncIter
         running.cancel()
 
 
-def scene(beyond: Next, limits: ServerLimits | None = None) -> Callable[[Callable[[World], Awaitable[None]]], None]:
+def scene(beyond: Next, limits: RequestLimits | None = None) -> Callable[[Callable[[World], Awaitable[None]]], None]:
     """Run a body against a server that asks ``beyond``, in simulated time."""
 
     def run(body: Callable[[World], Awaitable[None]]) -> None:
@@ -150,7 +163,7 @@ def test_easy_samples_are_answered_here_and_hard_ones_by_the_next_tier() -> None
         assert (hard.tier, hard.by, hard.worker, hard.model) == ("cloud", "next0", "g0", "v9")
         assert hard.prediction == BEYOND
         assert beyond.asked == [Prediction(label=str(HARD), score=1.0)]
-        assert world.server.stats.served == 2
+        assert world.server.intake.stats.served == 2
 
 
 def test_its_batches_go_on_while_the_next_tier_is_asked() -> None:
@@ -162,7 +175,7 @@ def test_its_batches_go_on_while_the_next_tier_is_asked() -> None:
 
 
 def test_a_sample_under_way_counts_against_its_credits() -> None:
-    @scene(Next(answer_s=1.0), ServerLimits(queue=2))
+    @scene(Next(answer_s=1.0), RequestLimits(queue=2))
     async def _(world: World) -> None:
         for value in (HARD, HARD + 1):
             await world.send(frame(value))
@@ -194,7 +207,7 @@ def test_each_failure_leaves_the_own_answer_with_its_reason() -> None:
 
 
 def test_what_is_withheld_is_answered_here_and_says_why() -> None:
-    beyond = Next(reason="budget")
+    beyond = Next(policy=Triage(budget=Budget(0.0)))
 
     @scene(beyond)
     async def _(world: World) -> None:
@@ -272,10 +285,10 @@ def test_without_a_next_tier_replies_say_which_tier_answered() -> None:
         broker = MemoryBroker()
         async with cloud_bus(broker, "c0") as bus, ModelThread() as thread, asyncio.TaskGroup() as group:
             channel = inference(NS, SERVICE, "c0", tier="cloud")
-            server = CloudServer(bus, ModelSlot(LoadedModel(Brightness(), thread)), channel)
+            server = RequestWorker(bus, ModelSlot(LoadedModel(Brightness(), thread)), channel)
             running = group.create_task(server.run())
             await asyncio.sleep(0.1)
-            assert server.load().tier == "cloud"
+            assert server.intake.load().tier == "cloud"
             assert channel.requests[0].text.endswith("/request/c0")
             assert len(channel.requests) == 1, "tiers are asked by name alone"
             running.cancel()

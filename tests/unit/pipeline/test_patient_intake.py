@@ -1,0 +1,73 @@
+"""A frame that a model on trial cannot read goes to the model before it, if that can."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from halimede import topics
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.errors import DecodeError
+from halimede.inference import Array, SampleError
+from halimede.messages import Frame
+from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.patient_intake import EdgeLimits, PatientIntake
+from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.sample import Sample
+from halimede.pipeline.workers import EdgeWorker
+from halimede.stats.ledger import Ledger
+from halimede.tracing import Book
+from tests.unit.frames.clouds import NS, SERVICE, Brightness, frame
+
+
+class Blind(Brightness):
+    """Reads no frame."""
+
+    def prepare(self, image: Array) -> Array:
+        raise SampleError(f"it wants another shape than {image.shape}")
+
+
+def sample_of(body: Frame, intake: PatientIntake) -> Sample:
+    return Sample(body, intake, Book().begin(body.id), 0.0, math.inf, 0.0, pixels=body.data.nbytes)
+
+
+@contextlib.asynccontextmanager
+async def trial(folder: Path) -> AsyncIterator[tuple[PatientIntake, ModelSlot, list[str]]]:
+    """An intake before a slot whose canary is blind, and what is said when it is withdrawn."""
+    said: list[str] = []
+    with Ledger(folder, "u-1") as ledger:
+        async with MemoryBus("edge", MemoryBroker()) as bus, ModelThread() as thread:
+            slot = ModelSlot(LoadedModel(Brightness(), thread, "1"))
+            slot.try_out(LoadedModel(Blind(), thread, "2"), 100, said.append)
+            address = topics.RESULT.at(ns=NS, service=SERVICE)
+            responder = ResultResponder(Origin(SERVICE, "e0", "node-e0"), result_outbox(bus), address, ledger)
+            worker = EdgeWorker(slot, responder, ledger, thread, limits=EdgeLimits(pixels=1024))
+            yield worker.intake, slot, said
+
+
+async def test_a_frame_that_a_canary_cannot_read_is_the_others_and_the_canary_is_withdrawn(tmp_path: Path) -> None:
+    async with trial(tmp_path) as (intake, slot, said):
+        canary = slot.canary
+        for i in range(3):
+            assert slot.canary is canary
+            sample = sample_of(frame(i), intake)
+            await intake.prepare(sample)
+            assert sample.input is not None
+            assert (sample.model, int(sample.input.flat[0])) == (slot.current, i)
+        assert slot.canary is None
+        assert len(said) == 1
+        assert "another shape" in said[0]
+
+
+async def test_a_frame_that_neither_can_read_is_refused_and_no_strike(tmp_path: Path) -> None:
+    async with trial(tmp_path) as (intake, slot, said):
+        canary = slot.canary
+        for _ in range(5):
+            with pytest.raises(DecodeError):
+                await intake.prepare(sample_of(frame(1, (2, 2, 3)), intake))
+        assert (slot.canary, said) == (canary, [])
