@@ -19,7 +19,6 @@ class Inflow:
 
     Attributes:
         room: where the next bytes go; never empty.
-        large: the body of a large packet of which a part is here; ``room`` is the rest of it then.
 
     """
 
@@ -28,7 +27,8 @@ class Inflow:
         self._shared = self.room = memoryview(bytearray(ROOM))
         #: bytes at the front of the shared buffer: part of a packet
         self._held = 0
-        self.large: memoryview | None = None
+        #: the body of a large packet of which a part is here, and its first byte
+        self._large: memoryview | None = None
         self._large_first = 0
 
     def filled(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
@@ -37,11 +37,11 @@ class Inflow:
         Of each packet: its first byte, and all that follows its length: a view of a buffer of its own where it is
         large. What is wrong is to be raised once the packets before it are handled.
         """
-        if self.large is not None:
+        if self._large is not None:
             self.room = self.room[count:]
             if len(self.room):
                 return [], None
-            body, self.large, self.room = self.large, None, self._shared
+            body, self._large, self.room = self._large, None, self._shared
             return [(self._large_first, body)], None
         shared, begin, end = self._shared, 0, self._held + count
         packets: list[tuple[int, bytes | memoryview]] = []
@@ -66,9 +66,9 @@ class Inflow:
                 packets.append((shared[begin], bytes(shared[at:after])))
                 begin = after
             elif length >= LARGE:
-                self.large, self._large_first = memoryview(bytearray(length)), shared[begin]
-                self.large[: end - at] = shared[at:end]
-                self._held, self.room = 0, self.large[end - at :]
+                self._large, self._large_first = memoryview(bytearray(length)), shared[begin]
+                self._large[: end - at] = shared[at:end]
+                self._held, self.room = 0, self._large[end - at :]
                 return packets, None
             else:
                 break

@@ -40,7 +40,7 @@ DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
 BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
 LAST_IDENTIFIER = 65_535
 #: reads before others on the loop have their turn
-READS = 8
+READS = 16
 
 
 class LeanLink(Link):
@@ -155,7 +155,7 @@ class LeanLink(Link):
         sock, received = self._sock, self._in
         try:
             for _ in range(READS):
-                room, large = received.room, received.large
+                room = received.room
                 count = sock.recv_into(room)
                 if not count:
                     self.end(Ended("the connection broke"))
@@ -168,9 +168,8 @@ class LeanLink(Link):
                         return
                 if malformed:
                     raise malformed
-                # nothing more is here, or first there is a large packet to handle; bytes that TLS has decrypted already
-                # wake no selector
-                if (count < len(room) or large) and not self._tls:
+                # bytes that TLS has decrypted already wake no selector
+                if count < len(room) and not self._tls:
                     return
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
