@@ -14,12 +14,12 @@ import pytest
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.workers import RequestWorker
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.workers import RequestWorker
 from halimede.worker.figures import Figures
 from halimede.worker.settings import read
 from services.broker import Broker

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halimede.messages import Load
 from halimede.multiedge.balance import FEW, LOOK_AT, Balance, spare
-from halimede.multiedge.balancing import both, news
+from halimede.multiedge.balancing import news
 
 
 def load(queued: int = 0, service_ms: float = 10.0, credits_: int = 9) -> Load:
@@ -165,8 +165,3 @@ def test_others_are_told_when_it_would_change_their_choice() -> None:
     assert not news(load(queued=10), load(queued=11))
     assert news(load(queued=0), load(queued=1))
     assert news(load(queued=9, credits_=1), load(queued=9, credits_=0))
-
-
-def test_own_frames_and_those_of_others_wait_for_one_model() -> None:
-    assert both(load(2, 0), load(3, 7)) == load(5, 7)
-    assert both(load(2, 5), load(3, 7)).service_ms == 5
