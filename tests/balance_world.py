@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.limits import EdgeLimits
-from halimede.worker.outbox import Outbox
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -29,15 +26,17 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.memory_link import MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
-from halimede.messages import Prediction, Result
+from halimede.messages import Result
 from halimede.multiedge.balance import Balance
-from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing, both
+from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing
 from halimede.multiedge.peers import Peers, peer_will
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.inference import Outcome
+from halimede.pipeline.intake import EdgeLimits, RequestIntake
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.workers import RequestWorker
+from halimede.pipeline.responders import ResultResponder, result_outbox
+from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
+from halimede.worker.job import origin
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 from tests.unit.worker.world import World as Workers
 
@@ -112,13 +111,12 @@ class SimulatedThread(ModelThread):
 
     async def call(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         async with self._free:
-            said, *more = work(*args, **kwargs)
-            took = self.service_s * len(said)
+            outcomes, cpu_ms = work(*args, **kwargs)
+            took = self.service_s * len(outcomes)
             await asyncio.sleep(took)
-        for each in said:  # outcomes, or what mining made of them
-            outcome = each if isinstance(each, Outcome) else each.outcome
+        for outcome in outcomes:
             outcome.ms = took * 1000
-        return said, *more
+        return outcomes, cpu_ms
 
 
 @dataclass
@@ -161,8 +159,8 @@ class Node:
 
     name: str
     site: Site
-    loop: EdgeLoop
-    server: RequestWorker
+    edge: EdgeWorker
+    requests: RequestIntake
     sharing: Sharing
     peers: Peers
     bus: PacedBus
@@ -189,13 +187,9 @@ class Node:
 
     async def _offer(self, payload: bytes) -> None:
         try:
-            await self.loop.offer(payload, "cam0")
+            await self.edge.intake.offer(payload, "cam0")
         finally:
             self.waiting -= 1
-
-
-def _easy(_: Prediction) -> bool:
-    return False
 
 
 def rates(site: Site, cameras: str, load: float) -> dict[str, float]:
@@ -240,26 +234,30 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
     name = bus.client_id
     thread = SimulatedThread(service_s)
     slot = ModelSlot(LoadedModel(Brightness(), thread))
-    outbox = Outbox(bus, topics.MULTI_RESULT.at(ns=NS, service=SERVICE))
-    chance = random.Random(f"{site.seed} {name}")
-    sharing = Sharing(
-        bus, NS, SERVICE, name, lambda: both(loop.load(), server.load()), balance=Balance(choose=chance.sample)
-    )
     settings = Workers(Path(), broker=MemoryBroker()).settings("edge", name, service=SERVICE)
-    loop = EdgeLoop(
-        settings, slot=slot, miner=_easy, decoder=thread, offload=None, outbox=outbox, ledger=ledger,
-        share=sharing if site.share else None, limits=EdgeLimits(inside=INSIDE),
-    )  # fmt: skip
-
+    address = topics.MULTI_RESULT.at(ns=NS, service=SERVICE)
+    responder = ResultResponder(origin(settings), result_outbox(bus), address, ledger)
+    chance = random.Random(f"{site.seed} {name}")
+    sharing = Sharing(bus, NS, SERVICE, name, lambda: edge.pipeline.load(), balance=Balance(choose=chance.sample))
+    edge = EdgeWorker(
+        slot,
+        responder,
+        ledger,
+        thread,
+        limits=EdgeLimits(inside=INSIDE),
+        peers=sharing if site.share else None,
+        deadline_s=settings.deadline_s,
+    )
     peers = Peers(bus, namespace=NS, service=SERVICE, worker=name)
-    room = Room(lambda: both(loop.load(), server.load()), peers.touch, lambda: len(peers.others))
+    room = Room(edge.pipeline.load, peers.touch, lambda: len(peers.others))
     peers.share = room.load
     peers.on_change(sharing.changed)
-    peers.on_change(lambda *_: loop.pass_on())
-    server = RequestWorker(bus, slot, hop(NS, SERVICE, HOP, name), limits=LIMITS, advertiser=room, busy=room.busy)
+    peers.on_change(lambda *_: edge.pipeline.rebalance())
+    channel = hop(NS, SERVICE, HOP, name)
+    requests = RequestIntake(bus, channel, edge.pipeline, limits=LIMITS, advertiser=room, busy=room.busy)
     await sharing.start()
-    node = Node(name, site, loop, server, sharing, peers, bus=bus, thread=thread)
-    return node, [outbox.run(), loop.run(), server.run(), peers.run()]
+    node = Node(name, site, edge, requests, sharing, peers, bus=bus, thread=thread)
+    return node, [edge.run(), requests.run(), peers.run()]
 
 
 async def offered(site: Site, rates: dict[str, float], *, warm_s: float = 2.0, seconds: float = 4.0) -> float:

@@ -11,11 +11,12 @@ import pytest
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import OffloadError
 from halimede.frames.channel import inference
-from halimede.messages import Frame, Prediction
+from halimede.messages import Prediction
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Outcome
-from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.model_slot import Infer, LoadedModel, ModelSlot
+from halimede.pipeline.sample import Sample
 from halimede.pipeline.workers import RequestWorker
 from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus, frame
@@ -23,18 +24,17 @@ from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus, frame
 DEADLINE_S = 2.0
 
 
-class Timed(ModelSlot):
+class Timed(LoadedModel):
     """A model that takes so many milliseconds for a sample and for a call, in simulated time."""
 
     def __init__(self, each_ms: float, fixed_ms: float = 0.0) -> None:
-        super().__init__(LoadedModel(Brightness(), ModelThread()))
+        super().__init__(Brightness(), ModelThread())
         self._each_ms, self._fixed_ms = each_ms, fixed_ms
 
-    async def answer(self, frames: Sequence[Frame], limit: int) -> tuple[list[tuple[Outcome, str]], int]:
-        began, ms = asyncio.get_running_loop().time(), self._fixed_ms + self._each_ms * len(frames)
+    async def run(self, infer: Infer, samples: Sequence[Sample], *, inline: bool) -> list[Outcome]:
+        began, ms = asyncio.get_running_loop().time(), self._fixed_ms + self._each_ms * len(samples)
         await asyncio.sleep(ms / 1000)
-        said = Outcome(Prediction(label="x"), batch=len(frames), ms=ms, began=began)
-        return [(said, "") for _ in frames], 1
+        return [Outcome(Prediction(label="x"), batch=len(samples), ms=ms, began=began) for _ in samples]
 
 
 async def shared(clouds: dict[str, float], flight: int, samples: int) -> tuple[Counter[str], list[float]]:
@@ -57,7 +57,7 @@ async def shared(clouds: dict[str, float], flight: int, samples: int) -> tuple[C
 
     async def serve(name: str, each_ms: float) -> None:
         async with cloud_bus(broker, name) as bus:
-            await RequestWorker(bus, Timed(each_ms), inference(NS, SERVICE, name)).run()
+            await RequestWorker(bus, ModelSlot(Timed(each_ms)), inference(NS, SERVICE, name)).run()
 
     async with MemoryBus("edge", broker) as bus, asyncio.TaskGroup() as group:
         serving = [group.create_task(serve(name, each_ms)) for name, each_ms in clouds.items()]

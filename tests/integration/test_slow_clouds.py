@@ -15,6 +15,7 @@ from halimede.frames.channel import inference
 from halimede.frames.reasons import Reason
 from halimede.mining import Verdict
 from halimede.offload import OffloadClient
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.upload_policy.triage import Triage
 from halimede.pipeline.workers import RequestWorker
 from tests.integration.test_shares_by_credits import Timed
@@ -77,7 +78,7 @@ class Play:
         """Return what became of all samples; none was asked before, and nobody knew how fast the worker is."""
         broker = MemoryBroker()
         async with cloud_bus(broker, "c0") as bus, contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            serving = RequestWorker(bus, Timed(self.each_ms, self.fixed_ms), inference(NS, SERVICE, "c0"))
+            serving = RequestWorker(bus, ModelSlot(Timed(self.each_ms, self.fixed_ms)), inference(NS, SERVICE, "c0"))
             running = group.create_task(serving.run())
             cameras = []
             for number in range(self.edges):
@@ -128,7 +129,7 @@ async def test_what_it_can_do_easily_is_all_answered() -> None:
 async def test_a_sample_in_a_hurry_is_not_made_late_by_those_that_are_batched_with_it() -> None:
     broker = MemoryBroker()
     async with cloud_bus(broker, "c0") as bus, MemoryBus("e0", broker) as edge, asyncio.TaskGroup() as group:
-        running = group.create_task(RequestWorker(bus, Timed(100), inference(NS, SERVICE, "c0")).run())
+        running = group.create_task(RequestWorker(bus, ModelSlot(Timed(100)), inference(NS, SERVICE, "c0")).run())
         await edge.wait_connected(1)
         client = OffloadClient(edge, inference(NS, SERVICE, "e0"))
         await client.start()

@@ -54,7 +54,7 @@ async def some(made: Site, count: int, rate: float) -> None:
 async def test_frames_of_a_peer_that_dies_are_answered_by_others_once_each() -> None:
     async with site([SERVICE_S] * 3) as made:
         camera = asyncio.create_task(some(made, 400, 90))
-        await eventually(lambda: made.nodes["w1"].server.intake.stats.served and made.nodes["w1"].server.load().queued)
+        await eventually(lambda: made.nodes["w1"].requests.stats.served and made.nodes["w1"].requests.load().queued)
         made.nodes["w1"].bus.cut()
         await camera
         await eventually(lambda: len(made.ids) == 400)
@@ -96,11 +96,11 @@ async def test_a_peer_with_too_much_to_do_sends_frames_back() -> None:
         await eventually(lambda: len(made.ids) == 50)
         shared = w0.sharing.shared
         assert shared
-        w1.loop._turns._own = 100  # it is busy with its own frames, and nobody knows yet
+        w1.edge.pipeline.preparing = 100  # it is busy with its own frames, and nobody knows yet
         await some(made, 30, 1000)
         await eventually(lambda: len(made.ids) == 80)
-        assert w1.server.intake.stats.refused > 0
-        assert w0.sharing.returned == w1.server.intake.stats.refused
+        assert w1.requests.stats.refused > 0
+        assert w0.sharing.returned == w1.requests.stats.refused
         assert w0.sharing.shared == shared
 
 
@@ -108,7 +108,7 @@ async def test_a_peer_with_too_much_to_do_sends_frames_back() -> None:
 async def test_frames_that_come_in_one_burst_do_not_all_see_the_same_idle_peer() -> None:
     async with site([SERVICE_S] * 3) as made:
         node = made.nodes["w0"]
-        node.loop._turns._own = 100
+        node.edge.pipeline.preparing = 100
         before = node.sharing.client.credits_left()
         assert all(node.sharing.elsewhere() for _ in range(6))
         assert node.sharing.client.credits_left() == {name: left - 3 for name, left in before.items()}
@@ -120,7 +120,7 @@ async def test_frames_that_come_in_one_burst_do_not_all_see_the_same_idle_peer()
 async def test_a_worker_that_stops_sends_nothing_away_any_more() -> None:
     async with site([SERVICE_S] * 2) as made:
         node = made.nodes["w0"]
-        node.loop._turns._own = 100
+        node.edge.pipeline.preparing = 100
         assert node.sharing.elsewhere()
         node.sharing.abandon()
         assert not node.sharing.elsewhere()
@@ -132,10 +132,12 @@ async def test_a_peer_that_leaves_in_order_gets_nothing_new_and_answers_what_it_
         camera = asyncio.create_task(some(made, 200, 90))
         await asyncio.sleep(1)
         w1 = made.nodes["w1"]
-        assert await w1.server.drain(5)
-        taken = w1.server.intake.stats.served
+        await w1.requests.stop()
+        await eventually(lambda: not w1.requests.inside)
+        assert await w1.requests.responder.outbox.drain(5)
+        taken = w1.requests.stats.served
         await eventually(lambda: made.nodes["w0"].sharing.client.credits_left() == {"w1": 0})
         await camera
         await eventually(lambda: len(made.ids) == 200)
-        assert 0 < taken == w1.server.intake.stats.served
-        assert w1.server.intake.stats.refused == 0
+        assert 0 < taken == w1.requests.stats.served
+        assert w1.requests.stats.refused == 0

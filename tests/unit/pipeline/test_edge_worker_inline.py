@@ -21,7 +21,7 @@ from halimede.mining import Miner, create, is_ours
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import ENOUGH
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
 from tests.unit.worker.world import NS, SERVICE
