@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from halimede.bus.lean import inflow, reading, writing
-from halimede.bus.lean.inflow import Inflow
+from halimede.bus.lean.buffers import Inflow
 from halimede.bus.lean.reading import ControlPacket, Disconnect, MalformedError
 from halimede.bus.message import MAX_PROPERTIES, Packet
 from halimede.bus.packets import packet_size
