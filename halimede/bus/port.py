@@ -270,24 +270,6 @@ class Bus(ABC):
         address = Address(topic, response)
         return await self.publish(address, body, correlation=to.packet.correlation, properties=properties)
 
-    def post_reply(
-        self, to: Delivery[Any], topic: Topic[M], body: M, *, properties: Mapping[str, str] | None = None
-    ) -> asyncio.Future[int] | None:
-        """As ``reply``, but now or not at all, and nothing is waited for: see ``post``."""
-        response = to.packet.response_topic
-        if topic.parse(response) is None:
-            return None
-        return self.post(
-            Packet(
-                topic=response,
-                payload=codec.encode(topic, body),
-                qos=topic.qos,
-                retain=topic.retain,
-                correlation=to.packet.correlation,
-                properties=tuple(properties.items()) if properties else (),
-            )
-        )
-
     async def dead_letter(self, packet: Packet, reason: str) -> None:
         """Put an unreadable message where operators see it; at most ten a second, and never in the way."""
         if (letter := self._letters.write(packet, reason)) and self.connected:
