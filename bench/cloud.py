@@ -30,11 +30,10 @@ from halimede.bus.linked import LinkedBus
 from halimede.bus.message import Packet
 from halimede.frames import new_frame
 from halimede.frames.channel import inference
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.workers import RequestWorker
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 
 NS, SERVICE, WORKER, ASKER = "default", "bench", "c0", "e0"
 MAX_PACKET = 16 * 1024 * 1024

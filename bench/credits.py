@@ -25,13 +25,12 @@ import numpy as np
 from halimede.bus.mqtt import MqttSettings
 from halimede.frames import load_will, new_frame
 from halimede.frames.channel import inference
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.workers import RequestWorker
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 from halimede.worker.runtime import connect_to
 from services.broker import Broker
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
@@ -59,7 +58,9 @@ async def answer(port: int, name: str, each_ms: float) -> None:
     connect = connect_to(MqttSettings("127.0.0.1", port))
     async with connect(name, announce=lambda: load_will(NS, SERVICE, name)) as bus, ModelThread() as thread:
         await bus.wait_connected(CONNECT_S)
-        await RequestWorker(bus, ModelSlot(LoadedModel(Slow(each_ms / 1000), thread)), inference(NS, SERVICE, name)).run()
+        await RequestWorker(
+            bus, ModelSlot(LoadedModel(Slow(each_ms / 1000), thread)), inference(NS, SERVICE, name)
+        ).run()
 
 
 @contextlib.asynccontextmanager

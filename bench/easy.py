@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from halimede.worker.edge import EdgeLoop
+from halimede.worker.outbox import Outbox
 
 from bench.easy_ends import Nobody, Sink
 from examples.digits import data
@@ -34,16 +36,13 @@ from halimede import topics
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Cast, Grayscale, Layout, Postprocess, Resize, Scale
 from halimede.frames import new_frame, pack
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.mining import create as create_miner
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.stats.ledger import Count, Ledger
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 from halimede.worker.settings import Settings
 
 MODEL = Path(__file__).parent.parent / "examples" / "digits" / "models" / "small.onnx"

@@ -23,13 +23,12 @@ import psutil
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.frames import new_frame
 from halimede.frames.channel import hop
-from halimede.pipeline.loaded_model import LoadedModel
 from halimede.frames.payloads import new_id
-from halimede.pipeline.workers import RequestWorker
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.messages import Frame, Load
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.workers import RequestWorker
 from services.broker import Broker
 from tests.balance_world import Costs
 from tests.unit.frames.clouds import NS, SERVICE, Brightness

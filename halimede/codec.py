@@ -5,7 +5,8 @@ The size limit is checked before a byte is read, so that no declared length or n
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,25 +20,32 @@ MAX_JSON = 4 * 1024 * 1024
 MAX_BYTES = 16 * 1024 * 1024
 LIMITS = {Encoding.JSON: MAX_JSON, Encoding.MSGPACK: MAX_BYTES, Encoding.BYTES: MAX_BYTES}
 
+
+class _Coder(NamedTuple):
+    """Limit, encoder and decoder of one topic's bodies. Without a decoder the payload itself is the body."""
+
+    limit: int
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes | memoryview], Any] | None
+
+
 _json = msgspec.json.Encoder(order=None)
 _msgpack = msgspec.msgpack.Encoder()
+#: by topic id: each is made once
+_coders: dict[str, _Coder] = {}
 
 
 def encode(topic: Topic[M], body: M) -> bytes:
     """Write a body as its topic asks. Raises TooLargeError over the topic's limit."""
-    if topic.encoding is Encoding.JSON:
-        payload = _json.encode(body)
-    elif topic.encoding is Encoding.MSGPACK:
-        payload = _msgpack.encode(body)
-    else:
-        payload = bytes(body)  # type: ignore[call-overload]  # BYTES topics carry buffers
-    check_size(topic, len(payload))
+    coder = _coders.get(topic.id) or _coder(topic)
+    payload = coder.encode(body)
+    if len(payload) > coder.limit:
+        raise TooLargeError(_over_limit(topic, len(payload), coder.limit))
     return payload
 
 
-#: how msgpack writes binary of no bytes, and binary up to how many bytes by which first byte and width of the length
+#: how msgpack writes binary of no bytes
 _EMPTY = b"\xc4\x00"
-_BINARY = ((0xFF, 0xC4, 1), (0xFFFF, 0xC5, 2), (0xFFFFFFFF, 0xC6, 4))
 
 
 def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
@@ -45,12 +53,20 @@ def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
 
     Raises TooLargeError when both together are over the topic's limit.
     """
+    coder = _coders.get(topic.id) or _coder(topic)
     written, size = _msgpack.encode(body), tail.nbytes
     if not written.endswith(_EMPTY):
         raise ValueError(f"the last field of a {topic.id} body is not empty binary")
-    _, first, width = next(each for each in _BINARY if size <= each[0])
-    payload = written[:-2] + bytes((first,)) + size.to_bytes(width)
-    check_size(topic, len(payload) + size)
+    # first byte and width of the length, by the size
+    if size <= 0xFF:
+        length = b"\xc4" + size.to_bytes(1)
+    elif size <= 0xFFFF:
+        length = b"\xc5" + size.to_bytes(2)
+    else:
+        length = b"\xc6" + size.to_bytes(4)
+    payload = written[:-2] + length
+    if len(payload) + size > coder.limit:
+        raise TooLargeError(_over_limit(topic, len(payload) + size, coder.limit))
     return payload
 
 
@@ -59,14 +75,13 @@ def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
 
     ``memoryview`` fields of the result are views of ``payload``, not copies.
     """
-    try:
-        check_size(topic, len(payload))
-    except TooLargeError as error:
-        raise DecodeError(str(error)) from error
-    if topic.encoding is Encoding.BYTES:
+    coder = _coders.get(topic.id) or _coder(topic)
+    if len(payload) > coder.limit:
+        raise DecodeError(_over_limit(topic, len(payload), coder.limit))
+    if coder.decode is None:
         return payload  # type: ignore[return-value]
     try:
-        body: M = _decoder(topic).decode(payload)
+        body: M = coder.decode(payload)
     except RecursionError as error:
         raise DecodeError("nested too deeply") from error
     except (msgspec.DecodeError, ValueError) as error:  # ValueError: UTF-8, and msgpack timestamps out of range
@@ -74,19 +89,17 @@ def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
     return body
 
 
-def check_size(topic: Topic[Any], size: int) -> None:
-    """Raise TooLargeError if ``size`` bytes are more than the topic's limit."""
+def _coder(topic: Topic[Any]) -> _Coder:
     limit = LIMITS[topic.encoding]
-    if size > limit:
-        raise TooLargeError(f"a {topic.id} body of {size} bytes is over the limit of {limit}")
+    if topic.encoding is Encoding.JSON:
+        coder = _Coder(limit, _json.encode, msgspec.json.Decoder(topic.message).decode)
+    elif topic.encoding is Encoding.MSGPACK:
+        coder = _Coder(limit, _msgpack.encode, msgspec.msgpack.Decoder(topic.message).decode)
+    else:
+        coder = _Coder(limit, bytes, None)  # bodies are buffers
+    _coders[topic.id] = coder
+    return coder
 
 
-_decoders: dict[str, Any] = {}
-
-
-def _decoder(topic: Topic[M]) -> Any:
-    decoder = _decoders.get(topic.id)
-    if decoder is None:
-        make = msgspec.json.Decoder if topic.encoding is Encoding.JSON else msgspec.msgpack.Decoder
-        decoder = _decoders[topic.id] = make(topic.message)
-    return decoder
+def _over_limit(topic: Topic[Any], size: int, limit: int) -> str:
+    return f"a {topic.id} body of {size} bytes is over the limit of {limit}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from halimede.worker.limits import EdgeLimits
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -31,8 +32,7 @@ from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing
 from halimede.multiedge.peers import Peers, peer_will
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.patient_intake import EdgeLimits
 from halimede.pipeline.request_intake import RequestIntake
 from halimede.pipeline.result_responder import ResultResponder, result_outbox

@@ -12,7 +12,7 @@ from typing import Any
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode
 
-from halimede.bus.beside import NOTHING, read, varint
+from halimede.bus.lean.reading import NO_PROPERTIES, properties, varint
 
 
 class ReadingClient(Client):
@@ -21,7 +21,7 @@ class ReadingClient(Client):
     It also sends large packets without copying what is left of them at each step.
     """
 
-    beside = NOTHING
+    beside = NO_PROPERTIES
     payload = b""
 
     def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> MQTTErrorCode:
@@ -34,7 +34,7 @@ class ReadingClient(Client):
         start = _start(packet, qos=self._in_packet["command"] >> 1 & 3)
         length, first = varint(packet, start)
         body = first + length
-        self.beside = read(bytes(packet[first:body])) if length else NOTHING
+        self.beside = properties(bytes(packet[first:body])) if length else NO_PROPERTIES
         with memoryview(packet) as view:
             self.payload = bytes(view[body:])
         packet[start:] = b"\0"  # nothing is left for paho, which would copy it three times

@@ -205,16 +205,16 @@ class PahoLink(Link):
         self._answer(mid, reasons[0].value if reasons else SUCCESS)
 
     def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
-        beside = self._client.beside
+        response_topic, correlation, expiry_s, properties = self._client.beside
         packet = Packet(
             topic=message.topic,
             payload=bytes(message.payload) or self._client.payload,
             qos=message.qos,
             retain=message.retain,
-            response_topic=beside.response_topic,
-            correlation=beside.correlation,
-            expiry_s=beside.expiry_s,
-            properties=beside.properties,
+            response_topic=response_topic,
+            correlation=correlation,
+            expiry_s=expiry_s,
+            properties=properties,
             duplicate=message.dup,
         )
         acknowledge = partial(self._acknowledge, message.mid) if message.qos else None

@@ -1,4 +1,4 @@
-"""Between bodies and packets: what leaves is encoded, what arrives is read and handed over.
+"""Between packets and handlers: what arrives is checked, read and handed over.
 
 A message that cannot be read, or whose handler fails, is counted and refused (``dead_letter``), and acknowledged like
 any other: to have it sent again would help nobody.
@@ -7,7 +7,8 @@ any other: to have it sent again would help nobody.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -31,33 +32,30 @@ from halimede.topic import Address, Topic
 M = TypeVar("M")
 log = structlog.get_logger()
 
+#: topics whose names are remembered for one subscription, and characters up to which one is
+REMEMBERED, LONGEST = 4096, 512
 
-def packed(
-    address: Address[M],
-    body: M,
-    *,
-    qos: int | None = None,
-    reply_to: Address[Any] | None,
-    correlation: bytes,
-    expiry_s: int | None,
-    properties: Mapping[str, str] | None,
-    tail: memoryview | None = None,
-) -> Packet:
-    """Return the packet of a body. Its arguments are those of ``Bus.publish`` and ``Bus.publish_now``."""
-    topic = address.topic
-    if tail is not None and tail.nbytes != len(tail):
-        tail = tail.cast("B")  # whatever counts its bytes does so by its length
-    return Packet(
-        topic=address.text,
-        payload=codec.encode(topic, body) if tail is None else codec.encode_before(topic, body, tail),
-        qos=topic.qos if qos is None else qos,
-        retain=topic.retain,
-        response_topic=reply_to.text if reply_to else "",
-        correlation=correlation,
-        expiry_s=expiry_s,
-        properties=tuple(properties.items()) if properties else (),
-        tail=b"" if tail is None else tail,
-    )
+
+class Addresses(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
+    """Address and names of the topics that one subscription gets: the same few come again and again, and are read once.
+
+    Looking one up raises DecodeError if a name in it is not valid.
+    """
+
+    def __init__(self, topic: Topic[M]) -> None:
+        super().__init__()
+        self._topic = topic
+
+    def __missing__(self, text: str) -> tuple[Address[M], Mapping[str, str]]:
+        names = self._topic.parse(text)
+        if names is None:
+            raise DecodeError("a name in the topic is not valid")
+        known = Address(self._topic, text), MappingProxyType(names)
+        if len(self) >= REMEMBERED:
+            self.clear()
+        if len(text) <= LONGEST:
+            self[text] = known
+        return known
 
 
 def receiver(
@@ -70,19 +68,19 @@ def receiver(
     wanted: Wanted | None = None,
 ) -> Receive:
     """Return what reads the messages of a topic for a handler: see ``Bus.subscribe``."""
+    addresses = Addresses(topic)
 
     async def receive(packet: Packet) -> None:
-        names = topic.parse(packet.topic)
         try:
-            if names is None:
-                raise DecodeError("a name in the topic is not valid")
-            check_properties(packet)
+            address, names = addresses[packet.topic]
+            if packet.properties:
+                check_properties(packet)
             if topic.retain and not packet.payload:
                 if cleared:
                     await cleared(names)
             elif not wanted or await wanted(names):
                 body = codec.decode(topic, packet.payload)
-                await handler(Delivery(Address(topic, packet.topic), names, body, packet))
+                await handler(Delivery(address, names, body, packet))
                 return  # where the handler acknowledges later, it will
         except (DecodeError, InvalidFieldError) as error:
             stats.rejected += 1
@@ -100,15 +98,14 @@ def receiver_now(
     topic: Topic[M], handler: HandlerNow[M], stats: BusStats, dead_letter: Callable[[Packet, str], None]
 ) -> ReceiveNow:
     """Return the same for a handler that needs no time: see ``Bus.subscribe_now``."""
+    addresses = Addresses(topic)
 
     def receive(packet: Packet) -> None:
         try:
-            names = topic.parse(packet.topic)
-            if names is None:
-                raise DecodeError("a name in the topic is not valid")
+            address, names = addresses[packet.topic]
             if packet.properties:
                 check_properties(packet)
-            handler(Delivery(Address(topic, packet.topic), names, codec.decode(topic, packet.payload), packet))
+            handler(Delivery(address, names, codec.decode(topic, packet.payload), packet))
         except (DecodeError, InvalidFieldError) as error:
             stats.rejected += 1
             dead_letter(packet, str(error))
@@ -124,5 +121,6 @@ def check_properties(packet: Packet) -> None:
     """Raise DecodeError if a message has more beside its body than anybody needs."""
     if len(packet.properties) > MAX_PROPERTIES:
         raise DecodeError(f"more than {MAX_PROPERTIES} user properties")
-    if any(len(text.encode()) > MAX_PROPERTY for pair in packet.properties for text in pair):
-        raise DecodeError(f"a user property of more than {MAX_PROPERTY} bytes")
+    for name, value in packet.properties:
+        if len(name.encode()) > MAX_PROPERTY or len(value.encode()) > MAX_PROPERTY:
+            raise DecodeError(f"a user property of more than {MAX_PROPERTY} bytes")

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from halimede.bus.held import Acknowledge
 from halimede.bus.message import Grants, Packet
 from halimede.errors import DisconnectedError
 
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT = 2.0
 
+#: tells the broker that a QoS 1 message was handled; returns whether its connection is there
+Acknowledge = Callable[[], bool]
 #: gets a message, what acknowledges it (None at QoS 0), and its packet identifier
 Deliver = Callable[[Packet, Acknowledge | None, int], None]
 
@@ -34,15 +36,49 @@ class Ended:
     explained: bool = False
 
 
-class Slots(asyncio.Semaphore):
-    """Places for publishes that the broker has not answered yet."""
+class Slots:
+    """A bounded number of publishes that the broker has not answered yet. Who waits for a slot gets one in order.
+
+    Attributes:
+        free: slots that can be taken now. There are none while somebody waits.
+
+    """
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take one without waiting; False when there is none, or others wait for one."""
-        if self.locked():
+        """Take a slot without waiting; return whether there was one."""
+        if not self.free:
             return False
-        self._value -= 1
+        self.free -= 1
         return True
+
+    async def acquire(self) -> None:
+        """Wait for a slot and take it."""
+        if self.take():
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            else:
+                self.release()  # it was handed over in the same turn of the loop
+            raise
+
+    def release(self) -> None:
+        """Give a slot back: to the first who waits for one, else it is free."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.free += 1
 
 
 class Answer(asyncio.Future[int]):
@@ -107,8 +143,8 @@ class Link(ABC):
         if answer.done():
             self.slots.release()
         else:
-            answer.size = size
-            self.owed += size
+            answer.size = max(size, 1)  # an empty one has a slot as well
+            self.owed += answer.size
         return answer
 
     def _expect(self, key: int) -> Answer:
@@ -119,25 +155,23 @@ class Link(ABC):
         return answer
 
     def _answer(self, key: int, reason: int) -> None:
-        answer = self._answers.pop(key, None)
-        if answer is not None:
-            self._settle(answer, reason)
+        self._settle(self._answers.pop(key, None), reason)
 
     def _unanswered(self, key: int, reason: str) -> None:
-        answer = self._answers.pop(key, None)
-        if answer is not None:
-            self._settle(answer, DisconnectedError(reason))
+        self._settle(self._answers.pop(key, None), DisconnectedError(reason))
 
-    def _settle(self, answer: Answer, word: int | DisconnectedError) -> None:
-        """Tell who asked, and let go of its slot."""
+    def _settle(self, answer: Answer | None, outcome: int | DisconnectedError) -> None:
+        """Give an answer to who asked, and its slot back. Without effect where nobody has asked."""
+        if answer is None:
+            return
         if answer.size:
             self.owed -= answer.size
             answer.size = 0
             self.slots.release()
         if answer.done():
             return
-        if isinstance(word, int):
-            answer.set_result(word)
+        if isinstance(outcome, int):
+            answer.set_result(outcome)
         else:
-            answer.set_exception(word)
+            answer.set_exception(outcome)
             answer.exception()  # whoever asked may have left: an error that nobody reads is none

@@ -8,29 +8,29 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import structlog
 
-from halimede.bus import asking
 from halimede.bus.backoff import LAST_BACKOFF, BackOff
-from halimede.bus.incoming import Incoming
-from halimede.bus.link import CLOSE_TIMEOUT, Deliver, Ended, Link
+from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
 from halimede.bus.message import Announce, Announcement, Packet, Receive, ReceiveNow
 from halimede.bus.outage import Outage
-from halimede.bus.packets import Prefix, fitting, packet_size
+from halimede.bus.packets import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
-from halimede.bus.reasons import FAILURE, REASONS
+from halimede.bus.reasons import FAILURE, NO_SHARED, NO_WILDCARDS, REASONS
 from halimede.bus.rivalry import Rivalry
-from halimede.bus.subscriptions import Subscription
+from halimede.bus.subscriptions import Incoming, Subscription
 from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.names import check_name
 from halimede.topic import Filter
 
 log = structlog.get_logger()
 
+#: seconds that a subscription, or the end of one, waits for the broker's answer
+SUBSCRIBE_TIMEOUT = 10.0
 RIVAL = "another client has our id"
 ANOTHERS = "our id may be another client's by now"
 
@@ -136,7 +136,7 @@ class LinkedBus(Bus):
         if link is None or link.ended.done():  # it may have ended in this very turn of the loop
             raise self._outage.error()
         packet = self._prefix.added(packet)
-        size = fitting(packet, link.max_packet)
+        size = check_size(packet, link.max_packet)
         try:
             async with asyncio.timeout(timeout_s):
                 if not link.slots.take():
@@ -150,9 +150,16 @@ class LinkedBus(Bus):
         link = self._link
         if link is None or link.ended.done():
             return None
-        packet = self._prefix.added(packet)
-        size = fitting(packet, link.max_packet)
-        return link.publish_in_slot(packet, size) if link.slots.take() else None
+        if self._prefix.text:
+            packet = self._prefix.added(packet)
+        size = len(packet.payload) + len(packet.tail)
+        if size + OVERHEAD > link.max_packet or len(packet.properties) > FEW:
+            size = check_size(packet, link.max_packet)
+        slots = link.slots
+        if not slots.free:
+            return None
+        slots.free -= 1
+        return link.publish_in_slot(packet, size)
 
     async def listen(
         self,
@@ -174,7 +181,7 @@ class LinkedBus(Bus):
         if queue:
             self._start(subscription.pump(), filter_)
         link = None if inherit else self._link
-        reason = await asking.subscribe(link, self._prefix.filter(filter_), qos) if link else None
+        reason = await self._subscribe(link, filter_, qos) if link else None
         if reason is not None and reason >= FAILURE:
             self._incoming.remove(filter_)
             raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
@@ -183,7 +190,11 @@ class LinkedBus(Bus):
         """Have the broker send again what it retains of a subscription."""
         link, subscription = self._link, self._incoming.get(filter_.text)
         if link and subscription:
-            await asking.recall(link, self._prefix.filter(filter_.text), subscription.qos)
+            try:
+                async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                    await asyncio.shield(self._subscription(link, filter_.text, subscription.qos))
+            except (DisconnectedError, TimeoutError) as error:  # of a connection that stands, no answer is no harm
+                log.debug("recall unanswered", filter=filter_.text, error=str(error))
 
     def rival(self) -> None:
         """Take the caller's word that another client has our id: the one of us that came later gives way."""
@@ -203,7 +214,45 @@ class LinkedBus(Bus):
             await self._exhaust(subscription)
             self._incoming.remove(filter_)
         elif self._incoming.remove(filter_) and self._link:
-            await asking.unsubscribe(self._link, self._prefix.filter(filter_))
+            await self._unsubscribe(self._link, filter_)
+
+    def _subscription(self, link: Link, filter_: str, qos: int) -> Answer:
+        """Send a subscription at once; the future brings the reason code, or DisconnectedError.
+
+        What the broker said that it does not offer is refused here: at the request some brokers end the connection, for
+        ever anew, and others grant it and deliver nothing.
+        """
+        group, plain = split_shared(filter_)
+        if group and not link.grants.shared:
+            refused = NO_SHARED
+        elif not link.grants.wildcards and not {"+", "#"}.isdisjoint(plain.split("/")):
+            refused = NO_WILDCARDS
+        else:
+            return link.subscribe(self._prefix.filter(filter_), qos)
+        answer = Answer()
+        answer.set_result(refused)
+        return answer
+
+    async def _subscribe(self, link: Link, filter_: str, qos: int) -> int | None:
+        """Subscribe; return the broker's reason code, None where the next connection has to bring it."""
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                return await asyncio.shield(self._subscription(link, filter_, qos))
+        except DisconnectedError:
+            return None
+        except TimeoutError:
+            link.abort("no answer to a subscription")
+            return None
+
+    async def _unsubscribe(self, link: Link, filter_: str) -> bool:
+        """Unsubscribe; return whether the broker has answered."""
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                await asyncio.shield(link.unsubscribe(self._prefix.filter(filter_)))
+        except (DisconnectedError, TimeoutError) as error:
+            log.debug("unsubscribe unanswered", filter=filter_, error=str(error))
+            return False
+        return True
 
     async def _exhaust(self, subscription: Subscription) -> None:
         """Ask the broker for no more, and wait until all that it had for us is acknowledged.
@@ -212,10 +261,10 @@ class LinkedBus(Bus):
         nothing more.
         """
         subscription.asked = False
-        held, filter_ = self._incoming.held, self._prefix.filter(subscription.filter)
+        held = self._incoming.held
         while True:
             await self._ready.wait()
-            if self._link and await asking.unsubscribe(self._link, filter_) and not held.busy:
+            if self._link and await self._unsubscribe(self._link, subscription.filter) and not held.busy:
                 return
             await held.idle()
             await asyncio.sleep(0)
@@ -262,7 +311,7 @@ class LinkedBus(Bus):
         """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
         # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
         # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
-        answers = {key: asking.ask(link, self._prefix.filter(key), qos) for key, qos in self._incoming.asked().items()}
+        answers = {key: self._subscription(link, key, qos) for key, qos in self._incoming.asked().items()}
         if announcement.birth:
             birth = self._prefix.added(announcement.birth)
             link.slots.take()  # nobody else has one yet
@@ -270,7 +319,7 @@ class LinkedBus(Bus):
         self._link, self._max_packet, self.grants, self.resumed = link, link.max_packet, link.grants, link.resumed
         hooks: asyncio.Task[None] | None = None
         try:
-            given = await asking.established(link, answers)
+            given = await self._established(link, answers)
             if given is not None:
                 self.refused = {name: REASONS.get(code, hex(code)) for name, code in given.items() if code >= FAILURE}
                 self._incoming.held.resumed()
@@ -285,6 +334,19 @@ class LinkedBus(Bus):
                 self._link = None
                 self._ready.clear()
                 self._incoming.disconnected()
+
+    async def _established(self, link: Link, answers: Mapping[str, asyncio.Future[int]]) -> dict[str, int] | None:
+        """Return the reason codes for a new connection's subscriptions and birth; None where one is missing.
+
+        One of them may be lost while the connection stands. Only a new one brings them all, so this one is ended.
+        """
+        try:
+            async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                reasons = await asyncio.gather(*answers.values())
+        except (DisconnectedError, TimeoutError):
+            link.abort("no answer to subscriptions or birth")
+            return None
+        return dict(zip(answers, reasons, strict=True))
 
     async def _greet(self) -> None:
         """Tell the operator what is wrong with this connection, and run the hooks."""

@@ -127,5 +127,7 @@ class MemoryLink(Link):
             self._down.carry(partial(self._deliver, replace(packet, duplicate=True), acknowledge, number))
 
     def _acknowledge(self, number: int) -> bool:
+        if self.ended.done():
+            return False
         self._up.carry(partial(self.session.acknowledged, number))
-        return not self.ended.done()
+        return True

@@ -9,8 +9,8 @@ from halimede.bus.message import Packet
 from halimede.errors import TooLargeError
 
 SHARE = "$share/"
-#: user properties up to which a packet's size is not counted out, and bytes that all beside its body takes then at most
-FEW, BESIDE = 2, 7 * 65_536 + 64
+#: user properties up to which a packet's size is not counted out, and bytes that all but its body takes then at most
+FEW, OVERHEAD = 2, 7 * 65_536 + 64
 
 
 def split_shared(filter_: str) -> tuple[str, str]:
@@ -78,14 +78,14 @@ def packet_size(packet: Packet) -> int:
     return 1 + _varint(rest) + rest
 
 
-def fitting(packet: Packet, most: int) -> int:
-    """Return about how many bytes a packet takes, at least 1. Raises TooLargeError over ``most``."""
+def check_size(packet: Packet, most: int) -> int:
+    """Return about how many bytes a packet takes. Raises TooLargeError over ``most``."""
     size = len(packet.payload) + len(packet.tail)
-    if size + BESIDE > most or len(packet.properties) > FEW:
+    if size + OVERHEAD > most or len(packet.properties) > FEW:
         size = packet_size(packet)
         if size > most:
             raise TooLargeError(f"{packet.topic}: {size} bytes are over the broker's limit of {most}")
-    return max(size, 1)
+    return size
 
 
 def _text(text: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from halimede import codec, topics
-from halimede.bus.bodies import packed, receiver, receiver_now
+from halimede.bus.bodies import receiver, receiver_now
 from halimede.bus.letters import DeadLetters
 from halimede.bus.message import (
     Announce,
@@ -177,8 +177,16 @@ class Bus(ABC):
 
         Raises DisconnectedError (try again later), RefusedError (do not) and TooLargeError.
         """
-        packet = packed(
-            address, body, qos=qos, reply_to=reply_to, correlation=correlation, expiry_s=expiry_s, properties=properties
+        topic = address.topic
+        packet = Packet(
+            topic=address.text,
+            payload=codec.encode(topic, body),
+            qos=topic.qos if qos is None else qos,
+            retain=topic.retain,
+            response_topic=reply_to.text if reply_to else "",
+            correlation=correlation,
+            expiry_s=expiry_s,
+            properties=tuple(properties.items()) if properties else (),
         )
         return judge(packet.topic, await self.send(packet, timeout_s))
 
@@ -197,16 +205,22 @@ class Bus(ABC):
 
         ``tail``: bytes of the body's last field, which is empty in ``body``; they are not copied.
         """
-        packet = packed(
-            address,
-            body,
-            reply_to=reply_to,
-            correlation=correlation,
-            expiry_s=expiry_s,
-            properties=properties,
-            tail=tail,
+        topic = address.topic
+        if tail is not None and tail.nbytes != len(tail):
+            tail = tail.cast("B")  # whatever counts its bytes does so by its length
+        return self.post(
+            Packet(
+                topic=address.text,
+                payload=codec.encode(topic, body) if tail is None else codec.encode_before(topic, body, tail),
+                qos=topic.qos,
+                retain=topic.retain,
+                response_topic=reply_to.text if reply_to else "",
+                correlation=correlation,
+                expiry_s=expiry_s,
+                properties=tuple(properties.items()) if properties else (),
+                tail=b"" if tail is None else tail,
+            )
         )
-        return self.post(packet)
 
     async def clear(self, address: Address[Any], *, timeout_s: float = PUBLISH_TIMEOUT) -> None:
         """Remove a retained message."""

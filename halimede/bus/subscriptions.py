@@ -1,24 +1,127 @@
-"""One subscription's bounded queue, and the task that empties it: written once for all adapters.
+"""The way of a message from a connection to its handler: which subscription takes it, its queue, its acknowledgement.
 
 A message is acknowledged after its handler, never before. Each subscription is handled in order and by itself, so
 acknowledgements of one connection may leave in another order than the messages came (MQTT 4.6 asks clients to keep
 it; Mosquitto and EMQX look at the packet identifier alone). Holding a fast subscription's acknowledgements back for
 a slow one would block both.
+
+Where a session outlives its connection the broker sends on the next one again what was not acknowledged (``Held``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
 
-from halimede.bus.held import Ticket
+from halimede.bus.link import Acknowledge
 from halimede.bus.message import BusStats, Packet, Receive, ReceiveNow
-from halimede.bus.packets import matches, split_shared
+from halimede.bus.packets import Prefix, matches, split_shared
 
 log = structlog.get_logger()
+
+#: topics whose subscription is remembered, and characters up to which one is
+ROUTES, LONGEST = 4096, 512
+
+#: acknowledges a message: a ticket, or of a session that ends with its connection what the link gave
+Done = Callable[[], object]
+
+
+class Incoming:
+    """The subscriptions of one client. ``durable``: its session outlives its connections.
+
+    Then nothing that arrives before its handler is known is acknowledged and dropped: it waits for that handler.
+    """
+
+    def __init__(self, stats: BusStats, prefix: Prefix, *, durable: bool) -> None:
+        self.durable = durable
+        self.held = Held(durable=durable)
+        self._stats = stats
+        self._prefix = prefix
+        self._subscriptions: dict[str, Subscription] = {}
+        #: the subscription that takes the messages of a topic: the same few topics come again and again
+        self._routes: dict[str, Subscription] = {}
+        #: what a session brought before its handler was known; the receive maximum bounds it
+        self._unclaimed: list[tuple[Packet, Ticket]] = []
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the session, if it is to stay, has anything in it."""
+        return bool(self._subscriptions) or self.held.busy
+
+    def get(self, filter_: str) -> Subscription | None:
+        """Return the subscription of a filter."""
+        return self._subscriptions.get(filter_)
+
+    def asked(self) -> Mapping[str, int]:
+        """Return what the broker is to be asked for: filters and their QoS."""
+        return {name: each.qos for name, each in self._subscriptions.items() if each.asked}
+
+    def add(self, subscription: Subscription) -> None:
+        """Hand over to a subscription from now on, beginning with what waits for it."""
+        self._subscriptions[subscription.filter] = subscription
+        self._routes.clear()
+        waiting, self._unclaimed = self._unclaimed, []
+        for packet, ticket in waiting:
+            if taker := self._route(packet.topic):
+                taker.offer(packet, ticket)
+            else:
+                self._unclaimed.append((packet, ticket))
+
+    def remove(self, filter_: str) -> Subscription | None:
+        """Close a subscription and forget it; return it if there was one."""
+        subscription = self._subscriptions.pop(filter_, None)
+        self._routes.clear()
+        if subscription:
+            subscription.close()
+        return subscription
+
+    def dispatch(self, packet: Packet, acknowledge: Acknowledge | None, key: int) -> None:
+        """Take a message that has arrived (``link.Deliver``)."""
+        if self._prefix.text:
+            packet = self._prefix.removed(packet)
+        subscription = self._routes.get(packet.topic) or self._route(packet.topic)
+        done: Done | None = acknowledge
+        if acknowledge and (self.durable or (subscription and subscription.later)):
+            ticket = self.held.take(key, packet, acknowledge)
+            if ticket is None:
+                return  # it is in hand already
+            if subscription is None and self.durable:
+                self._unclaimed.append((packet, ticket))
+                return
+            done = ticket
+        if subscription:
+            subscription.offer(packet, done)
+            return
+        # sent before the broker saw our unsubscribe
+        self._stats.dropped += 1
+        if done:
+            done()
+
+    def disconnected(self) -> None:
+        """The connection is gone. Of a session that outlives it the broker sends again what has no handler here."""
+        self.held.disconnected()
+        for _, ticket in self._unclaimed:
+            self.held.drop(ticket)
+        self._unclaimed.clear()
+        if not self.durable:
+            for subscription in self._subscriptions.values():
+                subscription.disown()
+
+    def _route(self, topic: str) -> Subscription | None:
+        """Find the subscription that takes the messages of a topic: of several the one that came first."""
+        levels = topic.split("/")
+        for subscription in self._subscriptions.values():
+            if subscription.takes(levels):
+                if len(self._routes) >= ROUTES:
+                    self._routes.clear()
+                if len(topic) <= LONGEST:
+                    self._routes[topic] = subscription
+                return subscription
+        return None
 
 
 class Subscription:
@@ -48,33 +151,38 @@ class Subscription:
         self.filter = filter_
         self.qos = qos
         self.asked = asked
-        self._later = later
+        self.later = later
         self._group, plain = split_shared(filter_)
         self._levels = plain.split("/")
         self._receive = receive
         self._limit = limit
-        self.at_once = not limit
         self._stats = stats
-        self._waiting: deque[tuple[Packet, Ticket | None]] = deque()
-        self._changed = asyncio.Event()
+        self._waiting: deque[tuple[Packet, Done | None]] = deque()
+        #: set while the pump waits for a message
+        self._wake: asyncio.Future[None] | None = None
         self._closed = False
 
     def takes(self, topic: list[str]) -> bool:
         """Whether a topic, given as its levels, belongs to this subscription."""
         return matches(self._levels, topic)
 
-    def offer(self, packet: Packet, acknowledge: Ticket | None) -> None:
-        """Queue a message that has arrived, or hand it over at once."""
-        if self.at_once:
-            self.hand_over(packet)
+    def offer(self, packet: Packet, acknowledge: Done | None) -> None:
+        """Queue a message that has arrived; where there is no queue, have it handled now."""
+        if not self._limit:
+            try:
+                self._receive(packet)
+            except Exception:
+                self._stats.failed_handlers += 1
+                log.exception("receiver failed", topic=packet.topic)
             if acknowledge:
                 acknowledge()
             return
-        if len(self._waiting) >= self._limit and not self._make_room() and acknowledge is None:
+        if len(self._waiting) >= self._limit and not self._drop_oldest() and acknowledge is None:
             self._stats.dropped += 1
             return
         self._waiting.append((packet, acknowledge))
-        self._changed.set()
+        if self._wake and not self._wake.done():
+            self._wake.set_result(None)
 
     def disown(self) -> None:
         """The connection is gone: what waits here is still handled, but nobody expects an acknowledgement."""
@@ -92,18 +200,20 @@ class Subscription:
             if acknowledge and not self._group:
                 acknowledge()
         self._waiting.clear()
-        self._changed.set()
+        if self._wake and not self._wake.done():
+            self._wake.set_result(None)
 
     async def pump(self) -> None:
         """Hand over message after message until closed or cancelled."""
+        loop = asyncio.get_running_loop()
         while not self._closed:
             if not self._waiting:
-                self._changed.clear()
-                await self._changed.wait()
+                self._wake = loop.create_future()
+                await self._wake
                 continue
             packet, acknowledge = self._waiting.popleft()
-            later = self._later
-            if later and acknowledge:
+            later = self.later
+            if later and isinstance(acknowledge, Ticket):
                 packet = replace(packet, done=acknowledge)
             try:
                 await self._receive(packet)  # type: ignore[misc]  # it has a queue
@@ -114,15 +224,7 @@ class Subscription:
             if acknowledge and not later:
                 acknowledge()
 
-    def hand_over(self, packet: Packet) -> None:
-        """Have a message handled now, of a subscription without a queue."""
-        try:
-            self._receive(packet)
-        except Exception:
-            self._stats.failed_handlers += 1
-            log.exception("receiver failed", topic=packet.topic)
-
-    def _make_room(self) -> bool:
+    def _drop_oldest(self) -> bool:
         """Drop the oldest message that nobody expects an acknowledgement for; return whether there was one."""
         for index, (_, acknowledge) in enumerate(self._waiting):
             if acknowledge is None:
@@ -130,3 +232,112 @@ class Subscription:
                 self._stats.dropped += 1
                 return True
         return False
+
+
+class Ticket:
+    """One message that is to be acknowledged, once, by calling this."""
+
+    __slots__ = ("_acknowledge", "_book", "done", "key", "packet")
+
+    def __init__(self, book: Held, key: int, packet: Packet, acknowledge: Acknowledge) -> None:
+        self.key, self.packet = key, packet
+        self.done = False
+        self._book = book
+        self._acknowledge: Acknowledge | None = acknowledge
+
+    @property
+    def attached(self) -> bool:
+        """Whether the connection that it came over, or came again over, is there."""
+        return self._acknowledge is not None
+
+    def __call__(self) -> None:
+        """Acknowledge, now or as soon as the broker sends the message again."""
+        if self.done:
+            return
+        self.done = True
+        acknowledge, self._acknowledge = self._acknowledge, None
+        self._book.settled(self, acknowledged=acknowledge is not None and acknowledge())
+
+    def attach(self, acknowledge: Acknowledge) -> None:
+        """Take note that the broker has sent the message again."""
+        if self.done:
+            self._book.forget(self)
+            acknowledge()
+        else:
+            self._acknowledge = acknowledge
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self._acknowledge = None
+
+
+class Held:
+    """What the broker still waits for: QoS 1 messages that have arrived and are not acknowledged yet, as tickets.
+
+    Of a session that outlives its connections (``durable``) the broker sends these again on the next one. What is in
+    hand already is then recognised, and is not handled a second time: its acknowledgement goes out on the new
+    connection instead. Packet identifiers alone do not prove that it is the same message, since another client may have
+    gone on with the session meanwhile and set them free.
+
+    Of any other session only those messages are here that their receivers acknowledge by themselves, whenever.
+    """
+
+    def __init__(self, *, durable: bool) -> None:
+        self.durable = durable
+        self._tickets: dict[int, Ticket] = {}
+        self._busy: set[Ticket] = set()
+        self._idle = asyncio.Event()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is in hand."""
+        return bool(self._busy)
+
+    async def idle(self) -> None:
+        """Wait until nothing is in hand."""
+        while self._busy:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> Ticket | None:
+        """Note a message that has arrived under a packet identifier; None: we have it, there is nothing to do."""
+        known = self._tickets.get(key) if self.durable and packet.duplicate else None
+        if known and (known.packet.topic, known.packet.payload) == (packet.topic, packet.payload):
+            known.attach(acknowledge)
+            return None
+        ticket = Ticket(self, key, packet, acknowledge)
+        self._tickets[key] = ticket
+        self._busy.add(ticket)
+        return ticket
+
+    def settled(self, ticket: Ticket, *, acknowledged: bool) -> None:
+        """A ticket is done: that much less is in hand. One whose connection is gone may still come again."""
+        self._busy.discard(ticket)
+        if not self._busy:
+            self._idle.set()
+        if acknowledged or not self.durable:
+            self.forget(ticket)
+
+    def forget(self, ticket: Ticket) -> None:
+        """Take the next message under its identifier for another one."""
+        if self._tickets.get(ticket.key) is ticket:
+            del self._tickets[ticket.key]
+
+    def drop(self, ticket: Ticket) -> None:
+        """Nobody handles this one; the broker is to send it again, or to another client."""
+        self.forget(ticket)
+        self._busy.discard(ticket)
+        if not self._busy:
+            self._idle.set()
+
+    def disconnected(self) -> None:
+        """The connection is gone: no acknowledgement goes out until a message comes again."""
+        for ticket in self._tickets.values():
+            ticket.detach()
+        if not self.durable:
+            self._tickets.clear()
+
+    def resumed(self) -> None:
+        """The broker has sent again on a new connection what it had: what it did not send is no longer ours."""
+        for ticket in [each for each in self._tickets.values() if not each.attached]:
+            self.forget(ticket)

@@ -92,7 +92,7 @@ async def send_all(
         try:
             heard = await send_frame(bus, address, data, plan.qos, write(trace.here) if trace else None)
             if trace:
-                trace.step(PUBLISH, began, time.monotonic(), plan.camera, heard)
+                trace.step((PUBLISH, began, time.monotonic(), plan.camera, heard))
                 book.done(trace)
             tally.sent += 1
             tally.unheard += not heard

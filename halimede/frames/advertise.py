@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -20,6 +21,10 @@ log = structlog.get_logger()
 
 #: seconds between two advertisements, at least and at most
 LEAST_S, HEARTBEAT_S = 0.1, 2.0
+#: seconds that a change has to last: a single sample takes a credit and gives it back, which is no news
+LASTS_S = 0.02
+#: share by which the time of a sample has to change
+NEWS = 0.1
 
 
 def load_will(namespace: str, service: str, worker: str) -> Announcement:
@@ -44,14 +49,23 @@ class Advertises(Protocol):
 class Herald(Generic[M]):
     """Publishes what a worker says of itself, always the latest; ``touch`` says that it may have changed.
 
-    ``say`` gives it, None where there is nothing to say yet, and ``farewell`` the last before it is taken back.
+    ``say`` gives it, None where there is nothing to say yet, and ``farewell`` the last before it is taken back. What is
+    the ``same`` as before waits for the heartbeat.
     """
 
-    def __init__(self, bus: Bus, address: Address[M], say: Callable[[], M | None], farewell: Callable[[], M]) -> None:
+    def __init__(  # what it says, in order
+        self,
+        bus: Bus,
+        address: Address[M],
+        say: Callable[[], M | None],
+        farewell: Callable[[], M],
+        same: Callable[[M, M], bool] = operator.eq,
+    ) -> None:
         self._bus = bus
         self._address = address
         self._now = say
         self._farewell = farewell
+        self._same = same
         self._changed = asyncio.Event()
         self._said: M | None = None
         self._withdrawn = False
@@ -69,11 +83,17 @@ class Herald(Generic[M]):
             await asyncio.sleep(LEAST_S)
             try:
                 async with asyncio.timeout(HEARTBEAT_S - LEAST_S):
-                    while not self._withdrawn and self._now() == self._said:
+                    while not self._withdrawn and not self._is_news():
                         await self._changed.wait()
+                        if self._said is not None:
+                            await asyncio.sleep(LASTS_S)
                         self._changed.clear()
             except TimeoutError:
                 continue
+
+    def _is_news(self) -> bool:
+        now, said = self._now(), self._said
+        return now is not None and (said is None or not self._same(now, said))
 
     async def withdraw(self) -> None:
         """Say no more, and take back what was said. What cannot be sent, the will does."""
@@ -110,4 +130,10 @@ class Advertiser(Herald[Load]):
 
     def __init__(self, bus: Bus, channel: Channel, load: Callable[[], Load]) -> None:
         address = topics.LOAD.at(**channel.names, worker=channel.worker)
-        super().__init__(bus, address, load, lambda: Load(credits=0, leaving=True))
+        super().__init__(bus, address, load, lambda: Load(credits=0, leaving=True), _is_same)
+
+
+def _is_same(now: Load, said: Load) -> bool:
+    """Whether requesters would choose alike: the time of a sample is a mean, which is never twice the same."""
+    apart = abs(now.service_ms - said.service_ms)
+    return (now.credits, now.queued) == (said.credits, said.queued) and apart <= NEWS * said.service_ms

@@ -6,7 +6,7 @@ Asking and answering (``offload.py``, ``server.py``) are the same on all of them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from halimede import topics
 from halimede.bus import Packet
@@ -16,8 +16,6 @@ from halimede.topic import Address, Filter, Topic
 
 #: bytes of what a reply is matched with
 MAX_CORRELATION = 64
-#: reply topics that are remembered
-MAX_REQUESTERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,6 @@ class Channel:
     anybody: Topic[Frame] | None = None
     load: Topic[Load] | None = None
     tier: str = ""
-    #: reply topics that were checked: the same few come with every request
-    _requesters: dict[str, Address[Reply]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def service(self) -> str:
@@ -76,17 +72,11 @@ class Channel:
 
     def reply_address(self, packet: Packet) -> Address[Reply]:
         """Return where a request is answered. Raises InvalidFieldError unless that is a worker of this channel."""
+        if not self.asker(packet.response_topic):
+            raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this service")
         if not 0 < len(packet.correlation) <= MAX_CORRELATION:
             raise InvalidFieldError("correlation data", packet.correlation, f"send 1 to {MAX_CORRELATION} bytes")
-        topic = packet.response_topic
-        address = self._requesters.get(topic)
-        if address is None:
-            if not self.asker(topic):
-                raise InvalidFieldError("response topic", topic, "use the reply topic of this service")
-            if len(self._requesters) >= MAX_REQUESTERS:
-                self._requesters.clear()
-            address = self._requesters[topic] = Address(self.reply, topic)
-        return address
+        return Address(self.reply, packet.response_topic)
 
 
 def inference(namespace: str, service: str, worker: str, *, tier: str = "") -> Channel:

@@ -95,7 +95,8 @@ def decode(frame: Frame) -> Pixels:
     jpeg and png: height x width x 3 uint8, or height x width for grey ones. raw: the frame's own dtype and shape, as a
     view of the received buffer. Raises DecodeError.
     """
-    return find(frame.encoding).decode(frame)
+    encoding = _registry.get(frame.encoding) or find(frame.encoding)
+    return encoding.decode(frame)
 
 
 def encode_image(image: Pixels, encoding: str = "png", quality: int = 0) -> bytes:
@@ -130,8 +131,11 @@ def _measure_raw(frame: Frame) -> int:
 
 
 def _decode_raw(frame: Frame) -> Pixels:
-    _measure_raw(frame)
-    array = np.frombuffer(frame.data, dtype=DTYPES[frame.dtype]).reshape(frame.shape)
+    try:
+        array = np.frombuffer(frame.data, dtype=DTYPES[frame.dtype]).reshape(frame.shape or (-1, 0))
+    except (KeyError, ValueError):
+        _measure_raw(frame)  # says what is wrong
+        raise
     array.flags.writeable = False
     return array
 

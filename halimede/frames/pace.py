@@ -5,8 +5,9 @@ Pure: no clock, no bus.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
+
+from halimede.stats.decayed import DecayedLine
 
 #: weight of the newest call in the running mean
 NEWEST = 0.3
@@ -41,8 +42,8 @@ class Pace:
         self._batch = batch
         self._horizon_s = horizon_s
         self._calls: deque[float] = deque(maxlen=KEPT)
-        # weighted sums over calls: weight, samples, ms, samples squared, samples * ms; and the line through them
-        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+        #: milliseconds of calls by their samples, and the line through them
+        self._line = DecayedLine(FADES)
         self._fixed_ms = self._each_ms = 0.0
         self._wanted_s = horizon_s
         #: samples that may wait: what the model answers in time, and at least one
@@ -60,11 +61,19 @@ class Pace:
             self.places = self._room()
 
     def _room(self) -> int:
-        """Return how many samples the model answers within the horizon, or the time that they have if that is less."""
-        horizon_ms = min(self._horizon_s, self._wanted_s) * 1000
-        if self.done_ms(self._queue) <= horizon_ms:
+        """Return how many samples the model answers within the horizon, or the time that they have if that is less.
+
+        The largest number of which ``done_ms`` is within it: that is linear in the samples, as long as each has a call
+        of its own, and once batches are full.
+        """
+        lanes, fixed, each = self._lanes, self._fixed_ms, self._each_ms
+        total_ms = min(self._horizon_s, self._wanted_s) * 1000 * lanes
+        if not fixed + each:
             return self._queue
-        return max(1, bisect_right(range(1, self._queue + 1), horizon_ms, key=self.done_ms))
+        alone = total_ms / (fixed + each)
+        batched = (total_ms - fixed * (1 + lanes - 1 / self._batch)) / (fixed / self._batch + each)
+        at_once = lanes if (fixed + each) * lanes <= total_ms else 1
+        return int(min(self._queue, max(alone, batched, at_once)))
 
     @property
     def batch(self) -> int:
@@ -106,12 +115,9 @@ class Pace:
 
     def _fit(self, samples: int, ms: float) -> None:
         """Draw the line by least squares with exponential forgetting; neither part of it is below 0."""
-        weight, x, y, xx, xy = (each * FADES for each in self._sums)
-        weight, x, y = weight + 1, x + samples, y + ms
-        xx, xy = xx + samples * samples, xy + samples * ms
-        self._sums = (weight, x, y, xx, xy)
-        mean, mean_ms = x / weight, y / weight
-        spread = xx / weight - mean * mean
-        slope = (xy / weight - mean * mean_ms) / spread if spread > ALIKE * mean * mean else mean_ms / mean / 2
+        self._line.add(samples, ms)
+        mean, mean_ms, variance, slope = self._line.fit()
+        if slope is None or variance <= ALIKE * mean * mean:
+            slope = mean_ms / mean / 2
         self._each_ms = max(0.0, min(slope, mean_ms / mean))
         self._fixed_ms = mean_ms - self._each_ms * mean

@@ -16,6 +16,7 @@ import structlog
 from msgspec import Struct
 from PIL import Image
 
+from halimede.api.deferral import AS_IT_CAME
 from halimede.errors import DecodeError
 from halimede.frames.circuit import Circuit
 from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
@@ -61,6 +62,8 @@ class Uploads:
         self.before = self.after = 0
         self.times = Distribution()
         self._wish = wish
+        #: whether everything goes up as it came
+        self._as_it_came = wish.encoding == AS_IT_CAME and wish.max_bytes is None
         self._thread = thread
         self._circuit = circuit
         self._densities = Densities()
@@ -70,14 +73,14 @@ class Uploads:
     def size(self, frame: Frame) -> int:
         """Return about how many bytes of a frame would go up."""
         size = frame.data.nbytes
-        if self._wish.met(frame.encoding, size):
+        if self._as_it_came or self._wish.met(frame.encoding, size):
             return size
         size = round(self._mean) or size
         return size if self._wish.fits(size) else self._wish.max_bytes or size
 
     async def write(self, frame: Frame, left_s: float) -> Upload:
         """Return a frame as the service wants it, within ``left_s`` seconds. Raises OffloadError with the reason."""
-        if self._wish.met(frame.encoding, frame.data.nbytes):
+        if self._as_it_came or self._wish.met(frame.encoding, frame.data.nbytes):
             self.ready[frame.encoding, "none"] += 1
             return Upload(frame)
         if self._circuit and self._circuit.refuses(asyncio.get_running_loop().time()):

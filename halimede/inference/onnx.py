@@ -91,7 +91,7 @@ class OnnxModel(Model):
         read = self._reader.read
         if len(batch) == 1:
             (part,) = self.run(self._input.fit(batch[0])[np.newaxis])
-            return [read(part, geometry_of(batch[0]))]
+            return [read(part, geometry_of(batch[0]) if self._places else None)]
         samples = [self._input.fit(sample) for sample in batch]
         parts = self._run_several(samples) if self._batched and samples else self._run_alone(samples)
         return [read(part, geometry_of(sample)) for part, sample in zip(parts, batch, strict=True)]

@@ -34,7 +34,7 @@ from halimede.joint_model.plan import Plan, Rule, Stage
 from halimede.joint_model.thread import Loose
 from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import LoadedModel
 from halimede.worker.job import Connect, Job, Parts
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.mistakes import WorkerError

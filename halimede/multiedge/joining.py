@@ -7,15 +7,17 @@ that the next in line can go on. An asker owns its deadline and its retry: what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import structlog
 from prometheus_client.core import Metric
 
 from halimede import topics
 from halimede.bus import Bus, Delivery
-from halimede.errors import BusError, InvalidFieldError, TooLargeError
+from halimede.bus.acked_publisher import UNWRITABLE, AckedPublisher
+from halimede.bus.port import PUBLISH_TIMEOUT
+from halimede.errors import BusError
 from halimede.frames.channel import Channel
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
@@ -40,11 +42,8 @@ REMEMBERED = 4096
 FOLLOWED = 10_000
 #: user property that names who decided
 DECIDER = "decider"
-MAX_CORRELATION = 64
 #: seconds between two looks at who has given up
 LOOK_S = 0.5
-#: what a body that cannot be written raises: values come from users' own joints
-UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError)
 
 
 class Joining:
@@ -84,10 +83,16 @@ class Joining:
         self._answers: Recent[bytes, Prediction | None] = Recent(REMEMBERED)
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
-        self._sending = asyncio.Semaphore(SENDING)
-        self._senders: set[asyncio.Task[None]] = set()
-        self._group: asyncio.TaskGroup | None = None
         self._seldom = Seldom()
+        self._outbox: AckedPublisher[Any] = AckedPublisher(
+            bus,
+            "decision",
+            limit=SENDING,
+            capacity=0,
+            timeout_s=PUBLISH_TIMEOUT,
+            retry=False,
+            substitute=self._unwritable,
+        )
 
     def load(self) -> Load:
         """Return what it can take now."""
@@ -98,7 +103,7 @@ class Joining:
         await self._careful.open()
         try:
             async with asyncio.TaskGroup() as group:
-                self._group = group
+                group.create_task(self._outbox.run(), name="decisions")
                 group.create_task(self._thread.watch(self._limit_s), name="joint watch")
                 group.create_task(self._look(), name="findings that nobody waits for")
                 for filter_ in self._channel.requests:
@@ -118,9 +123,11 @@ class Joining:
             async with asyncio.timeout(timeout_s):
                 for filter_ in self._channel.requests:
                     await self._bus.unsubscribe(filter_)
-                while self._waiting or self._senders:
+                while self._waiting:
                     self._idle.clear()
                     await self._idle.wait()
+                if not await self._outbox.drain(timeout_s):
+                    return False
         except TimeoutError:
             log.warning("not all findings were answered in time", left=len(self._waiting))
             return False
@@ -155,21 +162,17 @@ class Joining:
     # --- what the bus brings --------------------------------------------------------------------------------------
 
     async def _take(self, delivery: Delivery[Frame]) -> None:
-        packet, frame = delivery.packet, delivery.body
-        asker = self._channel.asker(packet.response_topic)
-        if not asker:
-            raise InvalidFieldError("response topic", packet.response_topic, "use the reply topic of this hop")
-        if not 0 < len(packet.correlation) <= MAX_CORRELATION:
-            raise InvalidFieldError("correlation data", packet.correlation, f"send 1 to {MAX_CORRELATION} bytes")
+        frame = delivery.body
+        asker = self._channel.asker(self._channel.reply_address(delivery.packet).text)
         key = frame.id + asker.encode()
         if key in self._answers:
-            await self._reply(delivery, self._answers.get(key))
+            self._reply(delivery, self._answers.get(key))
         elif key in self._waiting:
             self._waiting.put(key, delivery, asyncio.get_running_loop().time())
         elif not self._waiting.free or len(self._new) >= CAPACITY:
             self.refused += 1
             refusal = Reply(id=frame.id, worker=self._channel.worker, error="overloaded", message="too many wait")
-            await self._send(self._answer(delivery, refusal))
+            self._answer(delivery, refusal)
         else:
             self.taken += 1
             self._waiting.put(key, delivery, asyncio.get_running_loop().time())
@@ -220,7 +223,7 @@ class Joining:
             said = await self._careful.decide(new, began)
             due = said.due
             if said.error:
-                await self._fail(new, said.error)
+                self._fail(new, said.error)
             for outcome in said.outcomes:
                 await self._tell(outcome)
             if new:
@@ -235,13 +238,14 @@ class Joining:
                 self._idle.set()
                 self._changed()
 
-    async def _fail(self, findings: list[Finding], error: str) -> None:
+    def _fail(self, findings: list[Finding], error: str) -> None:
         """Tell whoever asked that there will be no answer: its own finding then stands."""
         for finding in findings:
             if delivery := self._waiting.pop(finding.key):
+                self._idle.set()
                 self.failed += 1
                 reply = Reply(id=delivery.body.id, worker=self._channel.worker, error="failed", message=error)
-                await self._send(self._answer(delivery, reply))
+                self._answer(delivery, reply)
         self._changed()
 
     async def _tell(self, outcome: Outcome) -> None:
@@ -250,47 +254,36 @@ class Joining:
                 self._answers.put(key, prediction)
             delivery = self._waiting.pop(key)
             if delivery is not None:
+                self._idle.set()
                 self.answered += 1
-                await self._reply(delivery, prediction)
+                self._reply(delivery, prediction)
         await self._say(topics.TRACK.at(**self._names), outcome.tracks)
         await self._say(topics.FUSED.at(**self._names), outcome.fused)
         if outcome.answers:
             self._changed()
 
     async def _say(self, address: Address[M], bodies: Iterable[M]) -> None:
+        """Publish what was decided; waits only while too many messages are on their way."""
         for body in bodies:
-            await self._send(self._publish(address, body))
+            await self._outbox.wait_ready()
+            self._outbox.put(address, body, _ignore, properties={DECIDER: self._channel.worker})
 
-    async def _publish(self, address: Address[M], body: M) -> None:
-        try:
-            await self._bus.publish(address, body, properties={DECIDER: self._channel.worker})
-        except (BusError, *UNWRITABLE) as error:
-            self._seldom.warning("decision not told", error=str(error))
-
-    async def _reply(self, to: Delivery[Frame], prediction: Prediction | None) -> None:
+    def _reply(self, to: Delivery[Frame], prediction: Prediction | None) -> None:
         said = prediction or to.body.edge or Prediction()
-        reply = Reply(id=to.body.id, worker=self._channel.worker, prediction=said, batch=1)
-        await self._send(self._answer(to, reply))
+        self._answer(to, Reply(id=to.body.id, worker=self._channel.worker, prediction=said, batch=1))
 
-    async def _answer(self, to: Delivery[Frame], reply: Reply) -> None:
-        try:
-            await self._bus.reply(to, self._channel.reply, reply)
-        except BusError as error:
-            log.info("reply not delivered", error=str(error))  # its asker owns the retry
-        except UNWRITABLE as error:
-            self._seldom.warning("answer of the joint cannot be sent", error=str(error))
-            text = f"the joint's answer cannot be sent: {error}"[:4096]
-            await self._answer(to, Reply(id=reply.id, worker=reply.worker, error="failed", message=text))
+    def _answer(self, to: Delivery[Frame], reply: Reply) -> None:
+        address = Address(self._channel.reply, to.packet.response_topic)
+        self._outbox.put(address, reply, _ignore, correlation=to.packet.correlation)
 
-    async def _send(self, work: Coroutine[None, None, None]) -> None:
-        """Send beside the work; waits only for a place among what is under way."""
-        await self._sending.acquire()
-        assert self._group is not None  # noqa: S101  # ``run`` is at work
-        task = self._group.create_task(work, name="decision")
-        self._senders.add(task)
-        task.add_done_callback(self._sent)
+    def _unwritable(self, body: object, error: Exception) -> Reply | None:
+        """Return what is sent in place of a decision that cannot be written: values come from users' own joints."""
+        self._seldom.warning("decision cannot be sent", error=str(error))
+        if not isinstance(body, Reply) or body.error:
+            return None
+        text = f"the joint's answer cannot be sent: {error}"[:4096]
+        return Reply(id=body.id, worker=body.worker, error="failed", message=text)
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._senders.discard(task)
-        self._sending.release()
-        self._idle.set()
+
+def _ignore(_: int) -> None:
+    """Note nothing: the asker owns the retry of a reply, and decisions are followed where they arrive."""

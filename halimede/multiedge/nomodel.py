@@ -9,7 +9,7 @@ from halimede.inference import Array, Model
 from halimede.messages import Prediction
 from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import LoadedModel
 from halimede.worker.swap import Opener
 
 

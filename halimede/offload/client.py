@@ -22,7 +22,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from halimede.bus import Bus, Delivery
-from halimede.bus.reasons import judge
+from halimede.bus.reasons import FAILURE, NO_SUBSCRIBER, REASONS
 from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
 from halimede.frames.channel import Channel
 from halimede.frames.circuit import Circuit, State
@@ -259,7 +259,7 @@ class OffloadClient:
                 reply_to=self._reply_to,
                 correlation=request.correlation,
                 expiry_s=math.ceil(left_s),
-                properties=write(trace.ask()) if trace else None,
+                properties=write(trace.ask()) if trace and trace.travels else None,
             )
         except UNWRITABLE as error:
             self._not_published(request, error)
@@ -281,7 +281,7 @@ class OffloadClient:
                 reply_to=self._reply_to,
                 correlation=request.correlation,
                 expiry_s=math.ceil(left_s),
-                properties=write(trace.ask()) if trace else None,
+                properties=write(trace.ask()) if trace and trace.travels else None,
                 timeout_s=left_s,
             )
         except UNWRITABLE as error:
@@ -305,11 +305,10 @@ class OffloadClient:
         if request.published is not published:
             return  # that attempt is over
         error: BaseException | None = published.exception()
+        if error is None and (reason := published.result()) >= FAILURE:
+            error = RefusedError(self._address(request.worker).text, reason, REASONS.get(reason, "refused"))
         if error is None:
-            try:
-                self._published(request, found=judge(self._address(request.worker).text, published.result()))
-            except RefusedError as refused:
-                self._not_published(request, refused)
+            self._published(request, found=reason != NO_SUBSCRIBER)
         else:
             self._not_published(request, error)
 
@@ -363,7 +362,7 @@ class OffloadClient:
         request.attempts += 1
         if request.trace and request.attempts <= TRACED_ATTEMPTS:
             request.trace.step(
-                REQUEST, request.attempt_began, time.monotonic(), request.worker or "any", request.attempts, answered
+                (REQUEST, request.attempt_began, time.monotonic(), request.worker or "any", request.attempts, answered)
             )
         request.in_flight = False
         request.worker = ""
@@ -384,7 +383,7 @@ class OffloadClient:
     def _stop_waiting(self, request: PendingRequest) -> None:
         self._waiting.pop(request, None)
         if request.trace and request.attempts < TRACED_ATTEMPTS:
-            request.trace.step(WINDOW, request.waits_since, time.monotonic(), str(request.lacks))
+            request.trace.step((WINDOW, request.waits_since, time.monotonic(), str(request.lacks)))
 
     def _expire(self, request: PendingRequest) -> None:
         """End a request whose time has run out."""

@@ -142,7 +142,8 @@ class Escalation:
                 upload = await self._encoder.write(frame, left_s)
                 sample.uploaded = upload.frame.data.nbytes
                 left_s -= loop.time() - concluded.asked
-                concluded.reply = upload.read(await self._client.ask(upload.frame, left_s, trace))
+                reply = await self._client.ask(upload.frame, left_s, trace)
+                concluded.reply = upload.read(reply) if upload.shrunk else reply
             concluded.reason, concluded.sent = "", True
         except OffloadError as error:
             concluded.reason, concluded.sent = error.reason, error.sent
@@ -163,7 +164,7 @@ class Escalation:
                 )
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
-            trace.step(OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent)
+            trace.step((OFFLOAD, began, time.monotonic(), by, concluded.reason, concluded.sent))
         if self.policy and self.policy.mixture and not decision.audit:
             self._mix(sample, concluded)
         return concluded

@@ -60,7 +60,7 @@ class ModelThread:
         loop = asyncio.get_running_loop()
         self._calls += 1
         try:
-            return await loop.run_in_executor(self._executor, lambda: self._run(work, *args, **kwargs))
+            return await loop.run_in_executor(self._executor, partial(self.inline, work, *args, **kwargs))
         finally:
             self._calls -= 1
 
@@ -68,10 +68,6 @@ class ModelThread:
     def idle(self) -> bool:
         """Whether nothing runs or waits in the thread, as far as its callers know: then ``inline`` may be used."""
         return not self._calls and self._began is None and self._executor is not None
-
-    def inline(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``work`` here and now, as a call of this thread's that ``watch`` sees. Only while it is ``idle``."""
-        return self._run(work, *args, **kwargs)
 
     @property
     def busy_s(self) -> float:
@@ -83,7 +79,8 @@ class ModelThread:
         """Run until cancelled; raise ModelStuckError when one call takes longer than ``limit_s`` seconds."""
         await watch(lambda: self.busy_s, limit_s)
 
-    def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def inline(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` here and now, as a call of this thread's that ``watch`` sees. Only while it is ``idle``."""
         self._began = time.monotonic()
         try:
             return work(*args, **kwargs)

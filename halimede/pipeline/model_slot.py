@@ -1,4 +1,4 @@
-"""Gives samples to the model in use, or a share of them to a new one that is on trial.
+"""The models that answer: each sample goes to the one in use, or to a new one that is on trial.
 
 A sample is given to one model and stays with it, from its pre-processing to its answer. So a model is replaced between
 two batches with nothing lost and nothing answered twice, and the old one is closed once its last sample is answered.
@@ -7,20 +7,181 @@ two batches with nothing lost and nothing answered twice, and the old one is clo
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import structlog
+
+from halimede.frames.encodings import find
+from halimede.inference import Model
+from halimede.models.desired import DesiredModel
 from halimede.models.rollout import Rollout
-from halimede.pipeline.executor import LoopWatchdog, watch
+from halimede.pipeline.executor import LoopWatchdog, ModelThread, watch
 from halimede.pipeline.inference import Outcome
-from halimede.pipeline.loaded_model import Infer, LoadedModel
+from halimede.pipeline.inline_policy import BLOCK_BYTES, ENOUGH, SHORT_MS, InlinePolicy
+from halimede.tracing.times import Distribution
 
 if TYPE_CHECKING:
     from halimede.pipeline.sample import Sample
 
+log = structlog.get_logger()
+
+#: seconds that a model may take to close before its thread is left behind
+CLOSE_S = 30.0
+#: what a worker does with a batch, in the model's thread
+Infer = Callable[[Model, Sequence["Sample"]], list[Outcome]]
 #: the worker's exit code for what starting again does not mend by itself: as ``worker.runtime`` has it
 STUCK_CODE = 2
+
+
+class LoadedModel:
+    """An opened model with the thread that it runs in. ``version`` and ``digest`` are empty where nobody told them.
+
+    ``owned``: what ends with it. ``more``: further threads that it may be called from at the same time, of a model that
+    allows it.
+    """
+
+    def __init__(  # noqa: PLR0917  # in the order in which they come to be
+        self,
+        model: Model,
+        thread: ModelThread,
+        version: str = "",
+        digest: str = "",
+        owned: AsyncExitStack | None = None,
+        more: Sequence[ModelThread] = (),
+    ) -> None:
+        self.model, self.thread = model, thread
+        self.threads = (thread, *more)
+        self.version, self.digest = version, digest
+        self.answered = self.failed = 0
+        #: what it was opened for, where that is known
+        self.desired: DesiredModel | None = None
+        #: whether it had its share of the samples as a canary only
+        self.on_trial = False
+        #: milliseconds of its calls
+        self.calls = Distribution()
+        #: whether they are short enough for the event loop
+        self.inline_policy = InlinePolicy()
+        self._owned = owned or AsyncExitStack()
+        #: samples that are this model's to answer
+        self._held = 0
+        #: calls on the event loop whose CPU time is measured, after a long one
+        self._suspected = 0
+        self._released = asyncio.Event()
+
+    def hold(self) -> None:
+        """One more sample is this model's to answer."""
+        self._held += 1
+
+    def release(self) -> None:
+        """One of them is answered, or needs no answer."""
+        self._held -= 1
+        self._released.set()
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep it open within the block."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome]:
+        """Run samples in a thread; return what became of them."""
+        thread = self.thread
+        for thread in self.threads:
+            if thread.idle:
+                break
+        self._held += 1
+        try:
+            outcomes, cpu_ms = await thread.call(_timed, infer, self.model, samples)
+        finally:
+            self.release()
+        self.inline_policy.learn(len(samples), cpu_ms)
+        self._learn(samples, outcomes)
+        return outcomes
+
+    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome] | None:
+        """Run samples on the event loop, if they are short enough; None: they are a thread's.
+
+        The time of a call is taken for its CPU time. Only after a long one is that measured, which takes a system call:
+        the machine may just have been busy.
+        """
+        thread, policy = self.thread, self.inline_policy
+        if not (len(samples) <= policy.max_samples and self.model.ours and thread.idle and _is_light(samples)):
+            return None
+        if self._suspected:
+            self._suspected -= 1
+            outcomes, ms = thread.inline(_timed, infer, self.model, samples)
+        else:
+            began = time.monotonic()
+            outcomes = thread.inline(infer, self.model, samples)
+            ms = (time.monotonic() - began) * 1000
+            if ms > SHORT_MS * len(samples):
+                self._suspected = ENOUGH
+                ms = 0.0  # not known
+        if ms:
+            policy.learn(len(samples), ms)
+        self._learn(samples, outcomes)
+        return outcomes
+
+    def _learn(self, samples: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
+        """Count what it answered, and how long its calls took."""
+        began = -1.0
+        for sample, outcome in zip(samples, outcomes, strict=True):
+            sample.version = self.version
+            if outcome.prediction is None:
+                self.failed += 1
+            else:
+                self.answered += 1
+            if outcome.batch and outcome.began != began:  # samples of one call stand together
+                began = outcome.began
+                self.calls.record(outcome.ms)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the longest call under way has taken so far."""
+        return max(thread.busy_s for thread in self.threads)
+
+    async def retire(self) -> None:
+        """Close it once its last sample is answered."""
+        while self._held:
+            self._released.clear()
+            await self._released.wait()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.thread.call(self.model.close)
+        except Exception as error:  # noqa: BLE001 (a user's own close must not end the model that took over)
+            log.warning("model not closed", version=self.version, error=type(error).__name__)
+        await self._owned.aclose()
+
+    async def close(self) -> None:
+        """Close it at the worker's end, whatever it does just now: a model that hangs is not waited for."""
+        self.model.close()
+        await self._owned.aclose()
+
+
+def _timed(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[Outcome], float]:
+    """Run samples; return outcomes, and the milliseconds of CPU that it took this thread."""
+    began = time.thread_time()
+    outcomes = infer(model, samples)
+    return outcomes, (time.thread_time() - began) * 1000
+
+
+def _is_light(samples: Sequence[Sample]) -> bool:
+    """Whether samples are quickly read: prepared already, or not large and in an encoding that needs no decoding."""
+    size = 0
+    for sample in samples:
+        if sample.input is None:
+            size += sample.frame.data.nbytes
+            if not find(sample.frame.encoding).cheap:
+                return False
+    return size <= BLOCK_BYTES
 
 
 class ModelSlot:
@@ -55,11 +216,18 @@ class ModelSlot:
             return rollout.canary
         return self.current
 
+    def share(self, samples: Sequence[Sample]) -> dict[LoadedModel, list[Sample]]:
+        """Part samples by the model that answers them: the one that a sample was prepared for, or the chosen one."""
+        parts: dict[LoadedModel, list[Sample]] = {}
+        for sample in samples:
+            parts.setdefault(sample.model or self.choose(sample.frame.id), []).append(sample)
+        return parts
+
     def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome] | None:
         """Run samples with the one model, on the event loop; None: they take longer, or are another model's."""
-        if self.rollout.canary or not self.guarded:
-            return None
         current = self.current
+        if self.rollout.canary or not self.guarded or not current.inline_policy.max_samples:
+            return None
         for sample in samples:
             if sample.model is not None and sample.model is not current:
                 return None

@@ -10,7 +10,7 @@ from halimede.frames.seldom import Seldom
 from halimede.pipeline.inference import Outcome
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Count, Latency, Ledger
-from halimede.tracing import Book, CloudTimes, EdgeTimes
+from halimede.tracing import Book, CloudTimes, EdgeTimes, Record
 from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Kind
 from halimede.tracing.times import Distribution
 
@@ -57,43 +57,43 @@ class Observer:
 
     def observe(self, batch: Sequence[Sample], outcomes: Sequence[Outcome], concluded: float) -> None:
         """Note what became of a batch, which was answered or passed on at ``concluded`` (the loop's time)."""
-        calls = dict[float, list[int]]()
-        for i, (sample, outcome) in enumerate(zip(batch, outcomes, strict=True)):
+        #: the outcome of any of its samples, and the traces of all, by each call's beginning
+        calls: dict[float, tuple[Outcome, list[Record]]] = {}
+        for sample, outcome in zip(batch, outcomes, strict=True):
             metrics, began, step = sample.intake.metrics, outcome.began, sample.trace.step
             if outcome.decoded:
                 began, end = outcome.decoded
-                step(DECODE, began, end)
+                step((DECODE, began, end))
                 metrics.decode_ms.record((end - began) * 1000)
             if outcome.decoded or outcome.batch:
-                step(metrics.wait, sample.queued, began)
+                step((metrics.wait, sample.queued, began))
                 metrics.wait_ms.record((began - sample.queued) * 1000)
             if outcome.batch:
-                step(metrics.call, outcome.began, outcome.began + outcome.ms / 1000, outcome.batch)
-                calls.setdefault(outcome.began, []).append(i)
+                step((metrics.call, outcome.began, outcome.began + outcome.ms / 1000, outcome.batch))
+                calls.setdefault(outcome.began, (outcome, []))[1].append(sample.trace)
             if outcome.mined:
                 self._mined(sample, outcome)
             if metrics.ledger and metrics.latency is not None:
                 metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
                     self._seldom.warning("model failed", error=outcome.error[:256])
-        for members in calls.values():
-            self._called([batch[i] for i in members], outcomes[members[0]])
+        for outcome, traces in calls.values():
+            self._called(batch[0].intake.metrics, outcome, traces)
 
-    def _called(self, samples: Sequence[Sample], outcome: Outcome) -> None:
-        """Note one call of the model: its samples, and the outcome of any of them."""
-        metrics = samples[0].intake.metrics
+    def _called(self, metrics: IntakeMetrics, outcome: Outcome, traces: Sequence[Record]) -> None:
+        """Note one call of the model."""
         self.calls += 1
         self._rate.learn(outcome.batch, outcome.ms)
         metrics.batch.record(outcome.batch)
         metrics.call_ms.record(outcome.ms)
-        self._book.batch(outcome.began, outcome.began + outcome.ms / 1000, [sample.trace for sample in samples])
+        self._book.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
     def _mined(self, sample: Sample, outcome: Outcome) -> None:
         verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger
         if verdict is None or outcome.mined is None:
             return
         score = (prediction.score if prediction is not None else None) or 0.0
-        sample.trace.step(MINE, *outcome.mined, verdict.hard, score)
+        sample.trace.step((MINE, *outcome.mined, verdict.hard, score))
         if verdict.error and ledger:
             ledger.add(Count.MINING_ERRORS)
             self._seldom.warning("mining failed", error=verdict.error[:256])

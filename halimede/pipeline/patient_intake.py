@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import structlog
 
 from halimede.errors import DecodeError
-from halimede.frames.budget import Budget
 from halimede.frames.encodings import decode, find, measure
 from halimede.frames.payloads import open_payload
 from halimede.frames.recent import Recent
@@ -26,7 +25,7 @@ from halimede.mining import Miner, Verdict, judge_sample
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import prepare
-from halimede.pipeline.loaded_model import LoadedModel
+from halimede.pipeline.model_slot import LoadedModel
 from halimede.pipeline.observer import IntakeMetrics
 from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.result_responder import ResultResponder
@@ -65,6 +64,39 @@ class EdgeLimits:
     remembered: int = 65_536
 
 
+class MemoryBudget:
+    """Memory of decoded frames: at most ``limit`` bytes are out at a time; a larger one is let in when it is alone.
+
+    Whoever finds too little left waits, in the order of arrival.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.taken = 0
+        self._limit = limit
+        self._turn = asyncio.Lock()
+        self._given = asyncio.Event()
+
+    def take_now(self, size: int) -> bool:
+        """Take ``size`` bytes if there is room and nobody waits for some; return whether there was."""
+        if self._turn.locked() or (self.taken and self.taken + size > self._limit):
+            return False
+        self.taken += size
+        return True
+
+    async def take(self, size: int) -> None:
+        """Take ``size`` bytes, once there is room for them."""
+        async with self._turn:
+            while self.taken and self.taken + size > self._limit:
+                self._given.clear()
+                await self._given.wait()
+            self.taken += size
+
+    def give(self, size: int) -> None:
+        """Give bytes back; a negative ``size`` takes more without waiting."""
+        self.taken -= size
+        self._given.set()
+
+
 class PatientIntake:
     """Takes frames to ``pipeline``; see ``sources.Intake`` for ``offer``.
 
@@ -95,7 +127,7 @@ class PatientIntake:
         self._decoder = decoder
         self._book = book
         self._miner = miner
-        self._memory = Budget(limits.pixels)
+        self._memory = MemoryBudget(limits.pixels)
         self._slots = asyncio.Semaphore(limits.inside)
         self._patient = asyncio.Semaphore(limits.patient)
         self._seen: Recent[bytes, None] = Recent(limits.remembered)
@@ -165,7 +197,7 @@ class PatientIntake:
                 self._patient.release()
             raise
         trace, received = self._book.begin(frame.id, parent), time.monotonic()
-        trace.step(RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding)
+        trace.step((RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding))
         now = asyncio.get_running_loop().time()
         until = now + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
         sample = Sample(frame, self, trace, now, until, received)
@@ -193,7 +225,7 @@ class PatientIntake:
         self._ledger.add(Count.ACCEPTED, int(frame.id not in self.responder.pending_acks))
         sample.accepted, sample.queued = asyncio.get_running_loop().time(), time.monotonic()
         if sample.input is not None:
-            trace.step(DECODE, received, sample.queued)
+            trace.step((DECODE, received, sample.queued))
             self.metrics.decode_ms.record((sample.queued - received) * 1000)
         return sample
 
@@ -214,7 +246,7 @@ class PatientIntake:
         if verdict.error:
             self._ledger.add(Count.MINING_ERRORS)
             self._seldom.warning("mining failed", error=verdict.error[:256])
-        sample.trace.step(MINE, began, time.monotonic(), verdict.hard, 0.0)
+        sample.trace.step((MINE, began, time.monotonic(), verdict.hard, 0.0))
         return verdict
 
     async def prepare(self, sample: Sample) -> None:

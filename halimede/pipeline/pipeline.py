@@ -23,9 +23,8 @@ from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Load
 from halimede.pipeline.escalation import SampleClient
 from halimede.pipeline.inference import Inference, Outcome
-from halimede.pipeline.loaded_model import LoadedModel
 from halimede.pipeline.model_queue import ModelQueue
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.observer import Observer
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
 from halimede.pipeline.upload_policy.triage import Decision
@@ -80,6 +79,7 @@ class Pipeline:
         #: samples on their way in that are being made the model's input
         self.preparing = 0
         self._infer = infer
+        self._sessions = slot.lanes
         self._deadline_s = deadline_s
         self._queue = ModelQueue(rate, delay_s=delay_s)
         #: model calls that are under way
@@ -97,7 +97,7 @@ class Pipeline:
     def load(self) -> Load:
         """Return how much the model has to do, and how much more it takes."""
         pending = self.preparing + self.inside - self.elsewhere
-        service_ms = round(self.rate.service_ms / self.slot.lanes, 3)
+        service_ms = round(self.rate.service_ms / self._sessions, 3)
         return Load(credits=max(0, self.rate.places - pending), service_ms=service_ms, queued=pending)
 
     async def run(self) -> None:
@@ -105,7 +105,7 @@ class Pipeline:
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
-                for session in range(self.slot.lanes):
+                for session in range(self._sessions):
                     group.create_task(self._consume(), name=f"model session {session}")
                 await asyncio.get_running_loop().create_future()
             finally:
@@ -167,9 +167,13 @@ class Pipeline:
 
     async def _consume(self) -> None:
         """Take batches to the model, one after the other. THE loop; there is one for each of the model's sessions."""
+        waiting = self._queue.waiting
         while True:
             await self._queue.arrival()
-            await self._responders_ready()
+            outbox = waiting[0].intake.responder.outbox
+            if not outbox.ready:
+                await outbox.wait_ready()  # answers that wait for the broker hold the model back
+                continue
             batch = self._next_batch()
             if not batch:
                 continue
@@ -181,52 +185,47 @@ class Pipeline:
             self._conclude(batch, outcomes)
             await asyncio.sleep(0)  # short models answer on this loop: others get their turn
 
-    async def _responders_ready(self) -> None:
-        """Hold the model back while answers wait for the broker."""
-        waiting = self._queue.waiting
-        while waiting and not waiting[0].intake.responder.outbox.ready:
-            await waiting[0].intake.responder.outbox.wait_ready()
-
     def _next_batch(self) -> list[Sample]:
         """Take the next batch off the queue, and let go what nobody waits for any more."""
-        slot, queue = self.slot, self._queue
-        idle = max(1, slot.lanes - self._calls)  # sessions that have nothing to do share what is there
-        limit = min(self.rate.batch, slot.turn or -(-len(queue.waiting) // idle))
+        queue = self._queue
+        idle = max(1, self._sessions - self._calls)  # sessions that have nothing to do share what is there
+        limit = min(self.rate.batch, self.slot.turn or -(-len(queue.waiting) // idle))
         batch, late, hopeless = queue.next(asyncio.get_running_loop().time(), limit)
         for sample in late:
             sample.intake.expire(sample, hopeless=False)
-            self._leave()
         for sample in hopeless:
             sample.intake.expire(sample, hopeless=True)
-            self._leave()
+        if late or hopeless:
+            self.inside -= len(late) + len(hopeless)
+            self._left.set()
         if queue.waiting:
             queue.wake()
         return batch
 
     async def _run(self, batch: Sequence[Sample]) -> list[Outcome]:
         """Run each model on what is its own; what a canary fails at is the current model's."""
-        slot, outcomes = self.slot, dict[Sample, Outcome]()
-        parts: dict[LoadedModel, list[Sample]] = {}
-        for sample in batch:
-            parts.setdefault(sample.model or slot.choose(sample.frame.id), []).append(sample)
-        for model, samples in parts.items():
-            found = await model.run(self._infer, samples, inline=slot.guarded and self._infer.ours)
-            outcomes.update(zip(samples, found, strict=True))
-            failed = [sample for sample in samples if outcomes[sample].prediction is None]
-            if failed and (current := slot.before(model)):
-                await self._run_again(model, current, failed, outcomes)
-        return [outcomes[sample] for sample in batch]
+        slot, found = self.slot, dict[Sample, Outcome]()
+        if self._infer.ours and (outcomes := slot.run_inline(self._infer, batch)):
+            return outcomes
+        for model, samples in slot.share(batch).items():
+            found.update(zip(samples, await model.run(self._infer, samples), strict=True))
+            if current := slot.before(model):
+                await self._run_again(model, current, samples, found)
+        return list(map(found.__getitem__, batch))
 
     async def _run_again(
-        self, canary: LoadedModel, current: LoadedModel, failed: Sequence[Sample], outcomes: dict[Sample, Outcome]
+        self, canary: LoadedModel, current: LoadedModel, samples: Sequence[Sample], found: dict[Sample, Outcome]
     ) -> None:
         """Run the current model on what a canary failed at. What neither can answer is the sample's fault."""
+        failed = [sample for sample in samples if found[sample].prediction is None]
+        if not failed:
+            return
         for sample in failed:
             if sample.input is not None:
                 sample.intake.release_input(sample)  # it was prepared for the canary
-        for sample, outcome in zip(failed, await current.run(self._infer, failed, inline=False), strict=True):
+        for sample, outcome in zip(failed, await current.run(self._infer, failed), strict=True):
             if outcome.prediction is not None:
-                error, outcomes[sample] = outcomes[sample].error, outcome
+                error, found[sample] = found[sample].error, outcome
                 self.slot.strike(canary, error)
             else:
                 sample.version = canary.version  # whose failure the answer reports
@@ -337,9 +336,6 @@ class Pipeline:
         """Give a sample its one answer."""
         sample.intake.responder.send(sample, conclusion)
         sample.intake.leave(sample)
-        self._leave()
-
-    def _leave(self) -> None:
         self.inside -= 1
         self._left.set()
 

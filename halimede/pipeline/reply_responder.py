@@ -165,7 +165,7 @@ class ReplyResponder:
     def _sent(self, sample: Sample, reply: Reply, began: float, reason: int) -> None:
         """Note what became of a reply: the broker has it, or it was not delivered."""
         now = time.monotonic()
-        sample.trace.step(REPLY, began, now, reply.error, reason < FAILURE and reason != NO_SUBSCRIBER)
+        sample.trace.step((REPLY, began, now, reply.error, reason < FAILURE and reason != NO_SUBSCRIBER))
         self._times.total.record((now - sample.began) * 1000)
         self._book.done(sample.trace)
         if reason < FAILURE:

@@ -11,23 +11,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from halimede.bus import Bus, Delivery
+from halimede.bus import Bus, Delivery, Packet
 from halimede.errors import DecodeError
 from halimede.frames.advertise import Advertiser, Advertises
-from halimede.frames.channel import Channel
+from halimede.frames.channel import MAX_CORRELATION, Channel
 from halimede.frames.encodings import measure
-from halimede.messages import Frame, Load
+from halimede.messages import Frame, Load, Reply
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.observer import IntakeMetrics
 from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.reply_responder import Key, ReplyResponder, RequestStats
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Ledger
+from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, read
 from halimede.tracing.steps import ARRIVE
 
 #: seconds that a sample without a deadline, or with a longer one, is kept at most
 LONGEST_S = 600.0
+#: reply topics that are remembered
+MAX_REQUESTERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ class RequestIntake:
         self._book = book or Book()
         self._busy = busy
         self._bytes = 0
+        #: reply topics that were checked: the same few come with every request
+        self._requesters: dict[str, Address[Reply]] = {}
         self.responder = ReplyResponder(
             bus,
             channel,
@@ -127,7 +132,7 @@ class RequestIntake:
         """Take a request, answer it from memory, or refuse it. Raises InvalidFieldError for one nobody may answer."""
         packet, frame = delivery.packet, delivery.body
         began, now = time.monotonic(), asyncio.get_running_loop().time()
-        reply_to, correlation = self._channel.reply_address(packet), packet.correlation
+        reply_to, correlation = self._requester(packet), packet.correlation
         left_s = frame.deadline_ms / 1000
         left_s = left_s if 0 < left_s < LONGEST_S else LONGEST_S
         try:
@@ -152,9 +157,9 @@ class RequestIntake:
             message = f"{len(self.inside)} samples wait"
             self.responder.reject(reply_to, correlation, frame.id, "overloaded", message)
         else:
-            trace = self._book.begin(frame.id, read(packet.properties))
+            trace = self._book.begin(frame.id, read(packet.properties) if packet.properties else None)
             queued = time.monotonic()
-            trace.step(ARRIVE, began, queued, frame.worker, size, frame.encoding)
+            trace.step((ARRIVE, began, queued, frame.worker, size, frame.encoding))
             sample = Sample(frame, self, trace, now, now + left_s, queued)
             sample.began, sample.size, sample.pixels = began, size, pixels
             sample.reply_to, sample.correlation, sample.mined = reply_to, correlation, self.escalation is not None
@@ -162,6 +167,17 @@ class RequestIntake:
             self._bytes += size
             self.advertiser.touch()
             self._pipeline.submit(sample)
+
+    def _requester(self, packet: Packet) -> Address[Reply]:
+        """Return where a request is answered. Raises InvalidFieldError unless that is a worker of this channel."""
+        known = self._requesters.get(packet.response_topic)
+        if known is not None and 0 < len(packet.correlation) <= MAX_CORRELATION:
+            return known
+        address = self._channel.reply_address(packet)
+        if len(self._requesters) >= MAX_REQUESTERS:
+            self._requesters.clear()
+        self._requesters[packet.response_topic] = address
+        return address
 
     def _is_full(self, size: int, left_s: float) -> bool:
         """Whether a new request has no room, or would be answered too late after those that the model sees before."""

@@ -218,7 +218,7 @@ class ResultResponder:
     def _taken(self, sample: Sample, conclusion: Conclusion, result: Result, began: float, reason: int) -> None:
         """Count a result that the broker has taken."""
         trace = sample.trace
-        trace.step(RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN])
+        trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN]))
         self._book.done(trace)
         if reason >= FAILURE:
             return  # it counts as lost

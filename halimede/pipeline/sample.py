@@ -15,7 +15,7 @@ from halimede.tracing import Record
 
 if TYPE_CHECKING:
     from halimede.pipeline.escalation import Escalation
-    from halimede.pipeline.loaded_model import LoadedModel
+    from halimede.pipeline.model_slot import LoadedModel
     from halimede.pipeline.observer import IntakeMetrics
 
 #: of a sample that the next tier is not asked about

@@ -16,7 +16,7 @@ from halimede.messages import Span
 from halimede.tracing.context import Context, trace_of, write
 from halimede.tracing.steps import Kind, Value
 
-#: frames that one worker remembers, and steps of one frame (what one TraceReply holds)
+#: frames that one worker remembers, and steps of one frame that are reported (what one TraceReply holds)
 REMEMBERED = 4096
 MOST_STEPS = 64
 
@@ -43,12 +43,14 @@ class Exporter(Protocol):
 class Record:
     """One frame's way through this worker. ``parent`` is where its message said that it came from."""
 
-    __slots__ = ("_exporter", "_here", "asked", "batch", "id", "parent", "steps")
+    __slots__ = ("_exporter", "_here", "asked", "batch", "id", "parent", "step", "steps")
 
     def __init__(self, id_: bytes, parent: Context | None, exporter: Exporter | None) -> None:
         self.id = id_
         self.parent = parent
         self.steps: list[Step] = []
+        #: remembers a step; whoever repeats steps bounds them
+        self.step = self.steps.append
         #: the model call that it was in; where its request went out from
         self.batch: Context | None = None
         self.asked: Context | None = None
@@ -78,11 +80,6 @@ class Record:
         if self.asked is None:
             self.asked = self.here._replace(span=new_span()) if self._exporter else self.here
         return self.asked
-
-    def step(self, *step: *Step) -> None:
-        """Remember a step (kind, begin, end, what is known of it), as long as there is room."""
-        if len(self.steps) < MOST_STEPS:
-            self.steps.append(step)
 
 
 class Batch:
@@ -172,5 +169,5 @@ def spans(record: Record) -> list[Span]:
             duration_ns=max(0, int((ended - began) * 1e9)),
             attributes=named(kind, known),
         )
-        for kind, began, ended, *known in record.steps
+        for kind, began, ended, *known in record.steps[:MOST_STEPS]
     ]

@@ -21,8 +21,7 @@ from halimede.models.desired import read as read_desired
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.stats.ledger import Ledger, LedgerBusyError
 from halimede.tracing import Answers, Book
 from halimede.tracing.export import exporting

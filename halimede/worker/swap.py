@@ -26,8 +26,7 @@ from halimede.models.errors import FetchError
 from halimede.models.rollout import ALL_PERCENT
 from halimede.models.trying import try_model
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 
 log = structlog.get_logger()
 

@@ -18,10 +18,10 @@ from halimede.bus import Delivery
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError
 from halimede.frames import decode, new_id
-from halimede.frames.budget import Budget
 from halimede.frames.encodings import measure
 from halimede.frames.pictures import MAX_CHUNKS, MAX_SEGMENTS, MAX_TABLES, read_jpeg, read_png
 from halimede.messages import Frame, Reply
+from halimede.pipeline.patient_intake import MemoryBudget
 from services.broker import Broker
 from tests.attacks.test_attack_09_pictures_of_65k_pixels_a_side import MIB, peak
 from tests.digits import Digits, slow
@@ -117,7 +117,7 @@ def test_attack_10_more_parts_than_any_writer_makes_are_refused(encoding: str, d
 
 @simulated
 async def test_attack_10_decoded_frames_wait_for_memory_in_the_order_in_which_they_came() -> None:
-    memory = Budget(100)
+    memory = MemoryBudget(100)
     await memory.take(60)
     order: list[str] = []
 

@@ -15,7 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from halimede import codec, topics
 from halimede.bus import Delivery, Packet
 from halimede.bus._paho_properties import v5_properties
-from halimede.bus.beside import Beside, read
+from halimede.bus.lean.reading import properties as read
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
@@ -103,22 +103,21 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff"), max_
 
 
 @given(
-    beside=st.builds(
-        Beside,
-        response_topic=TEXT,
-        correlation=st.binary(max_size=40),
-        expiry_s=st.none() | st.integers(0, 2**32 - 1),
-        properties=st.lists(st.tuples(TEXT, TEXT), max_size=MAX_PROPERTIES).map(tuple),
-    )
+    response=TEXT,
+    correlation=st.binary(max_size=40),
+    expiry_s=st.none() | st.integers(0, 2**32 - 1),
+    users=st.lists(st.tuples(TEXT, TEXT), max_size=MAX_PROPERTIES).map(tuple),
 )
-def test_attack_21_our_reader_reads_what_paho_writes(beside: Beside) -> None:
-    packet = Packet("t", b"", 1, False, beside.response_topic, beside.correlation, beside.expiry_s, beside.properties)
+def test_attack_21_our_reader_reads_what_paho_writes(
+    response: str, correlation: bytes, expiry_s: int | None, users: tuple[tuple[str, str], ...]
+) -> None:
+    packet = Packet("t", b"", 1, False, response, correlation, expiry_s, users)
     written = v5_properties(packet, PacketTypes.PUBLISH)
     section = bytes(written.pack()) if written else b"\0"
     length = 1
     while section[length - 1] & 0x80:
         length += 1
-    assert read(section[length:]) == beside
+    assert read(section[length:]) == (response, correlation, expiry_s, users)
 
 
 @given(st.binary(max_size=200))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.serving_world import FLOAT, graph
+from tests.graphs import FLOAT, Node, write_graph
 
 #: grey values of frames: small models of this suite are sure of EASY and unsure of HARD
 EASY, HARD = 10, 150
@@ -99,8 +99,8 @@ class FromFile:
 def write_onnx(path: Path) -> Path:
     """Write a classifier of 4 x 4 grey frames: the brighter they are, the less sure it is of its first label."""
     weights = {"w": np.array([[-0.045, 0.045]] * 16, np.float32), "b": np.array([1, 0], np.float32)}
-    gemm: tuple[str, list[str], list[str], dict[str, Any]] = ("Gemm", ["x", "w", "b"], ["y"], {})
-    return graph(path, [gemm], {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 2])}, weights)
+    gemm: Node = ("Gemm", ["x", "w", "b"], ["y"], {})
+    return write_graph(path, [gemm], {"x": (FLOAT, ["N", 16])}, {"y": (FLOAT, ["N", 2])}, weights)
 
 
 def onnx_spec(*labels: str) -> dict[str, Any]:

@@ -105,17 +105,16 @@ async def test_counts_survive_a_restart_of_the_worker(world: World) -> None:
     assert world.counts("e0").lost == 0
 
 
-async def test_what_a_worker_could_not_deliver_counts_as_lost_for_its_successor(world: World) -> None:
+async def test_what_a_killed_worker_had_accepted_counts_as_lost_for_its_successor(world: World) -> None:
     model = small()
-    running = await world.start("edge", "e0", model, GRACE_S="0.3")
+    running = await world.start("edge", "e0", model)
     await world.ask(EASY)
     with model.held():
         for _ in range(3):
             await world.send(EASY)
         await world.holds("e0", 3)
-        world.buses.cut("e0")
-        running.stop.set()
-    await running.task
+        running.crash()
+    await running.kill()
     world.buses.heal("e0")
     async with world.worker("edge", "e0", small()):
         await until(lambda: world.counts("e0").lost == 3)

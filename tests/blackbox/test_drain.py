@@ -66,10 +66,14 @@ async def test_a_stopped_folder_worker_leaves_the_rest_to_its_successor(world: W
     for number in range(60):
         Image.fromarray(np.full((4, 4), EASY, np.uint8)).save(folder / f"{number:03}.png")
     source = {"SOURCE": f'{{"path": "{folder}"}}'}
-    running = await world.start("edge", "e0", small(seconds=0.005), **source)
-    await until(lambda: len(world.results) >= 5)
-    await running.end()
-    assert len(world.results) < 60
+    model = small()
+    with model.held():
+        running = await world.start("edge", "e0", model, **source)
+        await world.holds("e0", 16)
+        running.stop.set()
+        await asyncio.sleep(0.1)
+    await running.task
+    assert 16 <= len(world.results) < 60
     async with world.worker("edge", "e0", small(), **source):
         await until(lambda: len(world.results) == 60)
     assert set(world.copies.values()) == {1}

@@ -57,7 +57,7 @@ async def test_what_waits_goes_to_the_model_together_and_no_batch_is_larger_than
         replies = await requester.replies(12)
         assert {reply.error for reply in replies} == {""}
         assert model.seen == [EASY, *range(1, 12)]
-        assert max(len(call) for call in model.calls) == 4
+        assert 1 < max(len(call) for call in model.calls) <= 4
         assert [reply.batch for reply in replies[2:]] == [len(call) for call in model.calls[2:] for _ in call]
         await until(lambda: world.counts("c0").served == 12)
         assert world.counts("c0").batches == len(model.calls)
@@ -66,17 +66,17 @@ async def test_what_waits_goes_to_the_model_together_and_no_batch_is_larger_than
 @kinds
 async def test_a_sample_waits_for_others_where_that_is_set_and_no_longer(world: World, kind: Kind) -> None:
     model = big()
-    async with serving(world, kind, model, MAX_BATCH_SIZE="3", MAX_QUEUE_DELAY_MS="500"):
+    async with serving(world, kind, model, MAX_BATCH_SIZE="3", MAX_QUEUE_DELAY_MS="1000"):
         requester = await asking(world)
-        await requester.ask(frame(EASY))
+        await requester.ask(frame(EASY), deadline_ms=400)
         began = asyncio.get_running_loop().time()
         await requester.send_all(1, 2, 3)
         await requester.replies(4)
-        assert asyncio.get_running_loop().time() - began < 0.5
+        assert asyncio.get_running_loop().time() - began < 1
         assert model.calls[1:] == [[1, 2, 3]]
-        alone = await requester.ask(frame(4))
+        alone = await requester.ask(frame(4), deadline_ms=1000)  # half of its time, which is less
         assert alone.batch == 1
-        assert 400 < alone.queue_ms < 5000
+        assert 400 < alone.queue_ms < 1000
 
 
 @kinds

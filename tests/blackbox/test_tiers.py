@@ -67,7 +67,7 @@ async def test_a_burst_through_all_tiers_has_one_result_for_each_frame(world: Wo
         results = await world.answered(sent)
         expected = {EASY: "edge", MIDDLE: "gate", HARDEST: "cloud"}
         assert all(r.degraded or r.reason or r.tier == expected[v] for r, v in zip(results, values, strict=True))
-        assert sum(r.degraded for r in results) < 30
+        assert {r.tier for r in results} == {"edge", "gate", "cloud"}
 
 
 async def test_what_the_gate_fails_on_is_answered_by_the_cloud(world: World) -> None:

@@ -38,12 +38,14 @@ SERVICE = "svc"
 CAMERA = "cam0"
 #: seconds that a test waits for what must come
 PATIENCE = 20.0
+#: seconds between two requests for a worker's metrics
+SCRAPE_S = 0.02
 MARGIN = {"HEM_NAME": "Margin", "HEM_PARAMETERS": json.dumps([{"key": "threshold_margin", "value": "0.2"}])}
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE, every_s: float = 0.003) -> None:
     """Wait until a condition is true."""
-    await eventually(condition, timeout_s, every_s=0.002)
+    await eventually(condition, timeout_s, every_s)
 
 
 def frame(value: int, side: int = 4, **fields: Any) -> Frame:
@@ -74,10 +76,14 @@ class Running:
         self.stop.set()
         await self.task
 
-    async def kill(self) -> None:
-        """End the worker as a crash does: nothing it has leaves it any more."""
+    def crash(self) -> None:
+        """Let nothing leave the worker any more, and begin to end it."""
         self.world.buses.cut(self.name)
         self.task.cancel()
+
+    async def kill(self) -> None:
+        """End the worker as a crash does; return when it has ended."""
+        self.crash()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
@@ -231,7 +237,7 @@ class World:
         async def accepted() -> bool:
             return await self.metric(edge, "queued_frames") == frames
 
-        await until(accepted)
+        await until(accepted, every_s=SCRAPE_S)
 
     async def knows(self, worker: str, *others: str) -> None:
         """Wait until a worker has read the load of those that it asks."""
@@ -240,7 +246,7 @@ class World:
             async def has_credits(cloud: str = other) -> bool:
                 return await self.metric(worker, "cloud_credits", cloud_worker=cloud) > 0
 
-            await until(has_credits)
+            await until(has_credits, every_s=SCRAPE_S)
 
     # --- frames ---------------------------------------------------------------------------------------------------
 

@@ -6,16 +6,27 @@ The fuzzer runs them (``python -m tests.fuzz``), and so do the unit tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
-from halimede.bus import beside
-from halimede.bus.lean import inflow, writing
+from halimede.bus.lean import inflow, reading, writing
 from halimede.bus.lean.inflow import Inflow
-from halimede.bus.lean.reading import Disconnect, Incoming, MalformedError, Publish, read
+from halimede.bus.lean.reading import ControlPacket, Disconnect, MalformedError
 from halimede.bus.message import MAX_PROPERTIES, Packet
 from halimede.bus.packets import packet_size
 
 #: the largest packet that may come, in these targets, as a multiple of what is large
 LIMIT = 3
+
+
+class Message(NamedTuple):
+    """A message and its packet identifier."""
+
+    packet: Packet
+    identifier: int
+
+
+Received = Message | ControlPacket
 
 
 def stream(data: bytes) -> None:
@@ -27,6 +38,11 @@ def stream(data: bytes) -> None:
     assert packets_of(data, [1]) == whole
 
 
+def read(first: int, body: bytes | memoryview) -> Received:
+    """Read any packet by its first byte and all that follows its length."""
+    return Message(*reading.publish(first, body)) if first & 0xF0 == reading.PUBLISH else reading.read(first, body)
+
+
 def packet(data: bytes) -> None:
     """A packet is read, or is malformed; one that is read can be written, and is then read again as the same."""
     if not data:
@@ -36,8 +52,8 @@ def packet(data: bytes) -> None:
     except MalformedError as error:
         _insist(str(error) and 0x80 <= error.code <= 0xFF)
         return
-    if isinstance(came, Publish):
-        _published(came)
+    if isinstance(came, Message):
+        _published(came.packet, came.identifier)
     elif isinstance(came, Disconnect):
         assert len(came.said) <= 0xFFFF
 
@@ -45,26 +61,27 @@ def packet(data: bytes) -> None:
 def properties(data: bytes) -> None:
     """What lies beside a body is read, or is a ValueError."""
     try:
-        came = beside.read(data)
+        _, __, expiry_s, users = reading.properties(data)
     except ValueError as error:
         _insist(str(error))
         return
-    assert len(came.properties) <= MAX_PROPERTIES + 1
-    assert came.expiry_s is None or 0 <= came.expiry_s < 2**32
+    assert len(users) <= MAX_PROPERTIES + 1
+    assert expiry_s is None or 0 <= expiry_s < 2**32
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {"stream": stream, "packet": packet, "properties": properties}
 
 
-def packets_of(data: bytes, sizes: list[int]) -> list[Incoming | tuple[str, int]]:
+def packets_of(data: bytes, sizes: list[int]) -> list[Received | tuple[str, int]]:
     """Return the packets in a stream that comes in pieces of these sizes, in turn; the last may be what is wrong."""
     limit = LIMIT * inflow.LARGE
-    came: list[Incoming | tuple[str, int]] = []
+    came: list[Received | tuple[str, int]] = []
     try:
-        for first, body, own in _pieces(Inflow(limit), data, sizes):
-            assert own == (body.nbytes == len(body.obj))  # a buffer of its own is as long as the packet
+        for first, body in _pieces(Inflow(limit), data, sizes):
             assert len(body) < limit
-            came.append(_kept(read(first, body)))
+            if isinstance(body, memoryview):
+                assert body.nbytes == len(body.obj)  # type: ignore[arg-type]  # its buffer is its own
+            came.append(read(first, body))
     except MalformedError as error:
         return [*came, (str(error), error.code)]
     return came
@@ -74,40 +91,32 @@ def _insist(holds: object) -> None:
     assert holds
 
 
-def _pieces(into: Inflow, data: bytes, sizes: list[int]) -> Iterator[tuple[int, memoryview, bool]]:
+def _pieces(into: Inflow, data: bytes, sizes: list[int]) -> Iterator[tuple[int, bytes | memoryview]]:
     at = turn = 0
     while at < len(data):
         room = into.room
         assert 0 < len(room) <= max(inflow.ROOM, LIMIT * inflow.LARGE, len(data))
         count = min(sizes[turn % len(sizes)], len(room), len(data) - at)
         room[:count] = data[at : at + count]
-        yield from into.filled(count)
+        packets, malformed = into.filled(count)
+        yield from packets
+        if malformed:
+            raise malformed
         at, turn = at + count, turn + 1
 
 
-def _kept(came: Incoming) -> Incoming:
-    """Return a packet that stands when its buffer is used again."""
-    return came._replace(payload=memoryview(bytes(came.payload))) if isinstance(came, Publish) else came
-
-
-def _published(came: Publish) -> None:
+def _published(came: Packet, identifier: int) -> None:
     assert came.qos in {0, 1}
-    assert bool(came.identifier) == bool(came.qos)
-    topic, qos, retain, _, identifier, said, payload = came
-    if (
-        max(len(text.encode()) for text in (topic, said.response_topic, *(t for p in said.properties for t in p)))
-        > 0xFFFF
-    ):
+    assert bool(identifier) == bool(came.qos)
+    texts = (came.topic, came.response_topic, *(text for pair in came.properties for text in pair))
+    if max(len(text.encode()) for text in texts) > 0xFFFF:
         return  # with U+FFFD for each byte that is no text it has no room any more
-    again = Packet(
-        topic, bytes(payload), qos, retain, said.response_topic, said.correlation, said.expiry_s, said.properties
-    )
-    head = writing.publish(again, identifier, len(payload))
-    assert packet_size(again) == len(head) + len(payload)
-    [twice] = packets_of_any_size(head + payload)
-    assert twice == came._replace(duplicate=False)
+    head = writing.publish(came, identifier, len(came.payload))
+    assert packet_size(came) == len(head) + len(came.payload)
+    [twice] = packets_of_any_size(head + came.payload)
+    assert twice == (replace(came, duplicate=False), identifier)
 
 
-def packets_of_any_size(data: bytes) -> list[Incoming]:
+def packets_of_any_size(data: bytes) -> list[Received]:
     """Return the packets in bytes that hold nothing else."""
-    return [_kept(read(first, body)) for first, body, _ in _pieces(Inflow(len(data)), data, [len(data)])]
+    return [read(first, body) for first, body in _pieces(Inflow(len(data)), data, [len(data)])]

@@ -15,8 +15,7 @@ from halimede.messages import Prediction
 from halimede.offload import OffloadClient
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Outcome
-from halimede.pipeline.loaded_model import Infer, LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import Infer, LoadedModel, ModelSlot
 from halimede.pipeline.sample import Sample
 from halimede.pipeline.workers import RequestWorker
 from tests.simulated import simulated
@@ -32,7 +31,7 @@ class Timed(LoadedModel):
         super().__init__(Brightness(), ModelThread())
         self._each_ms, self._fixed_ms = each_ms, fixed_ms
 
-    async def run(self, infer: Infer, samples: Sequence[Sample], *, inline: bool) -> list[Outcome]:  # noqa: ARG002
+    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome]:  # noqa: ARG002
         began, ms = asyncio.get_running_loop().time(), self._fixed_ms + self._each_ms * len(samples)
         await asyncio.sleep(ms / 1000)
         return [Outcome(Prediction(label="x"), batch=len(samples), ms=ms, began=began) for _ in samples]

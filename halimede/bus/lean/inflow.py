@@ -4,10 +4,7 @@ is a view of that, never a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from halimede.bus.beside import VARINT_BYTES
-from halimede.bus.lean.reading import TOO_LARGE, MalformedError
+from halimede.bus.lean.reading import TOO_LARGE, VARINT_BYTES, MalformedError
 
 #: bytes of the buffer in which packets come that are not large: of a large one so much is copied at most
 ROOM = 16 * 1024
@@ -16,82 +13,68 @@ LARGE = 8 * 1024
 
 
 class Inflow:
-    """Give ``room`` to the socket, tell how much of it was ``filled``, and get whole packets.
+    """Buffer of what a socket receives: it fills ``room``, and ``filled`` returns the packets that are whole.
 
     ``limit``: bytes of the largest packet that may come. Memory is taken for a packet as announced, so never for more.
+
+    Attributes:
+        room: where the next bytes go; never empty.
+
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._shared = memoryview(bytearray(ROOM))
-        self._begin = self._end = 0
-        self._own: memoryview | None = None
-        self._own_first = self._own_end = 0
+        self._shared = self.room = memoryview(bytearray(ROOM))
+        #: bytes at the front of the shared buffer: part of a packet
+        self._held = 0
+        #: the body of a large packet of which a part is here, and its first byte
+        self._large: memoryview | None = None
+        self._large_first = 0
 
-    @property
-    def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-        if self._own is not None:
-            return self._own[self._own_end :]
-        return self._shared[self._end :]
+    def filled(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
+        """Take ``count`` bytes that are in ``room``; return the packets that are whole now, and what is wrong behind.
 
-    @property
-    def partial(self) -> bool:
-        """Whether part of a packet is here."""
-        return self._own is not None or self._end > self._begin
-
-    def filled(self, count: int) -> Iterator[tuple[int, memoryview, bool]]:
-        """Take note of ``count`` bytes in ``room``; give the first byte and the body of each packet that is whole.
-
-        The third says whether the body's buffer is its own; any other is used again, and whoever keeps it copies it.
-        Raises MalformedError.
+        Of each packet: its first byte, and all that follows its length: a view of a buffer of its own where it is
+        large. What is wrong is to be raised once the packets before it are handled.
         """
-        if self._own is not None:
-            self._own_end += count
-            if self._own_end == len(self._own):
-                own, self._own = self._own, None
-                yield self._own_first, own, True
-            return
-        self._end += count
-        yield from self._whole()
-
-    def _whole(self) -> Iterator[tuple[int, memoryview, bool]]:
-        shared = self._shared
-        while self._end - self._begin >= 2:
-            first, at, length = shared[self._begin], self._begin + 1, 0
-            for shift in range(0, 7 * VARINT_BYTES, 7):
-                if at == self._end:
-                    self._make_room()
-                    return  # the length is not whole yet
+        if self._large is not None:
+            self.room = self.room[count:]
+            if len(self.room):
+                return [], None
+            body, self._large, self.room = self._large, None, self._shared
+            return [(self._large_first, body)], None
+        shared, begin, end = self._shared, 0, self._held + count
+        packets: list[tuple[int, bytes | memoryview]] = []
+        while end - begin >= 2:
+            at, length, shift = begin + 1, 0, 0
+            while at < end:
                 byte = shared[at]
                 at += 1
                 length |= (byte & 0x7F) << shift
                 if byte < 0x80:
                     break
+                shift += 7
+                if shift == 7 * VARINT_BYTES:
+                    return packets, MalformedError("a packet's length takes more than four bytes")
             else:
-                raise MalformedError("a packet's length takes more than four bytes")
-            if at - self._begin + length > self._limit:
-                raise MalformedError(
-                    f"a packet of {length} bytes, over our limit of {self._limit}",
-                    TOO_LARGE,
-                )
-            end = at + length
-            if end <= self._end:
-                self._begin = end
-                yield first, shared[at:end], False
+                break  # the length is not whole yet
+            after = at + length
+            if after - begin > self._limit:
+                text = f"a packet of {length} bytes, over our limit of {self._limit}"
+                return packets, MalformedError(text, TOO_LARGE)
+            if after <= end:
+                packets.append((shared[begin], bytes(shared[at:after])))
+                begin = after
             elif length >= LARGE:
-                self._own_first, self._own = first, memoryview(bytearray(length))
-                self._own_end = self._end - at
-                self._own[: self._own_end] = shared[at : self._end]
-                self._begin = self._end = 0
-                return
+                self._large, self._large_first = memoryview(bytearray(length)), shared[begin]
+                self._large[: end - at] = shared[at:end]
+                self._held, self.room = 0, self._large[end - at :]
+                return packets, None
             else:
                 break
-        self._make_room()
-
-    def _make_room(self) -> None:
-        """Move what is left to the front: less than a large packet and its head."""
-        left = self._end - self._begin
-        if left and self._begin:
-            self._shared[:left] = bytes(self._shared[self._begin : self._end])
-        self._begin, self._end = 0, left
+        # less than a large packet and its head is left: to the front with it
+        self._held = end - begin
+        if self._held and begin:
+            shared[: self._held] = bytes(shared[begin:end])
+        self.room = shared[self._held :]
+        return packets, None

@@ -10,18 +10,26 @@ import asyncio
 import socket
 import ssl
 from functools import partial
+from time import monotonic
 
-from halimede.bus.lean import writing
-from halimede.bus.lean.inflow import LARGE, Inflow
+from halimede.bus.lean import reading, writing
+from halimede.bus.lean.inflow import Inflow
 from halimede.bus.lean.outflow import Outflow
-from halimede.bus.lean.reading import PROTOCOL_ERROR as OUT_OF_TURN
-from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, Incoming, MalformedError, Pong, Publish, read
-from halimede.bus.lean.reasons import name
+from halimede.bus.lean.reading import (
+    PROTOCOL_ERROR,
+    PUBACK,
+    PUBLISH,
+    Acknowledged,
+    ConnAck,
+    Disconnect,
+    MalformedError,
+    Pong,
+)
 from halimede.bus.lean.watch import Watch
 from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
 from halimede.bus.message import Packet
 from halimede.bus.packets import SHARE
-from halimede.bus.reasons import FAILURE
+from halimede.bus.reasons import FAILURE, SUCCESS, name
 from halimede.bus.settings import MqttSettings
 from halimede.errors import DisconnectedError
 
@@ -32,7 +40,7 @@ DISCONNECT_WITH_WILL, SESSION_TAKEN_OVER = 0x04, 0x8E
 BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
 LAST_IDENTIFIER = 65_535
 #: reads before others on the loop have their turn
-READS = 8
+READS = 16
 
 
 class LeanLink(Link):
@@ -46,20 +54,20 @@ class LeanLink(Link):
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._settings = settings
         self._deliver = deliver
+        self._watch = Watch(monotonic(), settings.keepalive_s)
         self._in = Inflow(settings.max_packet)
-        self._out = Outflow(sock)
+        self._out = Outflow(sock, self._loop, self._watch, self._broke)
+        #: the packet identifier that was given out last
         self._last = 0
-        self._flushing = self._blocked = False
-        #: QoS 0: the byte after which each has left
-        self._unsent: list[tuple[int, Answer]] = []
-        self._watch = Watch(self._loop.time(), settings.keepalive_s)
+        #: of messages at QoS 0 that have not left
+        self._unsent: set[Answer] = set()
         self._tick: asyncio.TimerHandle | None = None
 
     def begin(self, hello: bytes) -> None:
         """Send a CONNECT and read what comes."""
         self._loop.add_reader(self._sock.fileno(), self._readable)
         self._look()
-        self._write(hello)
+        self._out.put(hello)
 
     # --- what the bus asks for ------------------------------------------------------------------------------------
 
@@ -68,24 +76,20 @@ class LeanLink(Link):
         payload, tail = packet.payload, packet.tail
         identifier = self._identifier() if packet.qos else 0
         head = writing.publish(packet, identifier, len(payload) + len(tail))
-        answer = self._expect(identifier)
-        if answer.done():
+        answer = Answer(loop=self._loop)
+        sent = None
+        if self.ended.done():
+            self._settle(answer, DisconnectedError(f"the connection was lost: {self.ended.result().reason}"))
             return answer
-        out = self._out
+        if identifier:
+            self._answers[identifier] = answer
+        else:
+            self._unsent.add(answer)
+            sent = partial(self._sent, answer)
         if len(payload) < writing.JOINED:
-            out.put(head + payload)
+            self._out.put(head + payload, tail, sent=sent)
         else:
-            out.put(head)
-            out.put(payload)
-        if len(tail):
-            out.put(tail)
-        if not identifier:
-            self._answers.pop(0, None)
-            self._unsent.append((out.put_bytes, answer))
-        if len(payload) + len(tail) < LARGE or self._blocked:
-            self._soon()
-        else:
-            self._flush()  # nothing is gained by sending it along with others
+            self._out.put(head, payload, tail, sent=sent)
         return answer
 
     def subscribe(self, filter_: str, qos: int) -> Answer:
@@ -104,7 +108,7 @@ class LeanLink(Link):
         if self.ended.done():
             return
         end_session = self._settings.session_s > 0 and not keep
-        self._write(writing.disconnect(DISCONNECT_WITH_WILL, end_session=end_session))
+        self._out.put(writing.disconnect(DISCONNECT_WITH_WILL, end_session=end_session))
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def abort(self, reason: str) -> None:
@@ -118,17 +122,16 @@ class LeanLink(Link):
         if self._tick:
             self._tick.cancel()
         self._loop.remove_reader(self._sock.fileno())
-        self._loop.remove_writer(self._sock.fileno())
+        self._out.close()
         self._sock.close()
         super().end(ended)
-        for _, answer in self._unsent:
+        for answer in self._unsent:
             self._settle(answer, DisconnectedError(f"the connection was lost: {ended.reason}"))
         self._unsent.clear()
 
     def _ask(self, identifier: int, packet: bytes) -> Answer:
         answer = self._expect(identifier)
-        if not answer.done():
-            self._write(packet)
+        self._out.put(packet)
         return answer
 
     def _identifier(self) -> int:
@@ -137,71 +140,34 @@ class LeanLink(Link):
             self._last = self._last % LAST_IDENTIFIER + 1
             if self._last not in self._answers:
                 if not self._answers:  # else somebody waits for longer already
-                    self._watch.asked = self._loop.time()
+                    self._watch.asked = monotonic()
                 return self._last
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
 
-    # --- out ------------------------------------------------------------------------------------------------------
-
-    def _write(self, packet: bytes) -> None:
-        self._out.put(packet)
-        self._soon()
-
-    def _soon(self) -> None:
-        """Hand over at the end of this turn of the loop what was written in it."""
-        if not self._flushing and not self._blocked:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if self.ended.done():
-            return
-        self._watch.spoke = self._loop.time()
-        try:
-            whole = self._out.flush()
-        except OSError as error:
-            self._broke(error)
-            return
-        except Exception as error:  # a view that its owner has released: it would be in the way of all that follows
-            self.end(Ended(f"a packet cannot be sent: {type(error).__name__}: {error}"))
-            raise
-        if self._unsent:
-            self._tell_sent()
-        if whole == self._blocked:
-            self._blocked = not whole
-            if whole:
-                self._loop.remove_writer(self._sock.fileno())
-            else:
-                self._loop.add_writer(self._sock.fileno(), self._writable)
-
-    def _writable(self) -> None:
-        self._watch.alive = self._watch.asked = self._loop.time()  # the other side has taken something
-        self._flush()
-
-    def _tell_sent(self) -> None:
-        sent = self._out.sent_bytes
-        left = [(at, answer) for at, answer in self._unsent if at > sent]
-        for at, answer in self._unsent:
-            if at <= sent:
-                self._settle(answer, 0)
-        self._unsent = left
+    def _sent(self, answer: Answer) -> None:
+        self._unsent.discard(answer)
+        self._settle(answer, SUCCESS)
 
     # --- in -------------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        """Receive what has arrived, and take packet after packet of it."""
+        sock, received = self._sock, self._in
         try:
             for _ in range(READS):
-                room = self._in.room
-                count = self._sock.recv_into(room)
+                room = received.room
+                count = sock.recv_into(room)
                 if not count:
                     self.end(Ended("the connection broke"))
                     return
-                self._watch.alive = self._loop.time()
-                for first, body, own in self._in.filled(count):
-                    self._take(read(first, body), own=own)
+                self._watch.alive = monotonic()
+                packets, malformed = received.filled(count)
+                for first, body in packets:
+                    self._take(first, body)
                     if self.ended.done():
                         return
+                if malformed:
+                    raise malformed
                 # bytes that TLS has decrypted already wake no selector
                 if count < len(room) and not self._tls:
                     return
@@ -209,10 +175,10 @@ class LeanLink(Link):
             return
         except MalformedError as error:
             self._out.put(writing.disconnect(error.code))
-            self._flush()
+            self._out.flush()
             self.end(Ended(f"the broker sent what is no MQTT v5: {error}"))
         except OSError as error:
-            self._broke(error)
+            self._broke(error.strerror or str(error) or type(error).__name__)
         except BaseException as error:
             # what came with it would wait here, handed over to nobody, for as long as the connection stands
             self.end(Ended(f"a message was not taken: {type(error).__name__}"))
@@ -225,12 +191,25 @@ class LeanLink(Link):
         if not self.ended.done():
             self._readable()
 
-    def _take(self, packet: Incoming, *, own: bool) -> None:
-        if isinstance(packet, Publish) and self.accepted.done():
-            self._message(packet, own=own)
-        elif isinstance(packet, Acknowledged):
+    def _take(self, first: int, body: bytes | memoryview) -> None:
+        """Take one packet. Raises MalformedError."""
+        if first & 0xF0 == PUBLISH and self.accepted.done():
+            packet, identifier = reading.publish(first, body)
+            acknowledge = partial(self._out.put, writing.PUBACK + identifier.to_bytes(2)) if identifier else None
+            self._deliver(packet, acknowledge, identifier)
+        elif first == PUBACK and len(body) == 2:
             self._watch.answered = self._watch.alive
-            self._answer(packet.identifier, packet.reason)
+            self._settle(self._answers.pop(body[0] << 8 | body[1], None), SUCCESS)
+        else:
+            self._take_other(first, body)
+
+    def _take_other(self, first: int, body: bytes | memoryview) -> None:
+        if first & 0xF0 == PUBLISH:
+            raise MalformedError("a Publish out of turn", PROTOCOL_ERROR)
+        packet = reading.read(first, body)
+        if isinstance(packet, Acknowledged):
+            self._watch.answered = self._watch.alive
+            self._settle(self._answers.pop(packet.identifier, None), packet.reason)
         elif isinstance(packet, ConnAck) and not self.accepted.done():
             self._welcome(packet)
         elif isinstance(packet, Pong):
@@ -240,28 +219,7 @@ class LeanLink(Link):
             taken_over = packet.reason == SESSION_TAKEN_OVER
             self.end(Ended(f"the broker said: {told}", taken_over=taken_over, explained=True))
         else:
-            raise MalformedError(f"a {type(packet).__name__} out of turn", OUT_OF_TURN)
-
-    def _message(self, message: Publish, *, own: bool) -> None:
-        topic, qos, retain, duplicate, identifier, beside, payload = message
-        packet = Packet(
-            topic,
-            payload if own else bytes(payload),
-            qos,
-            retain,
-            beside.response_topic,
-            beside.correlation,
-            beside.expiry_s,
-            beside.properties,
-            duplicate,
-        )
-        self._deliver(packet, partial(self._acknowledge, identifier) if qos else None, identifier)
-
-    def _acknowledge(self, identifier: int) -> bool:
-        if self.ended.done():
-            return False
-        self._write(writing.puback(identifier))
-        return True
+            raise MalformedError(f"a {type(packet).__name__} out of turn", PROTOCOL_ERROR)
 
     def _welcome(self, word: ConnAck) -> None:
         if word.reason >= FAILURE:
@@ -279,14 +237,14 @@ class LeanLink(Link):
 
     def _look(self) -> None:
         """Ping a silent broker, and leave one that does not answer."""
-        now = self._loop.time()
-        if why := self._watch.dead(now, self._out, waiting=bool(self._answers), blocked=self._blocked):
+        now = monotonic()
+        if why := self._watch.dead(now, self._out, waiting=bool(self._answers), blocked=self._out.blocked):
             self.end(Ended(why))
             return
         if self.accepted.done() and self._watch.ping_due(now):
-            self._write(writing.PINGREQ)
+            self._out.put(writing.PINGREQ)
             self._watch.pinged(now, self._out.put_bytes)
         self._tick = self._loop.call_later(self._watch.pause, self._look)
 
-    def _broke(self, error: OSError) -> None:
-        self.end(Ended(error.strerror or str(error) or type(error).__name__))
+    def _broke(self, reason: str) -> None:
+        self.end(Ended(reason))

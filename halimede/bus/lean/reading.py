@@ -1,6 +1,8 @@
 """MQTT v5 control packets from bytes: those that a broker sends (MQTT v5, chapter 3).
 
-The only failure is ``MalformedError``, with the reason code that goes back to the broker.
+The only failure is ``MalformedError``, with the reason code that goes back to the broker. The properties of a message
+are read here for the stock client as well: anybody who may publish chooses them, and reading them takes time in
+proportion to what they may hold at all. The port decides about more (``check_properties``).
 """
 
 from __future__ import annotations
@@ -8,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from halimede.bus.beside import NOTHING, Beside, text, varint
-from halimede.bus.beside import read as read_beside
-from halimede.bus.message import Grants
+from halimede.bus.message import MAX_PROPERTIES, Grants, Packet
 from halimede.errors import HalimedeError
 
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 0x20, 0x30, 0x40, 0x90, 0xB0, 0xD0, 0xE0
@@ -30,8 +30,23 @@ LONG = frozenset({0x12, 0x15, 0x16, 0x1A, 0x1C, REASON})
 #: of one packet; more would only take time
 MOST_PROPERTIES = 1_000
 
-#: what holds of a broker that says nothing of it
-_UNSAID = Grants()
+#: properties of a message
+EXPIRY, RESPONSE_TOPIC, CORRELATION, SUBSCRIPTION = 0x02, 0x08, 0x09, 0x0B
+#: the widths of those of fixed length that a message may carry: payload format, expiry, topic alias
+MESSAGE_FIXED = {0x01: 1, EXPIRY: 4, 0x23: 2}
+#: text and bytes, with two bytes of length before them: content type, response topic, correlation data
+MESSAGE_LONG = frozenset({0x03, RESPONSE_TOPIC, CORRELATION})
+#: so many others there may be in a message besides user properties, since none comes twice
+KINDS = 8
+#: a variable byte integer takes so many bytes at most (MQTT v5, 1.5.5)
+VARINT_BYTES = 4
+
+#: response topic, correlation data, expiry in seconds, user properties
+Properties = tuple[str, bytes, int | None, tuple[tuple[str, str], ...]]
+NO_PROPERTIES: Properties = ("", b"", None, ())
+
+#: what holds of a broker that names nothing else
+_DEFAULTS = Grants()
 
 
 class MalformedError(HalimedeError):
@@ -52,18 +67,6 @@ class ConnAck(NamedTuple):
     said: str
 
 
-class Publish(NamedTuple):
-    """A message. ``identifier`` is 0 at QoS 0; ``payload`` is a view of the buffer that it came in."""
-
-    topic: str
-    qos: int
-    retain: bool
-    duplicate: bool
-    identifier: int
-    beside: Beside
-    payload: memoryview
-
-
 class Acknowledged(NamedTuple):
     """The broker's word on a publish, a subscription or the end of one."""
 
@@ -82,51 +85,117 @@ class Pong(NamedTuple):
     """The broker's answer to a ping."""
 
 
-Incoming = ConnAck | Publish | Acknowledged | Disconnect | Pong
+ControlPacket = ConnAck | Acknowledged | Disconnect | Pong
 
 
-def read(first: int, body: memoryview) -> Incoming:
-    """Read a packet by its first byte and all that follows its length. Raises MalformedError."""
-    if first & 0xF0 == PUBLISH:
-        reader: Callable[[int, memoryview], Incoming] | None = _publish
-    elif first & 0x0F:
-        raise MalformedError(f"a packet that begins with {first:#04x}")
-    else:
-        reader = _READERS.get(first)
-    if reader is None:
-        raise MalformedError(f"a packet of type {first >> 4}, which nobody asked for", PROTOCOL_ERROR)
-    try:
-        return reader(first, body)
-    except (IndexError, ValueError) as error:
-        raise MalformedError(str(error) or "a packet that ends too early") from error
+def publish(first: int, body: bytes | memoryview) -> tuple[Packet, int]:
+    """Read a PUBLISH by its first byte and all that follows its length. Raises MalformedError.
 
-
-def _publish(first: int, body: memoryview) -> Publish:
+    Returns the message and its packet identifier, 0 at QoS 0. The payload is a view where ``body`` is one.
+    """
     qos = first >> 1 & 3
     if qos > 1:
         raise MalformedError(f"a message at QoS {qos}, which was not granted", PROTOCOL_ERROR)
-    size = len(body)
-    at = 2 + int.from_bytes(body[:2])
-    if at + 2 * qos >= size:  # a byte of the properties' length is always there
-        raise IndexError
-    topic = str(body[2:at], "utf-8", "replace")
-    identifier = 0
-    if qos:
-        identifier = int.from_bytes(body[at : at + 2])
-        at += 2
-        if not identifier:
-            raise ValueError("a message without an identifier")
-    length, at = varint(body, at)
-    beside = NOTHING
-    if length:
-        if at + length > size:
+    try:
+        at = 2 + (body[0] << 8 | body[1])
+        topic = str(body[2:at], "utf-8", "replace")
+        identifier = 0
+        if qos:
+            identifier = body[at] << 8 | body[at + 1]
+            at += 2
+            if not identifier:
+                raise MalformedError("a message without an identifier")
+        length = body[at]
+        at += 1
+        if length >= 0x80:
+            length, at = varint(body, at - 1)
+        end = at + length
+        if end > len(body):
             raise IndexError
-        beside = read_beside(bytes(body[at : at + length]))
-        at += length
-    return Publish(topic, qos, bool(first & 1), bool(first & 8), identifier, beside, body[at:])
+        response, correlation, expiry, users = properties(bytes(body[at:end])) if length else NO_PROPERTIES
+    except IndexError as error:
+        raise MalformedError("a packet that ends too early") from error
+    except ValueError as error:
+        raise MalformedError(str(error)) from error
+    duplicate = bool(first & 8)
+    packet = Packet(topic, body[end:], qos, bool(first & 1), response, correlation, expiry, users, duplicate)
+    return packet, identifier
 
 
-def _answer(_: int, body: memoryview) -> Acknowledged:
+def properties(section: bytes) -> Properties:
+    """Read the properties of a message, without their length. Raises ValueError for what no broker sends.
+
+    Of too many user properties only the first are returned, one more than there may be.
+    """
+    response = correlation = b""
+    expiry: int | None = None
+    users: list[tuple[str, str]] = []
+    at, size, left = 0, len(section), MAX_PROPERTIES + KINDS
+    try:
+        while at < size and len(users) <= MAX_PROPERTIES and left:
+            left -= 1
+            kind, at = section[at], at + 1
+            if kind in MESSAGE_LONG:
+                begin = at + 2
+                at = begin + (section[at] << 8 | section[at + 1])
+                if kind == RESPONSE_TOPIC:
+                    response = section[begin:at]
+                elif kind == CORRELATION:
+                    correlation = section[begin:at]
+            elif kind == USER:
+                name, at = _text(section, at)
+                value, at = _text(section, at)
+                users.append((name, value))
+            elif width := MESSAGE_FIXED.get(kind):
+                if kind == EXPIRY:
+                    expiry = int.from_bytes(section[at : at + width])
+                at += width
+            elif kind == SUBSCRIPTION:
+                _, at = varint(section, at)
+            else:
+                raise ValueError(f"a message has no property {kind:#x}")
+        if at > size:
+            raise IndexError
+    except IndexError as error:
+        raise ValueError("the properties of a message end too early") from error
+    return str(response, "utf-8", "replace"), correlation, expiry, tuple(users)
+
+
+def varint(section: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """Read a variable byte integer; return it and where it ends. Raises IndexError or ValueError."""
+    value = shift = 0
+    for shift in range(0, 7 * VARINT_BYTES, 7):
+        byte = section[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a length of more than four bytes")
+
+
+def _text(section: bytes, at: int) -> tuple[str, int]:
+    """Read text; return it and where it ends. What is no UTF-8 shows as U+FFFD, and ends no connection."""
+    begin = at + 2
+    end = begin + (section[at] << 8 | section[at + 1])
+    return str(section[begin:end], "utf-8", "replace"), end
+
+
+def read(first: int, body: bytes | memoryview) -> ControlPacket:
+    """Read any other packet by its first byte and all that follows its length. Raises MalformedError."""
+    if first & 0x0F:
+        raise MalformedError(f"a packet that begins with {first:#04x}")
+    reader = _READERS.get(first)
+    if reader is None:
+        raise MalformedError(f"a packet of type {first >> 4}, which nobody asked for", PROTOCOL_ERROR)
+    try:
+        return reader(body)
+    except IndexError as error:
+        raise MalformedError("a packet that ends too early") from error
+    except ValueError as error:
+        raise MalformedError(str(error)) from error
+
+
+def _puback(body: bytes | memoryview) -> Acknowledged:
     """Read a PUBACK: identifier, then a reason unless all is well, then what else may be said."""
     if len(body) == 2:
         return Acknowledged(int.from_bytes(body), 0)
@@ -135,7 +204,7 @@ def _answer(_: int, body: memoryview) -> Acknowledged:
     return Acknowledged(body[0] << 8 | body[1], body[2])
 
 
-def _answers(__: int, body: memoryview) -> Acknowledged:
+def _answer(body: bytes | memoryview) -> Acknowledged:
     """Read a SUBACK or UNSUBACK: we ask for one filter at a time, so one reason comes back."""
     identifier = body[0] << 8 | body[1]
     _, at = _properties(body, 2)
@@ -144,7 +213,7 @@ def _answers(__: int, body: memoryview) -> Acknowledged:
     return Acknowledged(identifier, body[at])
 
 
-def _connack(_: int, body: memoryview) -> ConnAck:
+def _connack(body: bytes | memoryview) -> ConnAck:
     flags, reason = body[0], body[1]
     if flags > 1:
         raise ValueError("a CONNACK with unknown flags")
@@ -157,9 +226,9 @@ def _connack(_: int, body: memoryview) -> ConnAck:
     if at != len(body):
         raise ValueError("a CONNACK with something behind it")
     grants = Grants(
-        receive_maximum=said.get(RECEIVE_MAXIMUM, _UNSAID.receive_maximum),
-        max_packet=said.get(MAXIMUM_PACKET, _UNSAID.max_packet),
-        max_qos=said.get(MAXIMUM_QOS, _UNSAID.max_qos),
+        receive_maximum=said.get(RECEIVE_MAXIMUM, _DEFAULTS.receive_maximum),
+        max_packet=said.get(MAXIMUM_PACKET, _DEFAULTS.max_packet),
+        max_qos=said.get(MAXIMUM_QOS, _DEFAULTS.max_qos),
         retain=bool(said.get(RETAIN, 1)),
         wildcards=bool(said.get(WILDCARDS, 1)),
         shared=bool(said.get(SHARED, 1)),
@@ -169,28 +238,28 @@ def _connack(_: int, body: memoryview) -> ConnAck:
     return ConnAck(bool(flags), reason, grants, said.get(KEEPALIVE), said.get(REASON, ""))
 
 
-def _disconnect(_: int, body: memoryview) -> Disconnect:
+def _disconnect(body: bytes | memoryview) -> Disconnect:
     said = _properties(body, 1)[0] if len(body) > 1 else {}
     return Disconnect(body[0] if len(body) else 0, said.get(REASON, ""))
 
 
-def _pong(_: int, body: memoryview) -> Pong:
+def _pong(body: bytes | memoryview) -> Pong:
     if len(body):
         raise ValueError("a PINGRESP with something in it")
     return Pong()
 
 
-_READERS: dict[int, Callable[[int, memoryview], Incoming]] = {
+_READERS: dict[int, Callable[[bytes | memoryview], ControlPacket]] = {
     CONNACK: _connack,
-    PUBACK: _answer,
-    SUBACK: _answers,
-    UNSUBACK: _answers,
+    PUBACK: _puback,
+    SUBACK: _answer,
+    UNSUBACK: _answer,
     PINGRESP: _pong,
     DISCONNECT: _disconnect,
 }
 
 
-def _properties(body: memoryview, at: int) -> tuple[dict[int, Any], int]:
+def _properties(body: bytes | memoryview, at: int) -> tuple[dict[int, Any], int]:
     """Read the properties that begin at ``at`` with their length; return those that matter, and where they end."""
     length, at = varint(body, at)
     end = at + length
@@ -207,12 +276,12 @@ def _properties(body: memoryview, at: int) -> tuple[dict[int, Any], int]:
             found[kind] = int.from_bytes(body[at : at + width])
             at += width
         elif kind in LONG:
-            at, value = _skip(body, at, end)
+            begin, at = _long(body, at, end)
             if kind == REASON:
-                found[kind] = text(bytes(value))
+                found[kind] = str(body[begin:at], "utf-8", "replace")
         elif kind == USER:
-            at, _ = _skip(body, at, end)
-            at, _ = _skip(body, at, end)
+            _, at = _long(body, at, end)
+            _, at = _long(body, at, end)
         else:
             raise ValueError(f"no such property: {kind:#x}")
     if at != end:
@@ -220,10 +289,10 @@ def _properties(body: memoryview, at: int) -> tuple[dict[int, Any], int]:
     return found, end
 
 
-def _skip(body: memoryview, at: int, end: int) -> tuple[int, memoryview]:
-    """Return where text or bytes end, and them."""
-    first = at + 2
-    after = first + (body[at] << 8 | body[at + 1])
+def _long(body: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """Return where the content of text or bytes begins and ends."""
+    begin = at + 2
+    after = begin + (body[at] << 8 | body[at + 1])
     if after > end:
         raise IndexError
-    return after, body[first:after]
+    return begin, after

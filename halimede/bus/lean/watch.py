@@ -5,7 +5,10 @@ A slow line is not a dead one: while something arrives in the other side's syste
 
 from __future__ import annotations
 
-from halimede.bus.lean.outflow import Outflow
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from halimede.bus.lean.outflow import Outflow
 
 #: a look at the clock each: at most so many seconds apart, and as a share of the patience
 TICK, TICK_SHARE = 1.0, 3 / 32
@@ -17,7 +20,7 @@ class Watch:
     """What one connection knows of its times.
 
     Attributes:
-        alive: the last byte in, or out again after a jam; as all of these in seconds of the loop's clock.
+        alive: the last byte in, or out again after a jam; as all of these in seconds of the monotonic clock.
         spoke: the last packet out.
         asked: the first packet that waits for an answer, or step of one that is on its way.
         answered: the last answer.

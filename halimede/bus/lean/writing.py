@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from halimede.bus.beside import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
+from halimede.bus.lean.reading import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
 from halimede.bus.message import Packet
 
 #: first bytes: the type of packet, and the flags where they are fixed
-CONNECT, PUBLISH, PUBACK, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT = 0x10, 0x30, 0x40, 0x82, 0xA2, 0xE0
+CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT = 0x10, 0x30, 0x82, 0xA2, 0xE0
 PINGREQ = b"\xc0\x00"
+#: the acknowledgement of a message, up to its packet identifier
+PUBACK = b"\x40\x02"
 #: bytes of a payload from which it is handed over beside its head, uncopied
 JOINED = 4096
 PROTOCOL = b"\x00\x04MQTT\x05"
@@ -19,8 +21,10 @@ USERNAME, PASSWORD, WILL_RETAIN, WILL, CLEAN = 0x80, 0x40, 0x20, 0x04, 0x02
 #: properties
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET = 0x11, 0x21, 0x27
 _EXPIRY, _RESPONSE_TOPIC, _CORRELATION, _USER = (bytes((each,)) for each in (EXPIRY, RESPONSE_TOPIC, CORRELATION, USER))
-#: topics that are remembered as they are written
-TOPICS = 1024
+#: topics and lengths that are remembered as they are written
+TOPICS, LENGTHS = 1024, 1024
+#: bytes that text and binary data have room for
+MOST_BYTES = 0xFFFF
 
 
 def connect(
@@ -48,22 +52,18 @@ def connect(
     )
     parts = [PROTOCOL, bytes((flags,)), keepalive_s.to_bytes(2), varint(len(properties)), properties, long(client_id)]
     if will:
-        beside = _beside(will)
-        parts += [varint(len(beside)), beside, long(will.topic), long(bytes(will.payload))]
+        properties = _properties(will)
+        parts += [varint(len(properties)), properties, long(will.topic), long(bytes(will.payload))]
     parts += [long(each) for each in login if each is not None]
     return _packet(CONNECT, parts)
 
 
 def publish(packet: Packet, identifier: int, size: int) -> bytes:
     """Write a PUBLISH up to its payload, which follows and is ``size`` bytes long; no identifier at QoS 0."""
-    qos, beside = packet.qos, _beside(packet)
-    head = _text(packet.topic) + (identifier.to_bytes(2) if qos else b"") + varint(len(beside)) + beside
-    return bytes((PUBLISH | qos << 1 | packet.retain,)) + varint(len(head) + size) + head
-
-
-def puback(identifier: int) -> bytes:
-    """Write the acknowledgement of a message."""
-    return b"\x40\x02" + identifier.to_bytes(2)
+    first = PUBLISH | packet.qos << 1 | packet.retain
+    properties = _properties(packet)
+    head = _topic(packet.topic) + (identifier.to_bytes(2) if packet.qos else b"") + varint(len(properties))
+    return first.to_bytes(1) + varint(len(head) + len(properties) + size) + head + properties
 
 
 def subscribe(identifier: int, filter_: str, qos: int, *, retained: bool) -> bytes:
@@ -83,6 +83,7 @@ def disconnect(reason: int, *, end_session: bool = False) -> bytes:
     return _packet(DISCONNECT, [bytes((reason,)), varint(len(properties)), properties])
 
 
+@lru_cache(maxsize=LENGTHS)
 def varint(value: int) -> bytes:
     """Write a variable byte integer (MQTT v5, 1.5.5)."""
     if value < 0x80:
@@ -98,27 +99,27 @@ def varint(value: int) -> bytes:
 def long(value: str | bytes) -> bytes:
     """Write text or bytes with two bytes of length before them. Raises ValueError for what does not fit there."""
     raw = value.encode() if isinstance(value, str) else value
-    if len(raw) > 0xFFFF:
-        raise ValueError(f"{len(raw)} bytes where MQTT has room for 65535")
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"{len(raw)} bytes where MQTT has room for {MOST_BYTES}")
     return len(raw).to_bytes(2) + raw
 
 
-def _beside(packet: Packet) -> bytes:
+def _properties(packet: Packet) -> bytes:
     """Write the properties of a PUBLISH, or of a will."""
     written = b""
     if packet.expiry_s is not None:
         written = _EXPIRY + packet.expiry_s.to_bytes(4)
     if packet.response_topic:
-        written += _RESPONSE_TOPIC + _text(packet.response_topic)
+        written += _RESPONSE_TOPIC + _topic(packet.response_topic)
     if packet.correlation:
-        written += _CORRELATION + long(packet.correlation)
+        written += _CORRELATION + len(packet.correlation).to_bytes(2) + packet.correlation
     for name, value in packet.properties:
         written += _USER + long(name) + long(value)
     return written
 
 
 @lru_cache(maxsize=TOPICS)
-def _text(topic: str) -> bytes:
+def _topic(topic: str) -> bytes:
     """Write a topic: the same few come again and again."""
     return long(topic)
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from halimede.stats.decayed import DecayedLine
+
 #: weight that an answer still has when the next one has come
 KEPT = 0.9
 #: answers from which the estimate counts
@@ -43,8 +45,8 @@ class Uplink:
         self._under_way = 0
         self._answers = 0
         self._deviation = 0.0
-        # weighted sums: weight, bytes, seconds, bytes squared, bytes * seconds
-        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)
+        #: seconds of answers by the bytes before them
+        self._line = DecayedLine(KEPT)
         self._timeouts: list[tuple[int, float]] = []
         self._probe_s = PROBE_S
         self._probe_at = 0.0
@@ -90,7 +92,7 @@ class Uplink:
         self._probe_out = False
         if in_time:
             self._probe_s = PROBE_S
-            self._sums = tuple(each * AFTER_PROBE for each in self._sums)  # type: ignore[assignment]  # as many
+            self._line.fade(AFTER_PROBE)
             self._timeouts.clear()
             self._deviation = 0.0
             self._probe_at = now
@@ -103,18 +105,12 @@ class Uplink:
             error = abs(seconds - self._predict(ahead))
             self._deviation += (1 - KEPT) * (error - self._deviation)
         self._answers += 1
-        weight, x, y, xx, xy = (each * KEPT for each in self._sums)
-        self._sums = (weight + 1, x + ahead, y + seconds, xx + ahead * ahead, xy + ahead * seconds)
+        self._line.add(ahead, seconds)
 
     def _predict(self, ahead: int) -> float:
-        weight, x, y, xx, xy = self._sums
-        if not weight:
-            return 0.0
-        mean_x, mean_y = x / weight, y / weight
-        spread = xx / weight - mean_x * mean_x
-        if spread <= 1e-6 * (mean_x * mean_x + 1):
+        mean_x, mean_y, variance, slope = self._line.fit()
+        if slope is None or variance <= 1e-6 * (mean_x * mean_x + 1):
             # all of one size: smaller ones may be quicker, and that larger ones are slower has to be seen
             return mean_y * min(1.0, ahead / mean_x) if mean_x else mean_y
-        slope = max(0.0, (xy / weight - mean_x * mean_y) / spread)
-        slope = min(slope, mean_y / mean_x)  # the fixed part is not below 0
+        slope = min(max(0.0, slope), mean_y / mean_x)  # the fixed part is not below 0
         return mean_y + slope * (ahead - mean_x)

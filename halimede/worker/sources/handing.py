@@ -61,7 +61,8 @@ class Handing:
         try:
             if again:
                 await self._suspects.begin(delivery.body)
-            camera, parent = delivery.names["camera"], read(delivery.packet.properties)
+            camera, properties = delivery.names["camera"], delivery.packet.properties
+            parent = read(properties) if properties else None
             if len(self.cameras) < MOST_CAMERAS:
                 self.cameras.add(camera)
             await self._intake.offer(delivery.body, camera, parent=parent, answered=answered)

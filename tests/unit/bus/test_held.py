@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from halimede.bus.held import Held, Ticket
 from halimede.bus.message import Packet
+from halimede.bus.subscriptions import Held, Ticket
 
 
 class Line:

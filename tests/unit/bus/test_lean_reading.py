@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from halimede.bus.beside import Beside
 from halimede.bus.lean.inflow import LARGE, ROOM, Inflow
-from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, MalformedError, Pong, Publish, read
+from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, MalformedError, Pong
 from halimede.bus.lean.writing import varint
-from halimede.bus.message import MAX_PROPERTIES, Grants
+from halimede.bus.message import MAX_PROPERTIES, Grants, Packet
 from tests.attacks.flooding import publish, user
 from tests.fuzz import targets
+from tests.fuzz.targets import Message, read
 
 MIB = 1024 * 1024
 FIRSTS = st.sampled_from([0x20, 0x30, 0x31, 0x32, 0x33, 0x3A, 0x34, 0x40, 0x90, 0xB0, 0xD0, 0xE0, 0x62, 0xF0, 0x00])
@@ -67,31 +67,42 @@ def test_messages_of_all_sizes_come_through_in_pieces_of_all_sizes(messages: lis
     payloads = [bytes([number % 251]) * size for number, size in enumerate(messages)]
     data = b"".join(publish("t", payload) for payload in payloads)
     came = targets.packets_of(data, pieces)
-    assert [bytes(each.payload) for each in came if isinstance(each, Publish)] == payloads
+    assert [bytes(each.packet.payload) for each in came if isinstance(each, Message)] == payloads
 
 
-def fill(inflow: Inflow, data: bytes) -> list[tuple[int, memoryview, bool]]:
+def fill(inflow: Inflow, data: bytes) -> list[tuple[int, bytes | memoryview]]:
     inflow.room[: len(data)] = data
-    return list(inflow.filled(len(data)))
+    packets, malformed = inflow.filled(len(data))
+    if malformed:
+        raise malformed
+    return packets
 
 
-def test_a_large_message_is_a_view_of_a_buffer_of_its_own_and_a_small_one_shares_one() -> None:
+def test_a_large_message_is_a_view_of_a_buffer_of_its_own_and_a_small_one_is_bytes() -> None:
     inflow = Inflow(MIB)
-    [(_, small, own)] = fill(inflow, publish("t", b"x"))
-    assert not own
-    assert len(small.obj) == ROOM  # type: ignore[arg-type]
+    [(_, small)] = fill(inflow, publish("t", b"x"))
+    assert isinstance(small, bytes)
     data = publish("t", bytes(100_000))
     assert fill(inflow, data[:10]) == []
     buffer = inflow.room.obj
-    assert inflow.partial
-    [(first, body, own)] = fill(inflow, data[10:])
-    assert own
+    [(first, body)] = fill(inflow, data[10:])
+    assert isinstance(body, memoryview)
     assert body.obj is buffer
     message = read(first, body)
-    assert isinstance(message, Publish)
-    assert message.payload.obj is buffer
-    assert len(message.payload) == 100_000
-    assert not inflow.partial
+    assert isinstance(message, Message)
+    assert isinstance(message.packet.payload, memoryview)
+    assert message.packet.payload.obj is buffer
+    assert len(message.packet.payload) == 100_000
+    assert len(inflow.room) == ROOM
+
+
+def test_what_is_malformed_comes_behind_the_packets_before_it() -> None:
+    inflow = Inflow(MIB)
+    data = publish("t", b"x") + publish("t", b"y") + b"\x30\xff\xff\xff\xff\x01"
+    inflow.room[: len(data)] = data
+    packets, malformed = inflow.filled(len(data))
+    assert len(packets) == 2
+    assert "more than four bytes" in str(malformed)
 
 
 def test_a_packet_of_the_limit_comes_through_and_one_byte_more_does_not() -> None:
@@ -131,17 +142,16 @@ def test_sixteen_mib_beside_a_message_take_no_time_and_end_no_connection(each: b
     began = time.process_time()
     message = read(0x30, data)
     assert time.process_time() - began < 0.5
-    assert isinstance(message, Publish)
-    assert bytes(message.payload) == b"body"
-    assert len(message.beside.properties) <= MAX_PROPERTIES + 1
+    assert isinstance(message, Message)
+    assert bytes(message.packet.payload) == b"body"
+    assert len(message.packet.properties) <= MAX_PROPERTIES + 1
 
 
 def test_all_kinds_of_properties_beside_a_full_set_of_users_are_read() -> None:
     kinds = b"\x01\0\x23\0\1\x03\0\1c\x0b\1\x02\0\0\0\7\x08\0\1r\x09\0\1x"
     section = user("a", "b") * MAX_PROPERTIES + kinds
     message = read(0x30, memoryview(b"\0\1t" + varint(len(section)) + section))
-    assert isinstance(message, Publish)
-    assert message.beside == Beside("r", b"x", 7, (("a", "b"),) * MAX_PROPERTIES)
+    assert message == Message(Packet("t", b"", 0, False, "r", b"x", 7, (("a", "b"),) * MAX_PROPERTIES), 0)
 
 
 # --- each kind of packet -------------------------------------------------------------------------------------------
@@ -223,6 +233,4 @@ def test_properties_that_paho_writes_are_read_as_meant(
     if users:
         put("UserProperty", users)
     message = read(0x33, memoryview(b"\0\1t\xff\xfe" + properties.pack() + b"body"))  # type: ignore[no-untyped-call]
-    assert message == Publish(
-        "t", 1, True, False, 0xFFFE, Beside(response, correlation, expiry, tuple(users)), memoryview(b"body")
-    )
+    assert message == Message(Packet("t", b"body", 1, True, response, correlation, expiry, tuple(users)), 0xFFFE)

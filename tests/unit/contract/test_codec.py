@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,9 +81,9 @@ def test_a_body_over_the_limit_is_refused_in_both_directions(topic: Topic[Any]) 
     limit = codec.LIMITS[topic.encoding]
     with pytest.raises(DecodeError, match="over the limit"):
         codec.decode(topic, bytes(limit + 1))
-    with pytest.raises(TooLargeError):
-        codec.check_size(topic, limit + 1)
-    codec.check_size(topic, limit)
+    with pytest.raises(TooLargeError, match=f"{limit + 1} bytes is over the limit of {limit}"):
+        codec.encode(topic, msgspec.Raw(bytes(limit + 1)))
+    assert len(codec.encode(topic, msgspec.Raw(bytes(limit)))) == limit
 
 
 def test_an_error_names_the_field_but_shows_nothing_of_the_payload() -> None:

@@ -107,6 +107,7 @@ async def test_a_killed_members_frames_are_answered_by_the_others_and_none_count
         for id_ in ids:
             await world.answer(id_)
         again = await world.start("a", "together")
+        await eventually(lambda: world.infos["a"][-1].status == "running")  # its earlier life said so, too
         assert world.info("a").lost == 0
         await world.answer(await world.send(10))
         for running in (again, b):

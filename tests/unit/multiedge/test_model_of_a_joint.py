@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
 from halimede.multiedge.inuse import HoldingThread
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 
 
 class Closing(Model):

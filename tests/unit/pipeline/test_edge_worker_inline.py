@@ -20,8 +20,7 @@ from halimede.messages import Prediction, Result
 from halimede.mining import Miner, create, is_ours
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import ENOUGH
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger

@@ -13,8 +13,7 @@ from halimede.inference import Array
 from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inline_policy import BLOCK_BYTES, ENOUGH, InlinePolicy
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.unit.frames.clouds import Brightness, frame
 from tests.unit.pipeline.answering import answering
 

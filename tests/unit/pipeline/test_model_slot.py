@@ -13,8 +13,7 @@ from halimede.frames import new_id
 from halimede.inference import Array, SampleError
 from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, Brightness, frame
 from tests.unit.pipeline.answering import Answering, answering

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness, frame
 from tests.unit.pipeline.answering import LIMIT, answering

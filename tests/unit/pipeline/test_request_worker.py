@@ -19,8 +19,7 @@ from halimede.frames.channel import inference
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.reply_responder import REMEMBERED_BYTES, weight
 from halimede.pipeline.request_intake import RequestLimits
 from halimede.pipeline.workers import RequestWorker

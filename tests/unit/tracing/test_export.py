@@ -44,7 +44,7 @@ def frames(pump: Pump, count: int) -> None:
     book = Book(pump)
     for n in range(1, count + 1):
         record = book.begin(n.to_bytes(16))
-        record.step(DECODE, 1.0, 2.0)
+        record.step((DECODE, 1.0, 2.0))
         book.done(record)
 
 

@@ -15,8 +15,7 @@ from halimede.bus.memory import MemoryBroker
 from halimede.frames import encode_image, new_frame, pack
 from halimede.messages import Prediction
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger

@@ -14,11 +14,10 @@ from PIL import Image
 
 from halimede.api.jointinference import KeepHardSamples
 from halimede.frames import new_frame
-from halimede.pipeline.loaded_model import LoadedModel
-from halimede.pipeline.model_slot import ModelSlot
 from halimede.kept.store import Store
 from halimede.messages import Frame, KeptRequest, Prediction, Result
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.worker.keeping import Keeper
 from tests.simulated import eventually
 from tests.unit.worker.world import EASY, HARD, Big, Small, World, world
