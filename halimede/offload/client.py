@@ -343,10 +343,10 @@ class OffloadClient:
         request.answer.set_exception(error)  # before others are sent: this one must not be sent again
         self._end_attempt(request)
 
-    def _end_attempt(self, request: PendingRequest, answered: float = -math.inf) -> None:
-        """Give back the slot and the credit of an attempt; ``answered``: when its worker answered."""
-        self._credits.answered(request.worker, answered)
-        self._leave_window(request, answered=answered > -math.inf)
+    def _end_attempt(self, request: PendingRequest) -> None:
+        """Give back the slot and the credit of an attempt without a reply."""
+        self._credits.answered(request.worker)
+        self._leave_window(request, answered=False)
 
     def _give_up(self, request: PendingRequest) -> None:
         """Give back the slot of an attempt that got no reply. Its worker may still be at it: its credit stays taken."""
@@ -430,14 +430,16 @@ class OffloadClient:
         worker = request.worker
         if request.in_flight:
             request.sent = True
-            self._end_attempt(request, now)
+            self._credits.answered(worker, now)
+            if reply.error == BUSY:
+                self._credits.exhausted(worker)  # before its slot is given to another sample
+            self._leave_window(request, answered=True)
         self.circuit.succeeded(now)
         if reply.error != BUSY:
             request.answer.set_result(reply)
         elif not worker:
             request.answer.set_exception(OffloadError(Reason.SHED, "the cloud is busy"))
         else:
-            self._credits.exhausted(worker)
             self._dispatch(request)
 
     def _disbelieve(self, event: str, reply: Reply) -> None:
