@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from halimede.worker.limits import EdgeLimits
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -32,10 +31,9 @@ from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing
 from halimede.multiedge.peers import Peers, peer_will
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.intake import EdgeLimits, RequestIntake
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.patient_intake import EdgeLimits
-from halimede.pipeline.request_intake import RequestIntake
-from halimede.pipeline.result_responder import ResultResponder, result_outbox
+from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
 from halimede.worker.job import origin

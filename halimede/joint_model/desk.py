@@ -27,7 +27,7 @@ from halimede.mining.foresight import BEFORE
 from halimede.offload import OffloadClient
 from halimede.pipeline.escalation import Escalation, NextTier, SampleClient
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.result_responder import ResultResponder
+from halimede.pipeline.responders import ResultResponder
 from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.pipeline.workers import EdgeWorker

@@ -15,7 +15,7 @@ from halimede.frames.channel import hop
 from halimede.messages import Frame, Load, Peer, Reply
 from halimede.multiedge.balance import Balance, Choice, spare
 from halimede.offload import OffloadClient
-from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.intake import RequestLimits
 from halimede.tracing import Record
 
 HOP = "share"

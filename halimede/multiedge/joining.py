@@ -27,7 +27,7 @@ from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.multiedge.waiting import Waiting, found
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.reply_responder import REMEMBERED_BYTES, weight
+from halimede.pipeline.responders import REMEMBERED_BYTES, weight
 from halimede.topic import Address
 
 M = TypeVar("M")

@@ -26,8 +26,8 @@ from halimede.multiedge.together import Together
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.request_intake import RequestIntake
-from halimede.pipeline.result_responder import ResultResponder, result_outbox
+from halimede.pipeline.intake import RequestIntake
+from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
 from halimede.worker.job import Parts, drain, origin, source_of

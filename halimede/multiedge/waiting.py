@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from halimede.bus import Delivery
 from halimede.messages import Frame, Prediction
 from halimede.multiedge.stage import Finding
-from halimede.pipeline.request_intake import LONGEST_S
+from halimede.pipeline.intake import LONGEST_S
 
 
 @dataclass(slots=True)

@@ -20,9 +20,8 @@ from halimede.frames.encodings import find
 from halimede.inference import Model
 from halimede.models.desired import DesiredModel
 from halimede.models.rollout import Rollout
-from halimede.pipeline.executor import LoopWatchdog, ModelThread, watch
+from halimede.pipeline.executor import BLOCK_BYTES, ENOUGH, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
 from halimede.pipeline.inference import Outcome
-from halimede.pipeline.inline_policy import BLOCK_BYTES, ENOUGH, SHORT_MS, InlinePolicy
 from halimede.tracing.times import Distribution
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ from halimede.mining import Miner
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Inference
+from halimede.pipeline.intake import EdgeLimits, PatientIntake, RequestIntake, RequestLimits
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.observer import IntakeMetrics, Observer
-from halimede.pipeline.patient_intake import EdgeLimits, PatientIntake
 from halimede.pipeline.pipeline import Abandonable, Peers, Pipeline
-from halimede.pipeline.request_intake import RequestIntake, RequestLimits
-from halimede.pipeline.result_responder import ResultResponder
+from halimede.pipeline.responders import ResultResponder
 from halimede.stats.ledger import Ledger
 from halimede.tracing import Book
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from halimede.inference import SampleError
-from halimede.pipeline.inline_policy import InlinePolicy
+from halimede.pipeline.executor import InlinePolicy
 from halimede.serving.errors import ExpiredError, ModelFailedError, ServeError, UnavailableError
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from halimede.inference.batching import isolate
 from halimede.inference.onnx import OnnxModel
 from halimede.inference.tensors import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
+from halimede.pipeline.executor import InlinePolicy
 from halimede.pipeline.inference import Inference, Item
-from halimede.pipeline.inline_policy import InlinePolicy
 from halimede.serving.engine import Engine, Ran
 from halimede.serving.errors import ModelFailedError, ServeError
 from halimede.serving.tensors import BYTES, Tensor, objects

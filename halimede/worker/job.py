@@ -12,7 +12,7 @@ import structlog
 from halimede.bus import Announce, Bus
 from halimede.inference import Model
 from halimede.pipeline.model_slot import ModelSlot
-from halimede.pipeline.result_responder import Origin
+from halimede.pipeline.responders import Origin
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Book

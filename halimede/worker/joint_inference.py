@@ -14,8 +14,8 @@ from halimede.mining.foresight import BEFORE
 from halimede.offload import OffloadClient
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.request_intake import RequestLimits
-from halimede.pipeline.result_responder import ResultResponder, result_outbox
+from halimede.pipeline.intake import RequestLimits
+from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count

@@ -22,7 +22,7 @@ from halimede.mining.foresight import BEFORE
 from halimede.observe.metrics import counter, gauge
 from halimede.offload import OffloadClient
 from halimede.pipeline.escalation import Escalation
-from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.upload_policy import triage as deferral
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger

@@ -21,7 +21,7 @@ from halimede.frames import decode, new_id
 from halimede.frames.encodings import measure
 from halimede.frames.pictures import MAX_CHUNKS, MAX_SEGMENTS, MAX_TABLES, read_jpeg, read_png
 from halimede.messages import Frame, Reply
-from halimede.pipeline.patient_intake import MemoryBudget
+from halimede.pipeline.model_queue import MemoryBudget
 from services.broker import Broker
 from tests.attacks.test_attack_09_pictures_of_65k_pixels_a_side import MIB, peak
 from tests.digits import Digits, slow

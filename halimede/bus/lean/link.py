@@ -13,8 +13,7 @@ from functools import partial
 from time import monotonic
 
 from halimede.bus.lean import reading, writing
-from halimede.bus.lean.inflow import Inflow
-from halimede.bus.lean.outflow import Outflow
+from halimede.bus.lean.buffers import Inflow, Outflow
 from halimede.bus.lean.reading import (
     PROTOCOL_ERROR,
     PUBACK,

@@ -19,7 +19,7 @@ from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, open_payload
 from halimede.frames.recent import Recent
 from halimede.messages import Frame, Prediction, Result
-from halimede.pipeline.result_responder import result_outbox
+from halimede.pipeline.responders import result_outbox
 from halimede.serving.errors import UnavailableError
 from halimede.serving.loaded import IMAGE
 from halimede.serving.router.reading import UnreadableError

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.bus.lean import watch, writing
+from halimede.bus.lean.buffers import Outflow
 from halimede.bus.lean.connect import connect
 from halimede.bus.lean.link import LeanLink
-from halimede.bus.lean.outflow import Outflow
 from halimede.bus.message import Announcement, Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client

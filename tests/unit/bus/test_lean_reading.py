@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from halimede.bus.lean.inflow import LARGE, ROOM, Inflow
+from halimede.bus.lean.buffers import LARGE, ROOM, Inflow
 from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, MalformedError, Pong
 from halimede.bus.lean.writing import varint
 from halimede.bus.message import MAX_PROPERTIES, Grants, Packet

@@ -18,10 +18,9 @@ from halimede.frames import new_frame, pack
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Prediction, Result
 from halimede.mining import Miner, create, is_ours
-from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.inline_policy import ENOUGH
+from halimede.pipeline.executor import ENOUGH, ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
 from tests.unit.worker.world import NS, SERVICE

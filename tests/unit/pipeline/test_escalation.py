@@ -19,8 +19,8 @@ from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.request_intake import RequestLimits
 from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.triage import Triage
 from halimede.pipeline.workers import RequestWorker

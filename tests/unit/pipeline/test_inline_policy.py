@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.pipeline.inline_policy import BLOCK_MS, ENOUGH, LEAST_MS, LONGEST_MS, SHORT_MS, InlinePolicy
+from halimede.pipeline.executor import BLOCK_MS, ENOUGH, LEAST_MS, LONGEST_MS, SHORT_MS, InlinePolicy
 
 
 def short() -> InlinePolicy:

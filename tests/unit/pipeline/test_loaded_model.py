@@ -11,8 +11,7 @@ import numpy as np
 from halimede.frames import new_frame
 from halimede.inference import Array
 from halimede.messages import Frame, Prediction
-from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.inline_policy import BLOCK_BYTES, ENOUGH, InlinePolicy
+from halimede.pipeline.executor import BLOCK_BYTES, ENOUGH, InlinePolicy, ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.unit.frames.clouds import Brightness, frame
 from tests.unit.pipeline.answering import answering

@@ -15,9 +15,9 @@ from halimede.errors import DecodeError
 from halimede.inference import Array, SampleError
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.intake import EdgeLimits, PatientIntake
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.patient_intake import EdgeLimits, PatientIntake
-from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.sample import Sample
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger

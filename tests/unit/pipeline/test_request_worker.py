@@ -19,9 +19,9 @@ from halimede.frames.channel import inference
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.reply_responder import REMEMBERED_BYTES, weight
-from halimede.pipeline.request_intake import RequestLimits
+from halimede.pipeline.responders import REMEMBERED_BYTES, weight
 from halimede.pipeline.workers import RequestWorker
 from halimede.topic import Address, Filter
 from tests.simulated import eventually, simulated
@@ -481,7 +481,7 @@ async def test_calls_run_side_by_side_where_the_model_has_several_threads() -> N
 
 
 async def test_replies_that_nobody_acknowledges_are_bounded_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.pipeline.reply_responder.PUBLISH_TIMEOUT", 0.2)
+    monkeypatch.setattr("halimede.pipeline.responders.PUBLISH_TIMEOUT", 0.2)
     async with serving(Brightness(), RequestLimits(replies=2)) as (server, asker, _):
         bus, outbox = server.intake._bus, server.intake.responder.outbox
         asked: list[asyncio.Future[int]] = []

@@ -15,8 +15,8 @@ from halimede.frames.channel import inference
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Outcome
+from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.request_intake import RequestLimits
 from halimede.pipeline.workers import RequestWorker
 from halimede.topic import Address
 from tests.simulated import eventually, simulated

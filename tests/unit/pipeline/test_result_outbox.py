@@ -15,7 +15,7 @@ from halimede.bus.message import Packet
 from halimede.bus.reasons import FAILURE
 from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
-from halimede.pipeline.result_responder import PATIENCE_S, TOO_LARGE, result_outbox
+from halimede.pipeline.responders import PATIENCE_S, TOO_LARGE, result_outbox
 from tests.simulated import eventually, simulated
 
 ADDRESS = topics.RESULT.at(ns="default", service="helmet")

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from halimede.inference import SampleError
-from halimede.pipeline.inline_policy import InlinePolicy
+from halimede.pipeline.executor import InlinePolicy
 from halimede.serving import engine
 from halimede.serving.engine import Engine
 from halimede.serving.errors import ExpiredError, ModelFailedError, UnavailableError

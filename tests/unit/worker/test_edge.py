@@ -16,7 +16,7 @@ from halimede.frames import encode_image, new_frame, pack
 from halimede.messages import Prediction
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
 from tests.simulated import eventually, simulated

@@ -15,7 +15,7 @@ from halimede.frames.payloads import new_id
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.result_responder import Origin, ResultResponder, result_outbox
+from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
 from halimede.worker.sources.suspects import Suspects

@@ -1,0 +1,440 @@
+"""The two responders of a pipeline: each gives a sample its one answer, as a reply or as a result.
+
+``ReplyResponder`` answers requests: with the model's prediction, the next tier's, or the word for why there is none. It
+remembers for a while what it answered, so that nothing is computed twice for one who requests it again, and which
+frames broke their batches, so that they do not do it for ever. A reply is never sent again: its requester owns deadline
+and retry.
+
+``ResultResponder`` publishes the final result of a frame, sent again until the broker has it. So a result may arrive
+twice, under the same id. Results are not kept in order. Each is counted once the broker has taken it, so that counts
+never run ahead of answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from halimede.bus import Bus
+from halimede.bus.acked_publisher import AckedPublisher, Done
+from halimede.bus.port import PUBLISH_TIMEOUT
+from halimede.bus.reasons import FAILURE, NO_SUBSCRIBER
+from halimede.frames.channel import Channel
+from halimede.frames.reasons import Reason
+from halimede.frames.recent import Recent
+from halimede.frames.seldom import Seldom
+from halimede.messages import Frame, Prediction, Reply, Result
+from halimede.pipeline.escalation import NextTier
+from halimede.pipeline.sample import Conclusion, Outbox, Sample
+from halimede.stats.ledger import Count, Latency, Ledger
+from halimede.topic import Address
+from halimede.tracing import Book, CloudTimes, EdgeTimes, write
+from halimede.tracing.steps import REPLY, RESULT
+
+#: replies and strikes that are remembered
+REMEMBERED = 1024
+#: a reply that takes more memory than this (bytes) is not remembered: its sample is computed again on a resend
+REMEMBERED_BYTES = 64 * 1024
+#: after breaking this many batches a frame is not tried again
+STRIKES = 2
+#: seconds that a reply's way is taken to cost at least, and the weight of the newest one in the running mean
+LEAST_S, NEWEST = 0.01, 0.2
+MAX_MESSAGE = 4096
+
+#: who requested it, by its reply topic, and the frame's id
+Key = tuple[str, bytes]
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """Counts since the start. ``refused``: no room; ``expired``: nobody waited any more; ``failed``: no prediction.
+
+    ``unfit``: those of the failed that were to blame themselves, unreadable or of the wrong shape.
+    """
+
+    served: int = 0
+    refused: int = 0
+    expired: int = 0
+    failed: int = 0
+    unfit: int = 0
+
+
+class ReplyResponder:
+    """Replies as the worker and tier of a channel. ``ledger`` counts what went up to a next tier; None: there is none.
+
+    ``limit``: replies in flight. ``outbox.run`` sends them.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        channel: Channel,
+        *,
+        limit: int,
+        times: CloudTimes,
+        stats: RequestStats,
+        book: Book,
+        ledger: Ledger | None = None,
+    ) -> None:
+        #: what requests were answered, as far as it is remembered
+        self.remembered: Recent[Key, Reply] = Recent(REMEMBERED)
+        self.outbox: AckedPublisher[Reply] = AckedPublisher(
+            bus,
+            "reply",
+            limit=limit,
+            capacity=0,
+            timeout_s=PUBLISH_TIMEOUT,
+            retry=False,
+            substitute=self._unwritable,
+        )
+        #: seconds to leave for a reply: its way through the broker, and as much for the request's way here
+        self.return_s = LEAST_S
+        self._worker, self._tier = channel.worker, channel.tier
+        self._times = times
+        self._stats = stats
+        self._book = book
+        self._ledger = ledger
+        self._seldom = Seldom()
+        self._strikes: Recent[bytes, int] = Recent(REMEMBERED)
+        self._acknowledged_s = 0.0
+
+    def quarantined(self, id_: bytes) -> bool:
+        """Whether a frame broke so many batches that it is not tried again."""
+        return (self._strikes.get(id_) or 0) >= STRIKES
+
+    def send(self, sample: Sample, conclusion: Conclusion) -> None:
+        """Reply with the conclusion on a sample, and remember it for whoever requests it again."""
+        outcome, beyond = conclusion.outcome, conclusion.reply
+        reply = Reply(
+            id=sample.frame.id,
+            worker=self._worker,
+            prediction=conclusion.mixed or (beyond.prediction if beyond else outcome.prediction),
+            queue_ms=max((outcome.decoded or (outcome.began,))[0] - sample.queued, 0.0) * 1000,
+            compute_ms=outcome.ms,
+            batch=outcome.batch,
+            model=sample.version,
+            tier=self._tier,
+            reason=conclusion.reason,
+        )
+        if outcome.prediction is None:
+            error = self._blame(reply.id, unfit=outcome.unfit)
+            if beyond is None:
+                reply.error, reply.message = error, outcome.error[:MAX_MESSAGE]
+                self._seldom.warning("sample not answered", error=error, message=reply.message[:256])
+        else:
+            self._stats.served += 1
+        if beyond:
+            reply.model, reply.tier, reply.reason = beyond.model, beyond.tier, beyond.reason
+            reply.by = beyond.by or beyond.worker
+        if self._ledger:
+            self._count(self._ledger, sample, conclusion)
+        assert sample.reply_to is not None  # noqa: S101  # it is a request
+        if reply.error != "failed" and weight(reply.prediction) <= REMEMBERED_BYTES:
+            self.remembered.put((sample.reply_to.text, reply.id), reply)
+        self._put(sample, reply)
+
+    def refuse(self, sample: Sample, error: str, message: str) -> None:
+        """Reply that an accepted request is not computed."""
+        self._put(sample, Reply(id=sample.frame.id, worker=self._worker, error=error, message=message))
+
+    def reject(self, reply_to: Address[Reply], correlation: bytes, id_: bytes, error: str, message: str) -> None:
+        """Reply that a request is not accepted."""
+        self.repeat(reply_to, correlation, Reply(id=id_, worker=self._worker, error=error, message=message))
+
+    def reject_unfit(self, reply_to: Address[Reply], correlation: bytes, id_: bytes, message: str) -> None:
+        """Reply that a frame cannot be read."""
+        self.reject(reply_to, correlation, id_, self._blame(id_, unfit=True), message)
+
+    def repeat(self, reply_to: Address[Reply], correlation: bytes, reply: Reply) -> None:
+        """Send a reply that nothing is noted of, if there is room for it.
+
+        Whoever does not get it requests it again: as many as may be in flight are not acknowledged, and more of them
+        would only take memory.
+        """
+        if self.outbox.ready:
+            self.outbox.put(reply_to, reply, _ignore, correlation=correlation)
+
+    def _put(self, sample: Sample, reply: Reply) -> None:
+        trace = sample.trace
+        assert sample.reply_to is not None  # noqa: S101  # it is a request
+        self.outbox.put(
+            sample.reply_to,
+            reply,
+            partial(self._sent, sample, reply, time.monotonic()),
+            properties=write(trace.here) if trace.travels else None,
+            correlation=sample.correlation,
+        )
+
+    def _sent(self, sample: Sample, reply: Reply, began: float, reason: int) -> None:
+        """Note what became of a reply: the broker has it, or it was not delivered."""
+        now = time.monotonic()
+        sample.trace.step((REPLY, began, now, reply.error, reason < FAILURE and reason != NO_SUBSCRIBER))
+        self._times.total.record((now - sample.began) * 1000)
+        self._book.done(sample.trace)
+        if reason < FAILURE:
+            self._acknowledged_s += NEWEST * (now - began - self._acknowledged_s)
+            self.return_s = max(LEAST_S, 2 * self._acknowledged_s)
+
+    def _blame(self, id_: bytes, *, unfit: bool) -> str:
+        """Count a failure and return the word for it; a frame that broke its batch often is not tried again."""
+        self._stats.failed += 1
+        if unfit:
+            self._stats.unfit += 1
+            return "invalid"
+        strikes = (self._strikes.get(id_) or 0) + 1
+        self._strikes.put(id_, strikes)
+        return "quarantined" if strikes >= STRIKES else "failed"
+
+    def _count(self, ledger: Ledger, sample: Sample, conclusion: Conclusion) -> None:
+        """Count what a tier found hard, kept back and passed on."""
+        decision = conclusion.decision
+        ledger.add(Count.HARD, int(decision.hard))
+        ledger.add(Count.WITHHELD, int(decision.reason is not None))
+        ledger.add(Count.OVERRULED, int(conclusion.overruled))
+        if conclusion.sent:
+            ledger.add(Count.DEFERRED)
+            ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
+
+    def _unwritable(self, reply: Reply, error: Exception) -> Reply | None:
+        """Return the reply that a prediction cannot be sent."""
+        self._seldom.warning("prediction cannot be sent", error=str(error))
+        if reply.error:
+            return None
+        return Reply(id=reply.id, worker=self._worker, error="failed", message="the prediction cannot be sent")
+
+
+def weight(prediction: Prediction | None) -> int:
+    """Return about how many bytes of memory a prediction takes; without end for one that cannot be written."""
+    if prediction is None:
+        return 0
+    try:
+        value = len(msgspec.msgpack.encode(prediction.value)) * 4 if prediction.value is not None else 0
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return sys.maxsize
+    vectors = len(prediction.embeddings or b"")
+    return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + vectors + value
+
+
+def _ignore(_: int) -> None:
+    """Note nothing."""
+
+
+log = structlog.get_logger()
+
+#: results that wait, and results in flight
+CAPACITY, IN_FLIGHT = 256, 32
+#: a connection that is alive may be slow, and brings all the same what was given to it: what is given to it again only
+#: makes it slower. One that is not alive is found by its keepalive long before
+PATIENCE_S = 60.0
+TOO_LARGE = "result-too-large"
+#: characters of a label that a trace shows
+SHOWN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who gives results: the worker, its node, its tier and the next one."""
+
+    service: str
+    worker: str
+    node: str
+    tier: str = ""
+    next_tier: str = ""
+
+
+class ResultOutbox(Outbox, Protocol):
+    """Takes results (``AckedPublisher``)."""
+
+    @property
+    def waiting(self) -> int:
+        """Results that wait for their first attempt."""
+
+    def put(
+        self,
+        address: Address[Result],
+        body: Result,
+        done: Done,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take a result; ``done`` is called once it is delivered."""
+
+    async def run(self) -> None:
+        """Deliver results until cancelled."""
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until all results are delivered; return whether they were within ``timeout_s`` seconds."""
+
+
+class ResultSink(Protocol):
+    """Takes samples that were answered, to show or to keep them."""
+
+    def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
+        """Take a sample. Never waits."""
+
+
+class PendingAcks:
+    """Whom to tell when a frame is answered: its source keeps it until then."""
+
+    def __init__(self) -> None:
+        self._pending: dict[bytes, list[Callable[[], None]]] = {}
+
+    def __contains__(self, id_: bytes) -> bool:
+        return id_ in self._pending
+
+    def add(self, id_: bytes, answered: Callable[[], None]) -> None:
+        """Note whom to tell about a frame; one that came again has several."""
+        self._pending.setdefault(id_, []).append(answered)
+
+    def forget(self, id_: bytes) -> None:
+        """Tell nobody: its source knows what became of it."""
+        self._pending.pop(id_, None)
+
+    def settle(self, id_: bytes) -> bool:
+        """Tell everybody; return whether there was anybody."""
+        pending = self._pending.pop(id_, None)
+        if pending is None:
+            return False
+        for answered in pending:
+            answered()
+        return True
+
+
+def result_outbox(bus: Bus, *, limit: int = IN_FLIGHT, capacity: int = CAPACITY) -> AckedPublisher[Result]:
+    """Return the outbox of results: bounded, each result sent again until the broker has taken it."""
+    return AckedPublisher(
+        bus, "result", limit=limit, capacity=capacity, timeout_s=PATIENCE_S, retry=True, substitute=_without_prediction
+    )
+
+
+def _without_prediction(result: Result, error: Exception) -> Result | None:
+    """Return a result that can be sent in place of one that is too large, or that cannot be written."""
+    log.warning("result cannot be sent whole", frame=result.id, error=str(error))
+    if result.reason == TOO_LARGE:
+        return None
+    return msgspec.structs.replace(result, prediction=Prediction(), edge=None, reason=TOO_LARGE)
+
+
+class ResultResponder:
+    """Makes final results, and hands them to ``outbox``.
+
+    ``tier``: who is asked about hard samples. ``previews`` gets the samples that somebody else was asked about,
+    ``keeper`` all hard ones.
+    """
+
+    return_s = 0.0
+
+    def __init__(
+        self,
+        origin: Origin,
+        outbox: ResultOutbox,
+        address: Address[Result],
+        ledger: Ledger,
+        *,
+        book: Book | None = None,
+        tier: NextTier | None = None,
+        previews: ResultSink | None = None,
+        keeper: ResultSink | None = None,
+    ) -> None:
+        #: degraded answers by reason
+        self.degraded: Counter[str] = Counter()
+        self.outbox = outbox
+        self.pending_acks = PendingAcks()
+        self.times = EdgeTimes()
+        self._origin = origin
+        self._address = address
+        self._ledger = ledger
+        self._book = book or Book()
+        self._tier = tier or NextTier()
+        self._previews = previews
+        self._keeper = keeper
+
+    def send(self, sample: Sample, conclusion: Conclusion) -> None:
+        """Publish the final result of a sample."""
+        now, began, trace = asyncio.get_running_loop().time(), time.monotonic(), sample.trace
+        result = self._result(sample, conclusion, now)
+        if conclusion.reply:
+            offload_ms = (conclusion.replied - conclusion.asked) * 1000
+            self._ledger.record(Latency.OFFLOAD, offload_ms)
+            self.times.offload.record(offload_ms)
+        self.outbox.put(
+            self._address,
+            result,
+            partial(self._taken, sample, conclusion, result, began),
+            properties=write(trace.here) if trace.travels else None,
+        )
+        edge = conclusion.outcome.prediction
+        if self._previews and conclusion.asked:
+            self._previews.offer(sample.frame, edge, result)
+        if self._keeper and result.hard:
+            self._keeper.offer(sample.frame, edge, result)
+
+    def _result(self, sample: Sample, conclusion: Conclusion, now: float) -> Result:
+        """Return the final answer: the reply's, else the one here, degraded where it should have been another's."""
+        outcome, decision, reply = conclusion.outcome, conclusion.decision, conclusion.reply
+        origin, frame, edge = self._origin, sample.frame, outcome.prediction
+        final = conclusion.mixed or (reply.prediction if reply else edge) or Prediction()
+        reason = reply.reason if reply else conclusion.reason
+        if edge is None and not conclusion.asked:
+            log.warning("frame not answered", frame=frame.id.hex(), error=outcome.error[:256])
+            reason = Reason.ERROR
+        return Result(
+            id=frame.id.hex(),
+            service=origin.service,
+            camera=frame.camera,
+            sequence=frame.sequence,
+            captured_ns=frame.captured_ns,
+            by=self._tier.by if reply else "peer" if sample.peer else "edge",
+            hard=decision.hard,
+            degraded=reply is None and reason != "",
+            reason=reason,
+            label=final.label,
+            score=final.score,
+            prediction=final,
+            edge=edge if reply else None,
+            worker=(reply.by or reply.worker) if reply else sample.peer or origin.worker,
+            node=origin.node,
+            model=reply.model if reply else sample.version,
+            tier=(reply.tier or origin.next_tier) if reply else origin.tier,
+            hardness=decision.hardness,
+            cut=decision.cut,
+            audit=decision.audit,
+            mixed=conclusion.mixed is not None,
+            total_ms=(now - sample.accepted) * 1000,
+            edge_ms=outcome.ms,
+            offload_ms=(now - conclusion.asked) * 1000 if conclusion.asked else 0.0,
+        )
+
+    def _taken(self, sample: Sample, conclusion: Conclusion, result: Result, began: float, reason: int) -> None:
+        """Count a result that the broker has taken."""
+        trace = sample.trace
+        trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN]))
+        self._book.done(trace)
+        if reason >= FAILURE:
+            return  # it counts as lost
+        # the first one is first: a worker that is killed here must not have answered more than it accepted
+        counts = [Count.ACCEPTED, Count.ANSWERED] if self.pending_acks.settle(sample.frame.id) else [Count.ANSWERED]
+        if result.by == "cloud":
+            counts.append(Count.CLOUD)
+        if result.hard:
+            counts.append(Count.HARD)
+        if conclusion.decision.reason is not None:
+            counts.append(Count.WITHHELD)
+        if conclusion.overruled:
+            counts.append(Count.OVERRULED)
+        if result.degraded:
+            counts.append(Count.DEGRADED)
+            self.degraded[result.reason] += 1
+        if conclusion.sent and self._tier.hard:
+            counts.append(Count.UPLOADED)
+            self._ledger.add(Count.UPLOADED_BYTES, sample.uploaded or sample.frame.data.nbytes)
+        self._ledger.count(counts)
