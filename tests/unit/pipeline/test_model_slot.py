@@ -88,7 +88,8 @@ async def test_a_replaced_model_is_closed_after_its_last_answer_and_once() -> No
 async def test_a_replaced_model_waits_for_samples_that_are_its_own_and_not_in_its_thread_yet() -> None:
     async with opened("1") as (old, model), opened("2") as (new, _):
         slot = ModelSlot(old)
-        old.hold(2)
+        old.hold()
+        old.hold()
         slot.replace(new)
         await asyncio.sleep(0.1)
         old.release()
