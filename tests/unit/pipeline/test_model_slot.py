@@ -176,13 +176,12 @@ async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_t
         slot.try_out(new, 100, said.append)
         second.broken = True
         second.gate.clear()
-        async with answering(slot) as pipeline:
-            asking = asyncio.create_task(found(pipeline, [frame(7) for _ in range(5)]))
+        async with answering(slot) as pipeline, asyncio.TaskGroup() as group:
+            asking = group.create_task(found(pipeline, [frame(7) for _ in range(5)]))
             await asyncio.sleep(0.1)
             slot.try_out(None, 0)
             second.gate.set()
-            answered = await asking
-        assert {(prediction and prediction.label, by) for prediction, by in answered} == {("7", "1")}
+        assert {(prediction and prediction.label, by) for prediction, by in asking.result()} == {("7", "1")}
         assert said == []
 
 
