@@ -343,9 +343,14 @@ class OffloadClient:
         request.answer.set_exception(error)  # before others are sent: this one must not be sent again
         self._end_attempt(request)
 
-    def _end_attempt(self, request: PendingRequest, answered: float = -math.inf) -> None:
-        """Give back the slot and the credit of an attempt; ``answered``: when its worker answered."""
+    def _end_attempt(self, request: PendingRequest, answered: float = -math.inf, *, busy: bool = False) -> None:
+        """Give back the slot and the credit of an attempt; ``answered``: when its worker answered.
+
+        ``busy``: that worker takes no more just now, and must not get one of those that wait.
+        """
         self._credits.answered(request.worker, answered)
+        if busy:
+            self._credits.exhausted(request.worker)
         self._leave_window(request, answered=answered > -math.inf)
 
     def _give_up(self, request: PendingRequest) -> None:
@@ -427,17 +432,16 @@ class OffloadClient:
     def _accept(self, request: PendingRequest, reply: Reply) -> None:
         """Answer a request, or send it on where its worker has no capacity."""
         now = asyncio.get_running_loop().time()
-        worker = request.worker
+        worker, busy = request.worker, reply.error == BUSY
         if request.in_flight:
             request.sent = True
-            self._end_attempt(request, now)
+            self._end_attempt(request, now, busy=busy)
         self.circuit.succeeded(now)
-        if reply.error != BUSY:
+        if not busy:
             request.answer.set_result(reply)
         elif not worker:
             request.answer.set_exception(OffloadError(Reason.SHED, "the cloud is busy"))
         else:
-            self._credits.exhausted(worker)
             self._dispatch(request)
 
     def _disbelieve(self, event: str, reply: Reply) -> None:
