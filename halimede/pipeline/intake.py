@@ -374,17 +374,18 @@ class PatientIntake:
                 sample.decision = self.escalation.decide_unseen(sample, verdict, asyncio.get_running_loop().time())
             if self._is_for_model(sample):
                 await self.prepare(sample)
+            if self._closed:
+                # never acknowledged: whoever hands this frame over is cancelled with its source
+                await asyncio.get_running_loop().create_future()
         except BaseException as error:
             if sample.decision and self.escalation:
                 self.escalation.forget(sample.decision)
             self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
+            self.release_input(sample)
             self._release_slots(sample)
             raise
         finally:
             self._pipeline.preparing -= 1
-        if self._closed:
-            # never acknowledged: whoever hands this frame over is cancelled with its source
-            await asyncio.get_running_loop().create_future()
         self._ledger.add(Count.ACCEPTED, int(frame.id not in self.responder.pending_acks))
         sample.accepted, sample.queued = asyncio.get_running_loop().time(), time.monotonic()
         if sample.input is not None:
