@@ -207,10 +207,17 @@ class Pipeline:
         slot, found = self.slot, dict[Sample, Outcome]()
         if self._infer.ours and (outcomes := slot.run_inline(self._infer, batch)):
             return outcomes
-        for model, samples in slot.share(batch).items():
-            found.update(zip(samples, await model.run(self._infer, samples), strict=True))
-            if current := slot.before(model):
-                await self._run_again(model, current, samples, found)
+        parts = slot.share(batch)
+        for model in parts:
+            model.hold()  # one may be replaced while another one runs
+        try:
+            for model, samples in parts.items():
+                found.update(zip(samples, await model.run(self._infer, samples), strict=True))
+                if current := slot.before(model):
+                    await self._run_again(model, current, samples, found)
+        finally:
+            for model in parts:
+                model.release()
         return list(map(found.__getitem__, batch))
 
     async def _run_again(
