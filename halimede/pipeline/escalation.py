@@ -102,6 +102,8 @@ class Escalation:
         """Return what becomes of a sample that the model has seen. What it could not answer is others' to answer."""
         prediction, policy = outcome.prediction, self.policy
         if outcome.unfit or not (self.tier.hard or prediction is not None):
+            if sample.decision:
+                self.forget(sample.decision)  # it was to be an audit
             return KEPT
         verdict = outcome.verdict or EASY
         if policy is None:
@@ -114,7 +116,7 @@ class Escalation:
         return policy.decide(verdict, prediction, size, self.time_left(sample, now), now)
 
     def forget(self, decision: Decision) -> None:
-        """Take note that a sample is not accepted after all."""
+        """Take note that a sample is not accepted after all, or that nobody is asked about it."""
         if self.policy:
             self.policy.ended(decision, 0.0, 0.0, sent=False, answered=False)
 

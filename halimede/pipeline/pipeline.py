@@ -311,7 +311,7 @@ class Pipeline:
             reply = await self.peers.ask(sample.frame, left_s, sample.trace)
         except OffloadError as error:
             if error.fatal:  # it ended workers: not this one, too
-                self._finish(sample, Conclusion(Outcome(error=error.detail)))
+                self._give_up(sample, Outcome(error=error.detail))
                 return
             sample.stays = error.reason is Reason.ERROR
             log.debug("sample run here", frame=sample.frame.id.hex(), reason=error.reason)
@@ -334,10 +334,16 @@ class Pipeline:
         try:
             await sample.intake.prepare(sample)
         except DecodeError as error:
-            self._finish(sample, Conclusion(Outcome(error=str(error), unfit=True)))
+            self._give_up(sample, Outcome(error=str(error), unfit=True))
             return
         sample.queued = time.monotonic()
         self._enqueue(sample)
+
+    def _give_up(self, sample: Sample, outcome: Outcome) -> None:
+        """Answer a sample that nobody is to look at any more, and audit it no more."""
+        if sample.decision and sample.intake.escalation:
+            sample.intake.escalation.forget(sample.decision)
+        self._finish(sample, Conclusion(outcome))
 
     def _finish(self, sample: Sample, conclusion: Conclusion) -> None:
         """Give a sample its one answer."""
