@@ -150,6 +150,7 @@ class Actions:
                 world.bus.cut()
                 world.bus.heal()
             case "restart":
+                world.restarted = True
                 world.broker.restart()
             case "refuse":
                 world.broker.refuses = True

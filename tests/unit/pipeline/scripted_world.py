@@ -72,6 +72,8 @@ class World:
         self.running: asyncio.Task[None] | None = None
         #: whether every reply that was published must have arrived
         self.calm = True
+        #: whether the broker was ever restarted: consumers miss what comes before they are back
+        self.restarted = False
         self._random = random.Random(2)
         self._cleanup = AsyncExitStack()
 

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.pipeline.scripted_actions import Actions
-from tests.unit.pipeline.scripted_checks import check_answers, check_cut_short, check_nothing_kept
+from tests.unit.pipeline.scripted_checks import check_answers, check_cut_short, check_nothing_kept, check_timers
 from tests.unit.pipeline.scripted_parts import BAD, BAD_FOR_CANARY, HARD, UNWRITABLE, ScriptedLoop
 from tests.unit.pipeline.scripted_records import Setup
 from tests.unit.pipeline.scripted_world import REQUESTERS, World
@@ -61,21 +61,18 @@ REQUESTS = (
         correlation=st.integers(0, 3),
     ),
 )
-ANY = (
-    step("burst", count=st.integers(2, 6), value=values),
+BURSTS = (step("burst", count=st.integers(2, 6), value=values),)
+PAUSES = step("pause", seconds=st.sampled_from((0.0, 0.001, 0.02, 0.3, 3.0, 70.0)))
+DRAINS = step("drain", seconds=st.sampled_from((0.1, 2.0, 90.0)))
+CHANGES = (
     step("model", mode=st.sampled_from(("good", "fails", "breaks batches"))),
     step("thread", call_s=st.sampled_from((0.0, 0.01, 0.2, 2.0)), stall_s=st.sampled_from((0.0, 0.0, 20.0))),
     step("replace"),
     step("promote"),
     step("try_out", percent=st.sampled_from((30, 60, 100)), blind=st.booleans()),
     step("withdraw"),
-    step(
-        "network",
-        fault=st.sampled_from(("heal", "heal", "cut", "blink", "restart", "refuse", "mute", "loss", "delay")),
-    ),
-    step("pause", seconds=st.sampled_from((0.001, 0.02, 0.3, 3.0, 70.0))),
-    step("pause", seconds=st.sampled_from((0.001, 0.02, 0.3, 3.0, 70.0))),
-    step("drain", seconds=st.sampled_from((0.1, 2.0, 90.0))),
+    step("network", fault=st.sampled_from(("cut", "blink", "restart", "refuse", "mute", "loss", "delay"))),
+    step("network", fault=st.just("heal")),
 )
 NEXT = (
     step(
@@ -103,12 +100,24 @@ def scripts(draw: st.DrawFn, kind: str) -> tuple[Setup, list[Step], bool]:
         policy=next_tier and draw(st.booleans()),
         hard=draw(st.booleans()),
     )
-    steps = [*ANY]
-    steps += OFFERS * 3 if kind != "cloud" else ()
-    steps += REQUESTS * 5 if kind in {"cloud", "member"} else ()
-    steps += NEXT * 2 if next_tier else ()
-    steps += PEERS * 3 if kind in {"edge-peers", "member"} else ()
-    script = draw(st.lists(st.one_of(steps), min_size=1, max_size=40))
+    traffic = [*BURSTS]
+    traffic += OFFERS if kind != "cloud" else ()
+    traffic += REQUESTS if kind in {"cloud", "member"} else ()
+    changes = [*CHANGES]
+    changes += NEXT * 2 if next_tier else ()
+    changes += PEERS * 4 if kind in {"edge-peers", "member"} else ()
+    scenes = st.tuples(
+        st.lists(st.one_of(changes), min_size=1, max_size=2),
+        st.lists(st.one_of(traffic), min_size=2, max_size=6),
+        PAUSES,
+    )
+    script = [
+        each
+        for change, some, pause in draw(st.lists(scenes, min_size=3, max_size=7))
+        for each in (*change, *some, pause)
+    ]
+    if draw(st.booleans()):
+        script += [draw(DRAINS), *draw(st.lists(st.one_of(traffic), max_size=3))]
     return setup, script, draw(st.sampled_from((False, False, False, True)))
 
 
@@ -147,6 +156,7 @@ async def _perform(world: World, script: list[Step]) -> None:
             await asyncio.sleep(options["seconds"])
         else:
             await getattr(actions, name)(**options)
+        check_timers(world)
         assert world.running
         assert not world.running.done(), world.running.exception()
 
