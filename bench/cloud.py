@@ -163,10 +163,10 @@ async def main(shape: tuple[int, ...], flight: int, samples: int, rounds: int, *
             with cProfile.Profile() as profile:
                 await turn(bus.wire, samples)
             pstats.Stats(profile).sort_stats("tottime").print_stats(40)
-        batches, served = server.pipeline.observer.calls, server.intake.stats.served
+        batches, served = server.intake.times.batch.count, server.intake.stats.served
         found = [(*await turn(bus.wire, samples), bare(model, pixels)) for _ in range(rounds)]
         cpu, wall, alone = (sorted(each) for each in zip(*found, strict=True))
-        size = (server.intake.stats.served - served) / max(1, server.pipeline.observer.calls - batches)
+        size = (server.intake.stats.served - served) / max(1, server.intake.times.batch.count - batches)
         print(
             f"a sample: {cpu[0]:.1f} us of CPU (median {cpu[rounds // 2]:.1f}), {wall[0]:.1f} us of wall clock; "
             f"the bare model: {alone[0]:.1f} us; samples of a batch: {size:.1f}"

@@ -36,17 +36,16 @@ class Message(Generic[M]):
 
     __slots__ = ("address", "body", "correlation", "done", "expires", "properties")
 
-    def __init__(  # noqa: PLR0917  # made once for each message: keywords would cost as much as the rest
+    def __init__(  # made once for each message: keywords would cost as much as the rest
         self,
         address: Address[M],
         body: M,
         done: Done,
         properties: Mapping[str, str] | None,
         correlation: bytes,
-        expires: float,
     ) -> None:
         self.address, self.body, self.done = address, body, done
-        self.properties, self.correlation, self.expires = properties, correlation, expires
+        self.properties, self.correlation, self.expires = properties, correlation, 0.0
 
 
 class AckedPublisher(Generic[M]):
@@ -137,8 +136,7 @@ class AckedPublisher(Generic[M]):
         correlation: bytes = b"",
     ) -> None:
         """Publish a body, now where that is possible. ``done`` is called once with what became of it."""
-        expires = asyncio.get_running_loop().time() + self._timeout_s
-        message = Message(address, body, done, properties, correlation, expires)
+        message = Message(address, body, done, properties, correlation)
         if self._waiting or self._group is None or len(self._in_flight) + len(self._deliveries) >= self._limit:
             self._waiting.append(message)
         else:
@@ -166,6 +164,7 @@ class AckedPublisher(Generic[M]):
         if acknowledgement is None:
             self._deliver(message, group)
             return
+        message.expires = asyncio.get_running_loop().time() + self._timeout_s
         self._in_flight[acknowledgement] = message
         acknowledgement.add_done_callback(self._acknowledged)
         if self._timer is None:

@@ -119,7 +119,7 @@ class FutureOutbox:
         properties: Mapping[str, str] | None = None,  # noqa: ARG002  # likewise
     ) -> None:
         """Hand a result over. Nobody waits for one that was given up."""
-        done(SUCCESS)
+        asyncio.get_running_loop().call_soon(done, SUCCESS)  # once all that is known of the sample is noted
         caller = self._callers.pop(body.id, None)
         if caller and not caller.done():
             caller.set_result(body)

@@ -166,12 +166,14 @@ class Joining:
         asker = self._channel.asker(self._channel.reply_address(delivery.packet).text)
         key = frame.id + asker.encode()
         if key in self._answers:
+            await self._outbox.wait_ready()
             self._reply(delivery, self._answers.get(key))
         elif key in self._waiting:
             self._waiting.put(key, delivery, asyncio.get_running_loop().time())
         elif not self._waiting.free or len(self._new) >= CAPACITY:
             self.refused += 1
             refusal = Reply(id=frame.id, worker=self._channel.worker, error="overloaded", message="too many wait")
+            await self._outbox.wait_ready()
             self._answer(delivery, refusal)
         else:
             self.taken += 1

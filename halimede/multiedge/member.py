@@ -7,6 +7,7 @@ What it is made of stands on its own: ``Peers`` (who is there), ``Joins`` (asks 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 
 from prometheus_client.metrics_core import Metric
@@ -165,7 +166,9 @@ class Member:
         clock, grace_s = asyncio.get_running_loop(), self._worker.grace_s
         until = clock.time() + grace_s
         if self._requests:
-            await self._requests.stop()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s / 6):
+                    await self._requests.stop()
         await drain(grace_s * 2 / 3, taking, self._edge.drain)
         await self._peers.withdraw(orderly=taking.done() and not source.unfinished)
         for answers in (self._together, self._requests and self._requests.responder.outbox):
@@ -202,7 +205,7 @@ class Member:
         parts.ledger.follow(Count.UNASKED, lambda: sum(client.unknown for client in clients))
         if requests:
             parts.ledger.follow(Count.SERVED, lambda: requests.stats.served)
-            parts.ledger.follow(Count.BATCHES, lambda: edge.pipeline.observer.calls)
+            parts.ledger.follow(Count.BATCHES, lambda: requests.times.batch.count)
         parts.figures.edge = (edge, clients[0] if clients else None)
         parts.figures.more.append(lambda: self._figures(takeover))
 

@@ -16,7 +16,7 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -56,7 +56,7 @@ class PendingRequest:
 
     Attributes:
         worker: who has it while it is in flight; "" for the shared topic.
-        asked: all workers that it was sent to; ``deaths``: how many of them ended while they had it.
+        sent_to: all workers that it was sent to; ``deaths``: how many of them ended while they had it.
         sent: some worker has had it. ``unacknowledged``: the broker has not acknowledged the attempt in flight.
         lacks: what it waits for, which is the reason to give when its time runs out.
 
@@ -64,7 +64,6 @@ class PendingRequest:
 
     __slots__ = (
         "answer",
-        "asked",
         "attempt_began",
         "attempts",
         "began",
@@ -76,6 +75,7 @@ class PendingRequest:
         "lacks",
         "published",
         "sent",
+        "sent_to",
         "trace",
         "unacknowledged",
         "until",
@@ -92,7 +92,7 @@ class PendingRequest:
         self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.deadline: asyncio.TimerHandle | None = None
         self.worker = ""
-        self.asked: set[str] = set()
+        self.sent_to: set[str] = set()
         self.deaths = 0
         self.sent = False
         self.in_flight = False
@@ -179,7 +179,8 @@ class OffloadClient:
             del self._pending[request.correlation]
             self._done.put(request.correlation, answered)
             if request in self._waiting:
-                self._stop_waiting(request)
+                del self._waiting[request]
+                self._trace_wait(request)
             if request.in_flight:  # its caller was cancelled
                 self._give_up(request)
             if not (answered or request.answer.cancelled()):
@@ -243,7 +244,7 @@ class OffloadClient:
         """Publish a request with the time that it has left."""
         request.worker, request.lacks = worker, Reason.DEADLINE
         request.in_flight = request.unacknowledged = True
-        request.asked.add(worker)
+        request.sent_to.add(worker)
         request.attempt_began = time.monotonic()
         self._credits.sent(worker)
         self._in_flight += 1
@@ -340,7 +341,8 @@ class OffloadClient:
 
     def _fail(self, request: PendingRequest, error: OffloadError) -> None:
         """End a request that is in flight without an answer."""
-        request.answer.set_exception(error)  # before others are sent: this one must not be sent again
+        if not request.answer.done():  # its caller may have been cancelled in this turn of the loop
+            request.answer.set_exception(error)  # before others are sent: this one must not be sent again
         self._end_attempt(request)
 
     def _end_attempt(self, request: PendingRequest) -> None:
@@ -371,17 +373,22 @@ class OffloadClient:
             self._wake()
 
     def _wake(self) -> None:
-        """Let requests that wait try again, the newest first.
+        """Let requests that wait try again, the newest first, until one has to go on waiting.
 
         Where more is requested than can be answered, the first in a queue would always be those that it made too late.
         """
-        for request in reversed(list(self._waiting)):
-            # one that cannot be sent lets the others try, and may so have been looked at already
-            if request in self._waiting and (request.answer.done() or self._try_to_send(request)):
-                self._stop_waiting(request)
+        while self._waiting:
+            request = next(reversed(self._waiting))
+            del self._waiting[request]
+            if not request.answer.done() and not self._try_to_send(request):
+                self._waiting[request] = None  # it is the newest of those that are left
+                for other in self._waiting:
+                    other.lacks = request.lacks
+                return
+            self._trace_wait(request)
 
-    def _stop_waiting(self, request: PendingRequest) -> None:
-        self._waiting.pop(request, None)
+    def _trace_wait(self, request: PendingRequest) -> None:
+        """Note that a request waits no more."""
         if request.trace and request.attempts < TRACED_ATTEMPTS:
             request.trace.step((WINDOW, request.waits_since, time.monotonic(), str(request.lacks)))
 
@@ -415,7 +422,7 @@ class OffloadClient:
                 self.late += 1
         elif reply.id != request.frame.id:
             self._disbelieve("reply with another sample's id", reply)
-        elif "" not in request.asked and reply.worker not in request.asked:
+        elif "" not in request.sent_to and reply.worker not in request.sent_to:
             self._disbelieve("reply of a worker that was not asked", reply)
         elif request.answer.done():
             self.repeated += 1
@@ -427,15 +434,15 @@ class OffloadClient:
     def _accept(self, request: PendingRequest, reply: Reply) -> None:
         """Answer a request, or send it on where its worker has no capacity."""
         now = asyncio.get_running_loop().time()
-        worker = request.worker
+        worker, busy = request.worker, reply.error == BUSY
         if request.in_flight:
             request.sent = True
             self._credits.answered(worker, now)
-            if reply.error == BUSY:
+            if busy:
                 self._credits.exhausted(worker)  # before its slot is given to another sample
             self._leave_window(request, answered=True)
         self.circuit.succeeded(now)
-        if reply.error != BUSY:
+        if not busy:
             request.answer.set_result(reply)
         elif not worker:
             request.answer.set_exception(OffloadError(Reason.SHED, "the cloud is busy"))
@@ -474,17 +481,19 @@ class OffloadClient:
             blamed.add(worker)
             if not self._credits.known(asyncio.get_running_loop().time()):
                 blamed.add("")  # with others there, nobody knows who had what came over the shared topic
-        for request in list(self._pending.values()):
-            if request.in_flight and request.worker in {worker, ""}:
-                request.deaths += request.worker in blamed
-                self._end_attempt(request)
-                self._dispatch(request)
-        self._wake()
+        lost = [each for each in self._pending.values() if each.in_flight and each.worker in {worker, ""}]
+        for request in lost:
+            request.deaths += request.worker in blamed
+        self._send_again(lost)
 
     async def _reconnected(self) -> None:
         """Send again what was in flight: a reply that came meanwhile is lost, but its worker remembers it."""
         self.circuit.reconsider()
-        for request in list(self._pending.values()):
+        self._send_again([each for each in self._pending.values() if each.in_flight])
+
+    def _send_again(self, requests: Sequence[PendingRequest]) -> None:
+        """End attempts that bring no reply any more, and send their requests to whoever is there."""
+        for request in requests:
             if request.in_flight:
                 self._end_attempt(request)
                 self._dispatch(request)

@@ -102,6 +102,8 @@ class Escalation:
         """Return what becomes of a sample that the model has seen. What it could not answer is others' to answer."""
         prediction, policy = outcome.prediction, self.policy
         if outcome.unfit or not (self.tier.hard or prediction is not None):
+            if sample.decision:
+                self.forget(sample.decision)  # it was to be an audit
             return KEPT
         verdict = outcome.verdict or EASY
         if policy is None:
@@ -114,7 +116,7 @@ class Escalation:
         return policy.decide(verdict, prediction, size, self.time_left(sample, now), now)
 
     def forget(self, decision: Decision) -> None:
-        """Take note that a sample is not accepted after all."""
+        """Take note that a sample is not accepted after all, or that nobody is asked about it."""
         if self.policy:
             self.policy.ended(decision, 0.0, 0.0, sent=False, answered=False)
 
@@ -127,9 +129,9 @@ class Escalation:
     async def request(self, sample: Sample, outcome: Outcome, decision: Decision) -> Conclusion:
         """Ask about a sample; the conclusion has a reply, or the reason why there is none."""
         loop = asyncio.get_running_loop()
-        concluded = Conclusion(outcome, decision, reason=Reason.ERROR, asked=loop.time())
+        concluded = Conclusion(outcome, decision, reason=Reason.ERROR, requested_at=loop.time())
         trace, began = None if decision.audit else sample.trace, time.monotonic()
-        left_s = self.time_left(sample, concluded.asked)
+        left_s = self.time_left(sample, concluded.requested_at)
         if decision.audit and self.tier.deadline_s < math.inf:
             left_s = self.tier.deadline_s  # nobody waits for it
         frame = msgspec.structs.replace(sample.frame, edge=outcome.prediction)
@@ -141,7 +143,7 @@ class Escalation:
             else:
                 upload = await self._encoder.write(frame, left_s)
                 sample.uploaded = upload.frame.data.nbytes
-                left_s -= loop.time() - concluded.asked
+                left_s -= loop.time() - concluded.requested_at
                 reply = await self._client.ask(upload.frame, left_s, trace)
                 concluded.reply = upload.read(reply) if upload.shrunk else reply
             concluded.reason, concluded.sent = "", True
@@ -152,11 +154,11 @@ class Escalation:
             # a defect in asking must not cost the sample its answer
             log.exception("offload failed", frame=frame.id.hex())
         finally:
-            now = concluded.replied = loop.time()
+            now = concluded.replied_at = loop.time()
             if self.policy:
                 self.policy.ended(
                     decision,
-                    now - concluded.asked,
+                    now - concluded.requested_at,
                     now,
                     sent=concluded.sent,
                     answered=concluded.reply is not None,

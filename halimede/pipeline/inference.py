@@ -123,13 +123,13 @@ class Inference:
 
     def _read(self, model: Model, sample: Inferable, outcome: Outcome) -> Array | None:
         """Return the model's input of a sample, None where the outcome says what is wrong with it."""
-        began, array = time.monotonic(), None
+        began, frame, array = time.monotonic(), sample.frame, None
         try:
-            image = decode(sample.frame)
+            image = decode(frame)
             if self._sample_miner and sample.mined:
                 outcome.verdict = judge_sample(self._sample_miner, image)
                 outcome.mined = (began, time.monotonic())
-            array = model.prepare_frame(sample.frame, image)
+            array = model.prepare_frame(frame, image)
         except (DecodeError, SampleError) as error:
             outcome.error, outcome.unfit = str(error), True
         except (Exception, SystemExit) as error:  # noqa: BLE001 (pre-processing may be a user's own; the others must be answered)
@@ -148,9 +148,7 @@ class Inference:
 
     def mine(self, outcome: Outcome) -> None:
         """Judge an outcome. What no model could answer is hard."""
-        if outcome.prediction is None:
-            outcome.verdict = HARD
-        elif self._miner:
+        if self._miner:
             began = time.monotonic()
-            outcome.verdict = judge(self._miner, outcome.prediction)
+            outcome.verdict = judge(self._miner, outcome.prediction) if outcome.prediction is not None else HARD
             outcome.mined = (began, time.monotonic())

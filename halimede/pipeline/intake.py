@@ -29,7 +29,7 @@ from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Load, Reply
-from halimede.mining import Miner, Verdict, judge_sample
+from halimede.mining import Miner, Verdict, is_ours, judge_sample
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import prepare
@@ -45,6 +45,10 @@ from halimede.tracing import Book, CloudTimes, read
 from halimede.tracing import Context as TraceContext
 from halimede.tracing.steps import ARRIVE, DECODE, MINE, RECEIVE
 
+log = structlog.get_logger()
+
+#: a raw frame up to this size (bytes) is prepared on the event loop: a hop to a thread would cost more
+INLINE_BYTES = 64 * 1024
 #: seconds that a sample without a deadline, or with a longer one, is kept at most
 LONGEST_S = 600.0
 #: reply topics that are remembered
@@ -231,12 +235,6 @@ class RequestIntake:
         """Nothing to do: requests are decoded in their batch."""
 
 
-log = structlog.get_logger()
-
-#: a raw frame up to this size (bytes) is prepared on the event loop: a hop to a thread would cost more
-INLINE_BYTES = 64 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
     """Bounds of an edge worker.
@@ -374,19 +372,22 @@ class PatientIntake:
                 sample.decision = self.escalation.decide_unseen(sample, verdict, asyncio.get_running_loop().time())
             if self._is_for_model(sample):
                 await self.prepare(sample)
+            if self._closed:
+                # never acknowledged: whoever hands this frame over is cancelled with its source
+                await asyncio.get_running_loop().create_future()
         except BaseException as error:
             if sample.decision and self.escalation:
                 self.escalation.forget(sample.decision)
             self._ledger.add(Count.REJECTED, int(isinstance(error, DecodeError)))
+            self.release_input(sample)
             self._release_slots(sample)
             raise
         finally:
             self._pipeline.preparing -= 1
-        if self._closed:
-            # never acknowledged: whoever hands this frame over is cancelled with its source
-            await asyncio.get_running_loop().create_future()
         self._ledger.add(Count.ACCEPTED, int(frame.id not in self.responder.pending_acks))
         sample.accepted, sample.queued = asyncio.get_running_loop().time(), time.monotonic()
+        if frame.deadline_ms:
+            sample.until = sample.accepted + frame.deadline_ms / 1000
         if sample.input is not None:
             trace.step((DECODE, received, sample.queued))
             self.metrics.decode_ms.record((sample.queued - received) * 1000)
@@ -402,10 +403,10 @@ class PatientIntake:
     async def _mine(self, sample: Sample, miner: Miner) -> Verdict:
         """Judge a frame that no model has seen. Raises DecodeError."""
         began = time.monotonic()
-        if _is_small(sample.frame):
-            verdict = judge_sample(miner, decode(sample.frame))
+        if is_ours(miner) and _is_small(sample.frame):
+            verdict = _judged(miner, sample.frame)
         else:
-            verdict = judge_sample(miner, await self._decoder.call(decode, sample.frame))
+            verdict = await self._decoder.call(_judged, miner, sample.frame)
         if verdict.error:
             self._ledger.add(Count.MINING_ERRORS)
             self._seldom.warning("mining failed", error=verdict.error[:256])
@@ -472,6 +473,11 @@ class PatientIntake:
 
 def _is_small(frame: Frame) -> bool:
     return frame.data.nbytes <= INLINE_BYTES and find(frame.encoding).cheap
+
+
+def _judged(miner: Miner, frame: Frame) -> Verdict:
+    """Return what mining makes of a frame. Raises DecodeError."""
+    return judge_sample(miner, decode(frame))
 
 
 def _prepared(frame: Frame, model: Model) -> Array:

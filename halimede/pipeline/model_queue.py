@@ -45,20 +45,19 @@ class ModelQueue:
         """Let one consumer take what waits."""
         if self._filling:
             self._arrival.set()
-        elif self._idle:
-            self._idle.popleft().set_result(None)
+            return
+        while self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():  # it may have been cancelled in this turn of the loop
+                waiter.set_result(None)
+                return
 
     async def arrival(self) -> None:
         """Wait until something waits, and until a batch of it is full or has waited long enough."""
         while not self.waiting or self._filling:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn in self._idle:
-                    self._idle.remove(turn)
-                raise
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(waiter)
+            await waiter
         if self._delay_s:
             await self._fill()
 
@@ -109,14 +108,14 @@ class ModelQueue:
         """Let a batch wait again, before all others: it was not run."""
         self.waiting.extendleft(reversed(batch))
 
-    def withdraw(self, wanted: Callable[[], bool]) -> Sample | None:
-        """Take the newest sample off that a peer may look at, if it is wanted there. None: there is none.
+    def withdraw(self, is_taken: Callable[[], bool]) -> Sample | None:
+        """Take the newest sample off that a peer may look at, if ``is_taken``. None: there is none.
 
         The others are nearer to their turn, and the one that is next stays.
         """
         for position in range(len(self.waiting) - 1, 0, -1):
             sample = self.waiting[position]
-            if not sample.stays and wanted():
+            if not sample.stays and is_taken():
                 del self.waiting[position]
                 return sample
             if not sample.stays:
@@ -133,19 +132,19 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.taken = 0
         self._limit = limit
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._given = asyncio.Event()
 
     def take_now(self, size: int) -> bool:
         """Take ``size`` bytes if there is room and nobody waits for some; return whether there was."""
-        if self._turn.locked() or (self.taken and self.taken + size > self._limit):
+        if self._lock.locked() or (self.taken and self.taken + size > self._limit):
             return False
         self.taken += size
         return True
 
     async def take(self, size: int) -> None:
         """Take ``size`` bytes, once there is room for them."""
-        async with self._turn:
+        async with self._lock:
             while self.taken and self.taken + size > self._limit:
                 self._given.clear()
                 await self._given.wait()

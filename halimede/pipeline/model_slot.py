@@ -31,7 +31,8 @@ log = structlog.get_logger()
 
 #: seconds that a model may take to close before its thread is left behind
 CLOSE_S = 30.0
-#: the call whose CPU time is measured, and how many calls it comes after a long one; at once after a very long one
+#: after a long call on the event loop, a countdown is set to SELDOM more than this; after a very long one, to one more.
+#: The CPU time of the call that finds it here is measured
 MEASURE, SELDOM = 1, 8
 #: what a worker does with a batch, in the model's thread
 Infer = Callable[[Model, Sequence["Sample"]], list[Outcome]]
@@ -94,10 +95,7 @@ class LoadedModel:
 
     async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome]:
         """Run samples in a thread; return what became of them."""
-        thread = self.thread
-        for thread in self.threads:
-            if thread.idle:
-                break
+        thread = next((each for each in self.threads if each.idle), self.thread)
         self._held += 1
         try:
             outcomes, cpu_ms = await thread.call(_timed, infer, self.model, samples)
@@ -135,15 +133,15 @@ class LoadedModel:
 
     def _learn(self, samples: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
         """Count what it answered, and how long its calls took."""
-        began = -1.0
+        calls: set[float] = set()
         for sample, outcome in zip(samples, outcomes, strict=True):
             sample.version = self.version
             if outcome.prediction is None:
                 self.failed += 1
             else:
                 self.answered += 1
-            if outcome.batch and outcome.began != began:  # samples of one call stand together
-                began = outcome.began
+            if outcome.batch and outcome.began not in calls:
+                calls.add(outcome.began)
                 self.calls.record(outcome.ms)
 
     @property
@@ -302,7 +300,7 @@ class ModelSlot:
         return len(self.current.threads)
 
     @property
-    def turn(self) -> int:
+    def inline_samples(self) -> int:
         """Samples that are best answered at once on the event loop; 0: it is a thread's work, however many."""
         return self.current.inline_policy.max_samples if self.guarded and self.current.model.ours else 0
 

@@ -49,8 +49,6 @@ class Observer:
     """Keeps the rate, times, traces and counts of one pipeline up to date."""
 
     def __init__(self, rate: Pace, book: Book) -> None:
-        #: model calls so far
-        self.calls = 0
         self._rate = rate
         self._book = book
         self._seldom = Seldom()
@@ -76,8 +74,8 @@ class Observer:
                 traces.append(sample.trace)
             if outcome.mined:
                 self._mined(sample, outcome)
-            if metrics.ledger and metrics.latency is not None:
-                metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
+            if metrics.latency is not None:
+                self.concluded(sample, concluded)
                 if outcome.prediction is None:
                     self._seldom.warning("model failed", error=outcome.error[:256])
         if self._book.exports:
@@ -85,9 +83,14 @@ class Observer:
                 if traces := calls.pop(outcome.began, None):
                     self._book.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
+    def concluded(self, sample: Sample, now: float) -> None:
+        """Note how long a sample took until it was answered or passed on (the loop's time)."""
+        metrics = sample.intake.metrics
+        if metrics.ledger and metrics.latency is not None:
+            metrics.ledger.record(metrics.latency, (now - sample.accepted) * 1000)
+
     def _called(self, metrics: IntakeMetrics, outcome: Outcome) -> None:
         """Note one call of the model, by the first of its samples."""
-        self.calls += 1
         self._rate.learn(outcome.batch, outcome.ms)
         metrics.batch.record(outcome.batch)
         metrics.call_ms.record(outcome.ms)

@@ -138,9 +138,9 @@ class Pipeline:
         self.inside += 1
         decision = sample.decision
         if decision and decision.ask and not decision.audit:
-            self._spawn(self._escalate(sample, Outcome(), decision), "escalate")
+            self._give(self._escalate(sample, Outcome(), decision), "escalate")
         elif self.peers and not sample.stays and sample.input is None:
-            self._spawn(self._share(sample), "share")
+            self._give(self._share(sample), "share")
         else:
             self._enqueue(sample)
 
@@ -148,7 +148,12 @@ class Pipeline:
         """Give to peers what waits here and would be done there sooner: they have published something new."""
         while self.peers and self._group and (sample := self._queue.withdraw(self.peers.elsewhere)):
             sample.intake.release_input(sample)
-            self._spawn(self._share(sample), "share")
+            self._give(self._share(sample), "share")
+
+    def _give(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Start the work of somebody else on a sample: from now on it is not the model's here to run."""
+        self.elsewhere += 1
+        self._spawn(work, name)
 
     def _enqueue(self, sample: Sample) -> None:
         """Let a sample wait for the model, or run it at once where the model is that short."""
@@ -189,7 +194,7 @@ class Pipeline:
         """Take the next batch off the queue, and let go what nobody waits for any more."""
         queue = self._queue
         idle = max(1, self._sessions - self._calls)  # sessions that have nothing to do share what is there
-        limit = min(self.rate.batch, self.slot.turn or -(-len(queue.waiting) // idle))
+        limit = min(self.rate.batch, self.slot.inline_samples or -(-len(queue.waiting) // idle))
         batch, late, hopeless = queue.next(asyncio.get_running_loop().time(), limit)
         for sample in late:
             sample.intake.expire(sample, hopeless=False)
@@ -207,10 +212,17 @@ class Pipeline:
         slot, found = self.slot, dict[Sample, Outcome]()
         if self._infer.ours and (outcomes := slot.run_inline(self._infer, batch)):
             return outcomes
-        for model, samples in slot.share(batch).items():
-            found.update(zip(samples, await model.run(self._infer, samples), strict=True))
-            if current := slot.before(model):
-                await self._run_again(model, current, samples, found)
+        parts = slot.share(batch)
+        for model in parts:
+            model.hold()  # one may be replaced while another one runs
+        try:
+            for model, samples in parts.items():
+                found.update(zip(samples, await model.run(self._infer, samples), strict=True))
+                if current := slot.before(model):
+                    await self._run_again(model, current, samples, found)
+        finally:
+            for model in parts:
+                model.release()
         return list(map(found.__getitem__, batch))
 
     async def _run_again(
@@ -233,7 +245,7 @@ class Pipeline:
     def _may_run_inline(self) -> bool:
         """Whether the model is so short, and so idle, that a thread and a task would cost more than it does."""
         return (
-            self.slot.turn > 0
+            self.slot.inline_samples > 0
             and not self._calls
             and not self._queue.delays
             and self.peers is None
@@ -278,7 +290,7 @@ class Pipeline:
         escalation = sample.intake.escalation
         decision = escalation.decide(sample, outcome, now) if escalation else KEPT
         if decision.ask and not decision.audit:
-            self._spawn(self._escalate(sample, outcome, decision), "escalate")
+            self._give(self._escalate(sample, outcome, decision), "escalate")
             return
         if decision.audit and escalation:
             self._spawn(escalation.audit(sample, outcome, decision), "audit")
@@ -287,7 +299,6 @@ class Pipeline:
     async def _escalate(self, sample: Sample, outcome: Outcome, decision: Decision) -> None:
         """Answer a sample with the next tier's answer, or with the one here where none came."""
         assert sample.intake.escalation is not None  # noqa: S101  # it has decided
-        self.elsewhere += 1
         try:
             conclusion = await sample.intake.escalation.request(sample, outcome, decision)
         finally:
@@ -295,19 +306,21 @@ class Pipeline:
         if conclusion.reply is None and sample.decision and outcome.prediction is None:
             # mining has spared the model here, which has to answer after all
             (conclusion.outcome,) = await self._run((sample,))
+        outbox = sample.intake.responder.outbox
+        if not outbox.ready:
+            await outbox.wait_ready()  # the sample stays inside, and so holds its source back
         self._finish(sample, conclusion)
 
     async def _share(self, sample: Sample) -> None:
         """Answer a sample with a peer's model, or with the one here where no peer answers."""
         assert self.peers is not None  # noqa: S101  # whoever spawned this has looked
         loop, reply = asyncio.get_running_loop(), None
-        self.elsewhere += 1
         try:
             left_s = min(self._deadline_s, sample.until - loop.time())
             reply = await self.peers.ask(sample.frame, left_s, sample.trace)
         except OffloadError as error:
             if error.fatal:  # it ended workers: not this one, too
-                self._finish(sample, Conclusion(Outcome(error=error.detail)))
+                self._give_up(sample, Outcome(error=error.detail))
                 return
             sample.stays = error.reason is Reason.ERROR
             log.debug("sample run here", frame=sample.frame.id.hex(), reason=error.reason)
@@ -319,10 +332,14 @@ class Pipeline:
         if reply is None:
             await self._run_here(sample)
             return
+        outbox = sample.intake.responder.outbox
+        if not outbox.ready:
+            await outbox.wait_ready()
         sample.peer = reply.worker
         outcome = Outcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
         if sample.mined:
             self._infer.mine(outcome)
+        self.observer.concluded(sample, loop.time())
         self._decide(sample, outcome, loop.time())
 
     async def _run_here(self, sample: Sample) -> None:
@@ -330,10 +347,16 @@ class Pipeline:
         try:
             await sample.intake.prepare(sample)
         except DecodeError as error:
-            self._finish(sample, Conclusion(Outcome(error=str(error), unfit=True)))
+            self._give_up(sample, Outcome(error=str(error), unfit=True))
             return
         sample.queued = time.monotonic()
         self._enqueue(sample)
+
+    def _give_up(self, sample: Sample, outcome: Outcome) -> None:
+        """Answer a sample that nobody is to look at any more, and audit it no more."""
+        if sample.decision and sample.intake.escalation:
+            sample.intake.escalation.forget(sample.decision)
+        self._finish(sample, Conclusion(outcome))
 
     def _finish(self, sample: Sample, conclusion: Conclusion) -> None:
         """Give a sample its one answer."""
@@ -350,9 +373,11 @@ class Pipeline:
         """Run a callback; a defect in it ends the pipeline, as it would in a task, so that no sample is forgotten."""
         try:
             work(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 (the task group raises it)
+        except Exception as error:
             if self._group:
                 self._group.create_task(_fail(error), name="defect")
+            else:
+                log.exception("pipeline failed at its end")
 
 
 async def _fail(error: Exception) -> None:

@@ -40,6 +40,16 @@ from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, EdgeTimes, write
 from halimede.tracing.steps import REPLY, RESULT
 
+log = structlog.get_logger()
+
+#: results that wait, and results in flight
+CAPACITY, IN_FLIGHT = 256, 32
+#: a connection that is alive may be slow, and brings all the same what was given to it: what is given to it again only
+#: makes it slower. One that is not alive is found by its keepalive long before
+PATIENCE_S = 60.0
+TOO_LARGE = "result-too-large"
+#: characters of a label that a trace shows
+SHOWN = 256
 #: replies and strikes that are remembered
 REMEMBERED = 1024
 #: a reply that takes more memory than this (bytes) is not remembered: its sample is computed again on a resend
@@ -228,18 +238,6 @@ def _ignore(_: int) -> None:
     """Note nothing."""
 
 
-log = structlog.get_logger()
-
-#: results that wait, and results in flight
-CAPACITY, IN_FLIGHT = 256, 32
-#: a connection that is alive may be slow, and brings all the same what was given to it: what is given to it again only
-#: makes it slower. One that is not alive is found by its keepalive long before
-PATIENCE_S = 60.0
-TOO_LARGE = "result-too-large"
-#: characters of a label that a trace shows
-SHOWN = 256
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Who gives results: the worker, its node, its tier and the next one."""
@@ -363,7 +361,7 @@ class ResultResponder:
         now, began, trace = asyncio.get_running_loop().time(), time.monotonic(), sample.trace
         result = self._result(sample, conclusion, now)
         if conclusion.reply:
-            offload_ms = (conclusion.replied - conclusion.asked) * 1000
+            offload_ms = (conclusion.replied_at - conclusion.requested_at) * 1000
             self._ledger.record(Latency.OFFLOAD, offload_ms)
             self.times.offload.record(offload_ms)
         self.outbox.put(
@@ -373,7 +371,7 @@ class ResultResponder:
             properties=write(trace.here) if trace.travels else None,
         )
         edge = conclusion.outcome.prediction
-        if self._previews and conclusion.asked:
+        if self._previews and conclusion.requested_at:
             self._previews.offer(sample.frame, edge, result)
         if self._keeper and result.hard:
             self._keeper.offer(sample.frame, edge, result)
@@ -384,7 +382,7 @@ class ResultResponder:
         origin, frame, edge = self._origin, sample.frame, outcome.prediction
         final = conclusion.mixed or (reply.prediction if reply else edge) or Prediction()
         reason = reply.reason if reply else conclusion.reason
-        if edge is None and not conclusion.asked:
+        if edge is None and not conclusion.requested_at:
             log.warning("frame not answered", frame=frame.id.hex(), error=outcome.error[:256])
             reason = Reason.ERROR
         return Result(
@@ -411,7 +409,7 @@ class ResultResponder:
             mixed=conclusion.mixed is not None,
             total_ms=(now - sample.accepted) * 1000,
             edge_ms=outcome.ms,
-            offload_ms=(now - conclusion.asked) * 1000 if conclusion.asked else 0.0,
+            offload_ms=(conclusion.replied_at - conclusion.requested_at) * 1000 if conclusion.requested_at else 0.0,
         )
 
     def _taken(self, sample: Sample, conclusion: Conclusion, result: Result, began: float, reason: int) -> None:
@@ -419,8 +417,10 @@ class ResultResponder:
         trace = sample.trace
         trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN]))
         self._book.done(trace)
-        if reason >= FAILURE:
-            return  # it counts as lost
+        if reason >= FAILURE:  # not even without its prediction: it counts as lost, and its source need not keep it
+            log.error("result lost", frame=result.id)
+            self.pending_acks.settle(sample.frame.id)
+            return
         # the first one is first: a worker that is killed here must not have answered more than it accepted
         counts = [Count.ACCEPTED, Count.ANSWERED] if self.pending_acks.settle(sample.frame.id) else [Count.ANSWERED]
         if result.by == "cloud":

@@ -32,7 +32,7 @@ class Conclusion(Struct, eq=False):
         reason: why the outcome stands although the sample is hard.
         sent: the sample went up.
         mixed: the mixture of both answers, where one was made; ``overruled``: it names another label than the reply.
-        asked: the loop's time when the next tier was asked, ``replied``: and when that ended; 0: it was not.
+        requested_at: the loop's time when the next tier was requested, ``replied_at``: when that ended; 0: it was not.
 
     """
 
@@ -43,8 +43,8 @@ class Conclusion(Struct, eq=False):
     sent: bool = False
     mixed: Prediction | None = None
     overruled: bool = False
-    asked: float = 0.0
-    replied: float = 0.0
+    requested_at: float = 0.0
+    replied_at: float = 0.0
 
 
 class Sample(Struct, eq=False):

@@ -10,6 +10,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
+import structlog
+
 from halimede.bus import Bus
 from halimede.frames.advertise import Advertises
 from halimede.frames.channel import Channel
@@ -25,6 +27,8 @@ from halimede.pipeline.pipeline import Abandonable, Peers, Pipeline
 from halimede.pipeline.responders import ResultResponder
 from halimede.stats.ledger import Ledger
 from halimede.tracing import Book
+
+log = structlog.get_logger()
 
 
 class EdgeWorker:
@@ -87,7 +91,7 @@ class EdgeWorker:
         answered = await self.pipeline.drain(timeout_s, *others)
         delivered = await self.responder.outbox.drain(max(until - loop.time(), 0))
         self.intake.close()
-        return answered and delivered
+        return answered and delivered and not self.pipeline.inside
 
 
 class RequestWorker:
@@ -142,6 +146,7 @@ class RequestWorker:
             async with asyncio.timeout_at(until):
                 await self.intake.stop()
         except TimeoutError:
+            log.warning("not all requests were answered in time", left=self.pipeline.inside)
             return False
         others: list[Abandonable] = [self.intake.escalation] if self.intake.escalation else []
         answered = await self.pipeline.drain(until - loop.time(), *others)

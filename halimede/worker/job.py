@@ -125,9 +125,9 @@ def origin(settings: Settings) -> Origin:
 
 def count_requests(parts: Parts, worker: RequestWorker) -> None:
     """Count in the ledger what a worker does with requests."""
-    stats, observer, bus = worker.intake.stats, worker.pipeline.observer, parts.bus
+    stats, times, bus = worker.intake.stats, worker.intake.times, parts.bus
     parts.ledger.follow(Count.SERVED, lambda: stats.served)
-    parts.ledger.follow(Count.BATCHES, lambda: observer.calls)
+    parts.ledger.follow(Count.BATCHES, lambda: times.batch.count)
     parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + stats.unfit)
 
 

@@ -97,7 +97,7 @@ class Inflow:
 #: parts that are handed over in one call: the system takes 1,024 at most
 PARTS = 256
 #: bytes put in at once that leave at once: nothing is gained by sending them along with others
-LARGE = 8 * 1024
+FLUSHED = 8 * 1024
 
 
 class Outflow:
@@ -145,7 +145,7 @@ class Outflow:
             self.pending.append((self.put_bytes, sent))
         if self.blocked:
             return True
-        if self.put_bytes - before >= LARGE:
+        if self.put_bytes - before >= FLUSHED:
             self.flush()
         elif not self._scheduled:
             self._scheduled = True

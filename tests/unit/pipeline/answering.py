@@ -38,8 +38,8 @@ class Collector:
     escalation: Escalation | None = None
     return_s = 0.0
 
-    def __init__(self) -> None:
-        self.metrics = IntakeMetrics.in_cloud(CloudTimes())
+    def __init__(self, metrics: IntakeMetrics) -> None:
+        self.metrics = metrics
         self.outbox = Outbox()
         self.conclusions: dict[Sample, asyncio.Future[Conclusion]] = {}
 
@@ -75,14 +75,15 @@ class Answering:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self._book = Book()
+        self._metrics = IntakeMetrics.in_cloud(CloudTimes())
 
     @property
     def calls(self) -> int:
-        return self.pipeline.observer.calls
+        return self._metrics.batch.count
 
     async def answer(self, frames: Sequence[Frame]) -> list[tuple[Sample, Conclusion]]:
         """Submit frames in one go; return each with its conclusion, in order."""
-        collector = Collector()
+        collector = Collector(self._metrics)
         for body in frames:
             self.pipeline.submit(collector.sample(body, self._book))
         found = [(sample, await conclusion) for sample, conclusion in collector.conclusions.items()]

@@ -96,10 +96,10 @@ async def test_calls_are_learnt_as_they_are_made_in_either_place() -> None:
                 await pipeline.answer([frame(1)])
                 if threading.get_ident() in model.threads:
                     break
-        assert slot.turn
+        assert slot.inline_samples
         watching.cancel()
         await asyncio.sleep(0)
-        assert not slot.turn
+        assert not slot.inline_samples
 
 
 async def test_a_call_that_hangs_with_the_loop_ends_the_worker_with_the_code_that_its_supervisor_knows(
