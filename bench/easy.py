@@ -3,7 +3,7 @@
     python -m bench.easy                  prints the figures and where the time goes
     python -m bench.easy --profile        prints the 40 functions with the most time of their own
 
-The edge loop is the real one: its slot, ONNX model, mining, triage, ledger and its file, tracing book and outbox. Only
+The edge worker is the real one: its slot, ONNX model, mining, triage, ledger and file, tracing book and outbox. Only
 the ends are stand-ins: frames come as packed bytes from memory, and results are written as JSON to a bus that answers
 at once. A sample is timed from ``offer`` until its result is handed to the bus. The bare run is ``session.run`` of the
 same session on the same array (of pictures with the steps before it), in turns with the samples. Medians of samples,
@@ -27,8 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from halimede.worker.edge import EdgeLoop
-from halimede.worker.outbox import Outbox
 
 from bench.easy_ends import Nobody, Sink
 from examples.digits import data
@@ -39,9 +37,12 @@ from halimede.frames import new_frame, pack
 from halimede.inference import Array
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.mining import create as create_miner
+from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.worker.settings import Settings
 
@@ -98,9 +99,9 @@ def replace(spec: ModelSpec, steps: list[Any]) -> ModelSpec:
 
 @dataclass(slots=True)
 class Bench:
-    """A running edge loop, and the bare session beside it."""
+    """A running edge worker, and the bare session beside it."""
 
-    loop: EdgeLoop
+    edge: EdgeWorker
     sink: Sink
     model: OnnxModel
     way: Way
@@ -125,7 +126,7 @@ class Bench:
         for payload in self._payloads(count):
             heard = self.sink.hear(1)
             began = time.perf_counter()
-            await self.loop.offer(payload, "cam0")
+            await self.edge.intake.offer(payload, "cam0")
             taken.append(await heard - began)
             await asyncio.sleep(0)  # the bus says that it has taken it
         return taken
@@ -138,7 +139,7 @@ class Bench:
             burst = payloads[first : first + inside]
             heard = self.sink.hear(len(burst))
             for payload in burst:
-                await self.loop.offer(payload, "cam0")
+                await self.edge.intake.offer(payload, "cam0")
             await heard
             await asyncio.sleep(0)
         return (time.perf_counter() - began) / count * 1e6, (time.process_time() - used) / count * 1e6
@@ -149,7 +150,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def running(way: Way) -> AsyncIterator[Bench]:
-    """Run an edge loop within the block, put together as a worker does it."""
+    """Run an edge worker within the block, put together as a worker does it."""
     sink = Sink()
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder), "easy") as ledger:
         settings = settings_of(way.spec, Path(folder))
@@ -157,21 +158,18 @@ async def running(way: Way) -> AsyncIterator[Bench]:
         async with ModelThread() as thread, ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
             model = open_onnx(MODEL, way.spec)
             slot = ModelSlot(LoadedModel(model, thread, "1"))
-            outbox = Outbox(sink, topics.RESULT.at(ns="default", service="digits"))
-            loop = EdgeLoop(
-                settings,
-                slot=slot,
+            origin, address = Origin("digits", "e0", "n0"), topics.RESULT.at(ns="default", service="digits")
+            edge = EdgeWorker(
+                slot,
+                ResultResponder(origin, result_outbox(sink), address, ledger),
+                ledger,
+                decoder,
                 miner=miner,
-                decoder=decoder,
-                offload=Nobody(),
-                outbox=outbox,
-                ledger=ledger,
-                triage=create_triage(settings, miner, lambda: 0.5),
+                escalation=Escalation(Nobody(), ledger, policy=create_triage(settings, miner, lambda: 0.5)),
             )
-            works = (outbox.run(), loop.run(), slot.watch(60.0))
-            tasks = [group.create_task(work) for work in works]
-            yield Bench(loop, sink, model, way)
-            if not await loop.drain(5) or ledger[Count.HARD] or ledger[Count.ANSWERED] != sink.sent:
+            tasks = [group.create_task(work) for work in (edge.run(), slot.watch(60.0))]
+            yield Bench(edge, sink, model, way)
+            if not await edge.drain(5) or ledger[Count.HARD] or ledger[Count.ANSWERED] != sink.sent:
                 raise RuntimeError("samples were not easy, or not answered: the figures mean nothing")
             for task in tasks:
                 task.cancel()

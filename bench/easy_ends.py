@@ -1,4 +1,4 @@
-"""The ends of the edge loop of ``bench.easy``: a bus that takes results at once, and a cloud that nobody asks."""
+"""The ends of the edge worker of ``bench.easy``: a bus that takes results at once, and a cloud that nobody asks."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ from examples.detection.scenes import LABELS, Scene, scenes
 from halimede.evaluation.detection import Detection
 from halimede.evaluation.service import read_chain
 from halimede.frames import Pixels, decode, encode_image, new_frame
-from halimede.frames.compute import answer
 from halimede.frames.uploading import Densities, Wish
 from halimede.frames.uploading_write import Upload, resized, write
 from halimede.inference import Model, open_model
 from halimede.messages import Box, Frame, Prediction, Reply
+from halimede.pipeline.inference import Inference, Item
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -118,7 +118,7 @@ def measured(model: Model, shown: Sequence[Scene], uploads: Sequence[Upload]) ->
     """Return mAP@0.5 and mAP@0.5:0.95 of what the big model says of them."""
     said: list[Prediction] = []
     for upload in uploads:
-        ((outcome,), _) = answer(model, [upload.frame], 1)
+        (outcome,) = Inference(1)(model, [Item(upload.frame)])
         reply = upload.read(Reply(id=bytes(16), worker="big", prediction=outcome.prediction))
         said.append(reply.prediction or Prediction())
     truths = [truth(scene) for scene in shown]

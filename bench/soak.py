@@ -30,7 +30,7 @@ import psutil
 
 from bench.soak_traffic import WINDOW, Traffic
 from halimede import topics
-from halimede.worker.limits import EdgeLimits
+from halimede.pipeline.intake import EdgeLimits
 from tests.e2e.running import DIGITS, System, digits, running
 
 WRITTEN = Path(__file__).parent.parent / "build" / "soak.json"

@@ -26,7 +26,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.memory_link import MemoryLink
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
-from halimede.messages import Result
+from halimede.messages import Load, Result
 from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing
 from halimede.multiedge.peers import Peers, peer_will
@@ -236,9 +236,13 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
     slot = ModelSlot(LoadedModel(Brightness(), thread))
     settings = Workers(Path(), broker=MemoryBroker()).settings("edge", name, service=SERVICE)
     address = topics.MULTI_RESULT.at(ns=NS, service=SERVICE)
+
+    def home() -> Load:
+        return edge.pipeline.load()
+
     responder = ResultResponder(origin(settings), result_outbox(bus), address, ledger)
     chance = random.Random(f"{site.seed} {name}")
-    sharing = Sharing(bus, NS, SERVICE, name, lambda: edge.pipeline.load(), balance=Balance(choose=chance.sample))
+    sharing = Sharing(bus, NS, SERVICE, name, home, balance=Balance(choose=chance.sample))
     edge = EdgeWorker(
         slot,
         responder,

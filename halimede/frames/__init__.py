@@ -1,7 +1,7 @@
-"""Samples as they travel: camera payloads, encodings, the topics between workers, and the server that answers requests.
+"""Samples as they travel: camera payloads, encodings, the topics between workers, and the load that they advertise.
 
-It knows models only by their face (``halimede.inference.Model``) and the bus only by its port. What runs models
-(``compute``, ``server``) is imported from its own module: whoever only makes or reads frames needs no model runtime.
+It knows the bus only by its port. What runs models is in ``halimede.pipeline``: whoever only makes or reads frames
+needs no model runtime.
 """
 
 from halimede.frames.advertise import load_will

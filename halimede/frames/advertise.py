@@ -22,7 +22,7 @@ log = structlog.get_logger()
 #: seconds between two advertisements, at least and at most
 LEAST_S, HEARTBEAT_S = 0.1, 2.0
 #: seconds that a change has to last: a single sample takes a credit and gives it back, which is no news
-LASTS_S = 0.02
+LASTS_S = 0.01
 #: share by which the time of a sample has to change
 NEWS = 0.1
 

@@ -1,6 +1,6 @@
 """Who asks whom on which topics: a joint inference service's offload, or one hop of a multi-edge service.
 
-Asking and answering (``offload.py``, ``server.py``) are the same on all of them.
+Asking (``offload.client``) and answering (``pipeline.intake``) are the same on all of them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -24,8 +25,10 @@ from halimede.frames.pictures import Picture
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.frames.uploading import MOST_TRIES, Densities, Size, Try, Wish, first, following
 from halimede.messages import Box, Frame, Prediction, Reply
-from halimede.pipeline.executor import ModelThread
 from halimede.tracing.times import Distribution
+
+if TYPE_CHECKING:
+    from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
 

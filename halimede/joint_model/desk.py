@@ -1,4 +1,4 @@
-"""The edge worker of a JointModel: the edge loop of services, with callers in place of cameras and of a results topic.
+"""The edge worker of a JointModel: that of services, with callers in place of cameras and of a results topic.
 
 Who wants an answer waits for the result with his frame's id. Everything in between (the small model, mining, budget,
 fusion, what happens when nobody answers) is what an edge worker does.

@@ -343,15 +343,10 @@ class OffloadClient:
         request.answer.set_exception(error)  # before others are sent: this one must not be sent again
         self._end_attempt(request)
 
-    def _end_attempt(self, request: PendingRequest, answered: float = -math.inf, *, busy: bool = False) -> None:
-        """Give back the slot and the credit of an attempt; ``answered``: when its worker answered.
-
-        ``busy``: that worker takes no more just now, and must not get one of those that wait.
-        """
-        self._credits.answered(request.worker, answered)
-        if busy:
-            self._credits.exhausted(request.worker)
-        self._leave_window(request, answered=answered > -math.inf)
+    def _end_attempt(self, request: PendingRequest) -> None:
+        """Give back the slot and the credit of an attempt without a reply."""
+        self._credits.answered(request.worker)
+        self._leave_window(request, answered=False)
 
     def _give_up(self, request: PendingRequest) -> None:
         """Give back the slot of an attempt that got no reply. Its worker may still be at it: its credit stays taken."""
@@ -432,12 +427,15 @@ class OffloadClient:
     def _accept(self, request: PendingRequest, reply: Reply) -> None:
         """Answer a request, or send it on where its worker has no capacity."""
         now = asyncio.get_running_loop().time()
-        worker, busy = request.worker, reply.error == BUSY
+        worker = request.worker
         if request.in_flight:
             request.sent = True
-            self._end_attempt(request, now, busy=busy)
+            self._credits.answered(worker, now)
+            if reply.error == BUSY:
+                self._credits.exhausted(worker)  # before its slot is given to another sample
+            self._leave_window(request, answered=True)
         self.circuit.succeeded(now)
-        if not busy:
+        if reply.error != BUSY:
             request.answer.set_result(reply)
         elif not worker:
             request.answer.set_exception(OffloadError(Reason.SHED, "the cloud is busy"))

@@ -20,7 +20,7 @@ from halimede.frames.encodings import find
 from halimede.inference import Model
 from halimede.models.desired import DesiredModel
 from halimede.models.rollout import Rollout
-from halimede.pipeline.executor import BLOCK_BYTES, ENOUGH, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
+from halimede.pipeline.executor import BLOCK_BYTES, LONGEST_MS, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
 from halimede.pipeline.inference import Outcome
 from halimede.tracing.times import Distribution
 
@@ -31,6 +31,8 @@ log = structlog.get_logger()
 
 #: seconds that a model may take to close before its thread is left behind
 CLOSE_S = 30.0
+#: the call whose CPU time is measured, and how many calls it comes after a long one; at once after a very long one
+MEASURE, SELDOM = 1, 8
 #: what a worker does with a batch, in the model's thread
 Infer = Callable[[Model, Sequence["Sample"]], list[Outcome]]
 #: the worker's exit code for what starting again does not mend by itself: as ``worker.runtime`` has it
@@ -68,8 +70,8 @@ class LoadedModel:
         self._owned = owned or AsyncExitStack()
         #: samples that are this model's to answer
         self._held = 0
-        #: calls on the event loop whose CPU time is measured, after a long one
-        self._suspected = 0
+        #: after a long call on the event loop: counts down the calls to ``MEASURE``, whose CPU time is measured
+        self._measured_in = 0
         self._released = asyncio.Event()
 
     def hold(self) -> None:
@@ -108,24 +110,26 @@ class LoadedModel:
     def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome] | None:
         """Run samples on the event loop, if they are short enough; None: they are a thread's.
 
-        The time of a call is taken for its CPU time. Only after a long one is that measured, which takes a system call:
-        the machine may just have been busy.
+        The time of a call is taken for its CPU time. Where it was long, the machine may just have been busy: then the
+        CPU time of a later call is measured, which takes system calls.
         """
-        thread, policy = self.thread, self.inline_policy
-        if not (len(samples) <= policy.max_samples and self.model.ours and thread.idle and _is_light(samples)):
+        thread, policy, count = self.thread, self.inline_policy, len(samples)
+        if not (count <= policy.max_samples and self.model.ours and thread.idle and _is_light(samples)):
             return None
-        if self._suspected:
-            self._suspected -= 1
-            outcomes, ms = thread.inline(_timed, infer, self.model, samples)
+        if self._measured_in:
+            self._measured_in -= 1
+        if self._measured_in == MEASURE:
+            outcomes, cpu_ms = thread.inline(_timed, infer, self.model, samples)
+            self._measured_in = 0
+            policy.learn(count, cpu_ms)
         else:
             began = time.monotonic()
             outcomes = thread.inline(infer, self.model, samples)
             ms = (time.monotonic() - began) * 1000
-            if ms > SHORT_MS * len(samples):
-                self._suspected = ENOUGH
-                ms = 0.0  # not known
-        if ms:
-            policy.learn(len(samples), ms)
+            if ms <= SHORT_MS * count:
+                policy.learn(count, ms)
+            elif not self._measured_in:
+                self._measured_in = MEASURE + (1 if ms > LONGEST_MS * count else SELDOM)
         self._learn(samples, outcomes)
         return outcomes
 

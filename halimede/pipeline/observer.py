@@ -57,8 +57,7 @@ class Observer:
 
     def observe(self, batch: Sequence[Sample], outcomes: Sequence[Outcome], concluded: float) -> None:
         """Note what became of a batch, which was answered or passed on at ``concluded`` (the loop's time)."""
-        #: the outcome of any of its samples, and the traces of all, by each call's beginning
-        calls: dict[float, tuple[Outcome, list[Record]]] = {}
+        calls: dict[float, list[Record]] = {}
         for sample, outcome in zip(batch, outcomes, strict=True):
             metrics, began, step = sample.intake.metrics, outcome.began, sample.trace.step
             if outcome.decoded:
@@ -70,23 +69,28 @@ class Observer:
                 metrics.wait_ms.record((began - sample.queued) * 1000)
             if outcome.batch:
                 step((metrics.call, outcome.began, outcome.began + outcome.ms / 1000, outcome.batch))
-                calls.setdefault(outcome.began, (outcome, []))[1].append(sample.trace)
+                traces = calls.get(outcome.began)
+                if traces is None:
+                    traces = calls[outcome.began] = []
+                    self._called(metrics, outcome)
+                traces.append(sample.trace)
             if outcome.mined:
                 self._mined(sample, outcome)
             if metrics.ledger and metrics.latency is not None:
                 metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
                     self._seldom.warning("model failed", error=outcome.error[:256])
-        for outcome, traces in calls.values():
-            self._called(batch[0].intake.metrics, outcome, traces)
+        if self._book.exports:
+            for outcome in outcomes:
+                if traces := calls.pop(outcome.began, None):
+                    self._book.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
-    def _called(self, metrics: IntakeMetrics, outcome: Outcome, traces: Sequence[Record]) -> None:
-        """Note one call of the model."""
+    def _called(self, metrics: IntakeMetrics, outcome: Outcome) -> None:
+        """Note one call of the model, by the first of its samples."""
         self.calls += 1
         self._rate.learn(outcome.batch, outcome.ms)
         metrics.batch.record(outcome.batch)
         metrics.call_ms.record(outcome.ms)
-        self._book.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
     def _mined(self, sample: Sample, outcome: Outcome) -> None:
         verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger

@@ -275,7 +275,10 @@ class Pipeline:
             if sample.input is not None:
                 sample.intake.release_input(sample)
             self._decide(sample, outcome, now)
-        loop.call_soon(self._guarded, self.observer.observe, batch, outcomes, now)  # once the answers have left
+        if batch[0].intake.gathers:
+            loop.call_soon(self._guarded, self.observer.observe, batch, outcomes, now)  # once the answers have left
+        else:
+            self.observer.observe(batch, outcomes, now)
 
     def _decide(self, sample: Sample, outcome: Outcome, now: float) -> None:
         """Answer a sample that a model has seen, or ask the next tier."""

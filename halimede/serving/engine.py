@@ -6,7 +6,7 @@ share one session.
 
 The way to a thread and back costs some 50 us, and several times that on a busy core. A model that has shown to be
 quicker is run where its requests arrive, at once: nothing could wait long enough to share its call
-(``pipeline.inline_policy``). One slow call, and it is back in its threads.
+(``pipeline.executor.InlinePolicy``). One slow call, and it is back in its threads.
 """
 
 from __future__ import annotations

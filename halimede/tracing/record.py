@@ -104,6 +104,11 @@ class Book:
         self._next = 0
         self._records: dict[bytes, Record] = {}
 
+    @property
+    def exports(self) -> bool:
+        """Whether records are exported."""
+        return self._exporter is not None
+
     def begin(self, id_: bytes, parent: Context | None = None) -> Record:
         """Begin a frame's record, in place of an earlier one; the oldest one makes room."""
         record = Record(id_, parent, self._exporter)

@@ -9,7 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
-from halimede.bus.lean import inflow
+from halimede.bus.lean import buffers
 from tests.fuzz.corpus import MODULES, seeds
 from tests.fuzz.loop import FailedError, Fuzzer
 from tests.fuzz.targets import TARGETS
@@ -27,7 +27,7 @@ def main() -> int:
     seed = args.seed if args.seed is not None else time.time_ns() % 10**6
     print(f"seed {seed}")
     # inputs are short: what is large has to be as well
-    inflow.LARGE, inflow.ROOM = LARGE, ROOM
+    buffers.LARGE, buffers.ROOM = LARGE, ROOM
     failed = False
     for name, target in TARGETS.items():
         fuzzer = Fuzzer(name, target, MODULES, random.Random(seed))

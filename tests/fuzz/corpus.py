@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from halimede.bus.lean import inflow, reading, writing
+from halimede.bus.lean import buffers, reading, writing
 from tests.attacks.flooding import publish, user
 from tests.fuzz.loop import modules
 
-MODULES = modules(inflow, reading, writing)
+MODULES = modules(buffers, reading, writing)
 PROPERTIES = (
     user("epoch", "7") + user("", ""),
     b"\x01\0\x23\0\1\x03\0\1c\x0b\x80\1\x02\0\0\0\7\x08\0\1r\x09\0\1x",
@@ -37,5 +37,5 @@ def seeds(target: str) -> Iterator[bytes]:
     else:
         yield b"\2\0\7\x20" + b"".join(PACKETS)
         # a packet with a buffer of its own, and one behind it
-        yield b"\xff\xff\xff\xff" + publish("t", bytes(inflow.LARGE)) + PACKETS[0]
+        yield b"\xff\xff\xff\xff" + publish("t", bytes(buffers.LARGE)) + PACKETS[0]
         yield from (b"\0\1\2\3" + data for data in PACKETS)

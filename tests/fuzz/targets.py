@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from halimede.bus.lean import inflow, reading, writing
+from halimede.bus.lean import buffers, reading, writing
 from halimede.bus.lean.buffers import Inflow
 from halimede.bus.lean.reading import ControlPacket, Disconnect, MalformedError
 from halimede.bus.message import MAX_PROPERTIES, Packet
@@ -74,7 +74,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {"stream": stream, "packet": packe
 
 def packets_of(data: bytes, sizes: list[int]) -> list[Received | tuple[str, int]]:
     """Return the packets in a stream that comes in pieces of these sizes, in turn; the last may be what is wrong."""
-    limit = LIMIT * inflow.LARGE
+    limit = LIMIT * buffers.LARGE
     came: list[Received | tuple[str, int]] = []
     try:
         for first, body in _pieces(Inflow(limit), data, sizes):
@@ -95,7 +95,7 @@ def _pieces(into: Inflow, data: bytes, sizes: list[int]) -> Iterator[tuple[int, 
     at = turn = 0
     while at < len(data):
         room = into.room
-        assert 0 < len(room) <= max(inflow.ROOM, LIMIT * inflow.LARGE, len(data))
+        assert 0 < len(room) <= max(buffers.ROOM, LIMIT * buffers.LARGE, len(data))
         count = min(sizes[turn % len(sizes)], len(room), len(data) - at)
         room[:count] = data[at : at + count]
         packets, malformed = into.filled(count)

@@ -63,7 +63,7 @@ def test_a_profile_of_our_client_names_its_functions(capfd: pytest.CaptureFixtur
     printed = capfd.readouterr()
     assert "halimede, 256 bytes, 16 in flight, with a profile of the client" in printed.out
     assert "Ordered by: internal time" in printed.err
-    assert "offload.py" in printed.err
+    assert "client.py" in printed.err
 
 
 def test_medians_are_of_the_rounds_and_ways_stand_in_their_order() -> None:

@@ -31,7 +31,7 @@ class Timed(LoadedModel):
         super().__init__(Brightness(), ModelThread())
         self._each_ms, self._fixed_ms = each_ms, fixed_ms
 
-    async def run(self, infer: Infer, samples: Sequence[Sample], *, inline: bool) -> list[Outcome]:
+    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome]:
         began, ms = asyncio.get_running_loop().time(), self._fixed_ms + self._each_ms * len(samples)
         await asyncio.sleep(ms / 1000)
         return [Outcome(Prediction(label="x"), batch=len(samples), ms=ms, began=began) for _ in samples]

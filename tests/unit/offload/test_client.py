@@ -343,6 +343,22 @@ async def test_an_overloaded_worker_gets_nothing_more_and_another_one_answers() 
         assert len(busy.seen) == 1
 
 
+@simulated
+async def test_what_one_worker_refuses_is_not_replaced_by_the_next_sample_that_waits() -> None:
+    broker = MemoryBroker()
+
+    async def overloaded(delivery: Delivery[Frame]) -> Reply | None:
+        return busy.bad(delivery, "overloaded")
+
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        busy = ScriptedCloud(bus, "c0", overloaded)
+        await busy.start(advertise=1, shared=False)
+        await asyncio.sleep(0.1)
+        reasons = await asyncio.gather(reason_of(asking, 0.5), reason_of(asking, 0.5))
+        assert reasons == [Reason.SHED, Reason.SHED]
+        assert len(busy.seen) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
+import pytest
 
 from halimede.frames import new_frame
 from halimede.inference import Array
 from halimede.messages import Frame, Prediction
-from halimede.pipeline.executor import BLOCK_BYTES, ENOUGH, InlinePolicy, ModelThread
-from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from halimede.pipeline import model_slot
+from halimede.pipeline.executor import BLOCK_BYTES, ENOUGH, InlinePolicy, LoopWatchdog, ModelThread
+from halimede.pipeline.model_slot import STUCK_CODE, LoadedModel, ModelSlot
 from tests.unit.frames.clouds import Brightness, frame
 from tests.unit.pipeline.answering import answering
 
@@ -97,3 +100,23 @@ async def test_calls_are_learnt_as_they_are_made_in_either_place() -> None:
         watching.cancel()
         await asyncio.sleep(0)
         assert not slot.turn
+
+
+async def test_a_call_that_hangs_with_the_loop_ends_the_worker_with_the_code_that_its_supervisor_knows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[int] = []
+    over = threading.Event()
+
+    def end(code: int) -> None:
+        left.append(code)
+        over.set()
+
+    monkeypatch.setattr(model_slot, "LoopWatchdog", partial(LoopWatchdog, end=end))
+    async with ModelThread() as thread:
+        watching = asyncio.create_task(ModelSlot(LoadedModel(Ours(), thread)).watch(0.04))
+        await asyncio.sleep(0)
+        thread.inline(over.wait, 10)  # the event loop stands meanwhile
+        watching.cancel()
+    assert left == [STUCK_CODE]
+    assert "MODEL_TIMEOUT_S" in capsys.readouterr().err

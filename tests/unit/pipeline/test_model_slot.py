@@ -88,7 +88,8 @@ async def test_a_replaced_model_is_closed_after_its_last_answer_and_once() -> No
 async def test_a_replaced_model_waits_for_samples_that_are_its_own_and_not_in_its_thread_yet() -> None:
     async with opened("1") as (old, model), opened("2") as (new, _):
         slot = ModelSlot(old)
-        old.hold(2)
+        old.hold()
+        old.hold()
         slot.replace(new)
         await asyncio.sleep(0.1)
         old.release()
@@ -175,13 +176,12 @@ async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_t
         slot.try_out(new, 100, said.append)
         second.broken = True
         second.gate.clear()
-        async with answering(slot) as pipeline:
-            asking = asyncio.create_task(found(pipeline, [frame(7) for _ in range(5)]))
+        async with answering(slot) as pipeline, asyncio.TaskGroup() as group:
+            asking = group.create_task(found(pipeline, [frame(7) for _ in range(5)]))
             await asyncio.sleep(0.1)
             slot.try_out(None, 0)
             second.gate.set()
-            answered = await asking
-        assert {(prediction and prediction.label, by) for prediction, by in answered} == {("7", "1")}
+        assert {(prediction and prediction.label, by) for prediction, by in asking.result()} == {("7", "1")}
         assert said == []
 
 
