@@ -434,7 +434,7 @@ class OffloadClient:
     def _accept(self, request: PendingRequest, reply: Reply) -> None:
         """Answer a request, or send it on where its worker has no capacity."""
         now = asyncio.get_running_loop().time()
-        worker, busy = request.worker, reply.error == BUSY
+        worker = request.worker
         if request.in_flight:
             request.sent = True
             self._credits.answered(worker, now)
@@ -442,7 +442,7 @@ class OffloadClient:
                 self._credits.exhausted(worker)  # before its slot is given to another sample
             self._leave_window(request, answered=True)
         self.circuit.succeeded(now)
-        if not busy:
+        if reply.error != BUSY:
             request.answer.set_result(reply)
         elif not worker:
             request.answer.set_exception(OffloadError(Reason.SHED, "the cloud is busy"))
