@@ -438,7 +438,7 @@ class OffloadClient:
         if request.in_flight:
             request.sent = True
             self._credits.answered(worker, now)
-            if busy:
+            if reply.error == BUSY:
                 self._credits.exhausted(worker)  # before its slot is given to another sample
             self._leave_window(request, answered=True)
         self.circuit.succeeded(now)
