@@ -122,12 +122,17 @@ def model_calls(codes: Iterable[CodeType]) -> int:
 
 
 def summary(costs: list[Cost], idle: Cost) -> dict[str, int]:
-    """Return the medians over the windows, without the calls that an idle process makes in the same time."""
+    """Return the median calls, without those that an idle process makes in the same time, and what they are calls of.
+
+    Functions are those that are called in at least half of the windows: the timers of an idle process are in few.
+    """
     idle_rate = idle.calls / idle.seconds
+    windows = Counter(function for cost in costs for function in cost.by_function)
+    functions = [function for function, count in windows.items() if 2 * count >= len(costs)]
     return {
         "calls": round(statistics.median(cost.calls - idle_rate * cost.seconds for cost in costs)),
-        "functions": round(statistics.median(cost.functions for cost in costs)),
-        "files": round(statistics.median(cost.files for cost in costs)),
+        "functions": len(functions),
+        "files": len({function.file for function in functions}),
     }
 
 
