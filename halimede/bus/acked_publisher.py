@@ -32,7 +32,7 @@ Done = Callable[[int], None]
 
 
 class Message(Generic[M]):
-    """A message and who is told what became of it. ``expires``: the loop's time until which it is in flight."""
+    """A message and the callback that gets what became of it. ``expires``: the loop's time until which it is in flight."""
 
     __slots__ = ("address", "body", "correlation", "done", "expires", "properties")
 
@@ -103,11 +103,11 @@ class AckedPublisher(Generic[M]):
 
     @property
     def ready(self) -> bool:
-        """Whether there is room for one more message."""
+        """Whether one more message can be taken."""
         return len(self._waiting) + len(self._in_flight) + len(self._deliveries) < self._limit + self._capacity
 
     async def wait_ready(self) -> None:
-        """Wait until there is room for one more message."""
+        """Wait until one more message can be taken."""
         while not self.ready:
             self._changed.clear()
             await self._changed.wait()

@@ -197,7 +197,7 @@ class OffloadClient:
         return reply
 
     def abandon(self) -> None:
-        """Let every request run out of time, now and from now on: a stopping worker wants its own answers out."""
+        """Let every request run out of time, now and from now on: a stopping worker has to give its own answers."""
         self._abandoned = True
         for request in [*self._waiting, *self._pending.values()]:  # those that wait must not be sent any more
             self._expire(request)

@@ -1,7 +1,7 @@
-"""Escalation: asks the next tier for a sample, or says why the answer here stands.
+"""Escalation: requests the next tier's answer to a sample, or gives the reason why the answer here stands.
 
-One function for edge workers, tiers, members and JointModels: the sample is encoded as its service wants what goes up,
-sent, and the upload policy learns what came of it; then both answers are mixed where calibration says so.
+One function for edge workers, tiers, members and JointModels: the sample is encoded as its service asks for,
+sent, and the upload policy learns what came of it; then both answers are mixed where calibration fitted a mixture.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NextTier:
 class Escalation:
     """Asks ``client`` about samples.
 
-    ``policy`` says about which; None: about those that mining calls hard. ``encoder`` encodes what goes up; None: it
+    ``policy`` decides about which; None: about those that mining calls hard. ``encoder`` encodes what goes up; None: it
     goes as it came.
     """
 
@@ -83,7 +83,7 @@ class Escalation:
         self._encoder = encoder
 
     def abandon(self) -> None:
-        """Wait for nobody any more: a stopping worker wants its own answers out."""
+        """Wait for nobody any more: a stopping worker has to give its own answers."""
         self._client.abandon()
 
     def time_left(self, sample: Sample, now: float) -> float:
@@ -172,7 +172,7 @@ class Escalation:
         return concluded
 
     async def audit(self, sample: Sample, outcome: Outcome, decision: Decision) -> None:
-        """Ask about a sample that the model here has answered, only to see whether both say the same."""
+        """Ask about a sample that the model here has answered, only to compare both answers."""
         concluded = await self.request(sample, outcome, decision)
         if concluded.sent:
             if self.tier.uploads is not None:

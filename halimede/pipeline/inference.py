@@ -122,7 +122,7 @@ class Inference:
         return outcome
 
     def _read(self, model: Model, sample: Inferable, outcome: Outcome) -> Array | None:
-        """Return the model's input of a sample, None where the outcome says what is wrong with it."""
+        """Return the model's input of a sample, None where the outcome has its error."""
         began, frame, array = time.monotonic(), sample.frame, None
         try:
             image = decode(frame)

@@ -4,7 +4,7 @@
 nothing be computed twice or that nobody waits for any more, and answers only on the reply topics of its own service,
 whatever response topic a request carries.
 
-``PatientIntake`` takes frames from cameras, folders and callers. It waits for room, and never refuses for load. A frame
+``PatientIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses for load. A frame
 is accepted once it is decoded and prepared, so that what cannot be answered is refused while its source can still be
 told. From then on it is counted in the ledger until the broker has taken its result.
 """
@@ -202,7 +202,7 @@ class RequestIntake:
         return address
 
     def _is_full(self, size: int, left_s: float) -> bool:
-        """Whether a new request has no room, or would be answered too late after those that the model sees before."""
+        """Whether a new request exceeds the bounds, or would be answered too late after those before it."""
         limits, pipeline = self._limits, self._pipeline
         return (
             len(self.inside) >= limits.queue
@@ -239,7 +239,7 @@ class RequestIntake:
 class EdgeLimits:
     """Bounds of an edge worker.
 
-    There is more room inside than hard samples can take up, so that easy ones always get through: of ``patient`` ones,
+    There are more slots than hard samples can take up, so that easy ones always get through: of ``patient`` ones,
     which could wait at their source, so many are let in.
 
     Attributes:
@@ -348,7 +348,7 @@ class PatientIntake:
         self._pipeline.submit(sample)
 
     async def _accept(self, frame: Frame, parent: TraceContext | None, began: float, *, patient: bool) -> Sample:
-        """Wait for room, mine or prepare a frame, and count it. Raises DecodeError."""
+        """Wait for a slot, mine or prepare a frame, and count it. Raises DecodeError."""
         if patient:
             await self._patient.acquire()
         try:
@@ -394,7 +394,7 @@ class PatientIntake:
         return sample
 
     def _is_for_model(self, sample: Sample) -> bool:
-        """Whether the model here is to look at a sample: it does not go up at once, and no peer would be sooner."""
+        """Whether the model here is to run a sample: it does not go up at once, and no peer would be sooner."""
         if sample.decision and sample.decision.ask and not sample.decision.audit:
             return False
         peers = self._pipeline.peers

@@ -1,6 +1,6 @@
 """Samples that wait for the model, in the order of arrival, and which of them go next.
 
-Bounded by its intakes, which refuse or wait. No bus and no model: whoever takes samples off says what time it is.
+Bounded by its intakes, which refuse or wait. No bus and no model: the time is the caller's.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ModelQueue:
         self.waiting.extendleft(reversed(batch))
 
     def withdraw(self, is_taken: Callable[[], bool]) -> Sample | None:
-        """Take the newest sample off that a peer may look at, if ``is_taken``. None: there is none.
+        """Take off the newest sample that a peer may run, if ``is_taken``; None: there is none.
 
         The others are nearer to their turn, and the one that is next stays.
         """
@@ -136,14 +136,14 @@ class MemoryBudget:
         self._given = asyncio.Event()
 
     def take_now(self, size: int) -> bool:
-        """Take ``size`` bytes if there is room and nobody waits for some; return whether there was."""
+        """Take ``size`` bytes if they are free and nobody waits for some; return whether they were."""
         if self._lock.locked() or (self.taken and self.taken + size > self._limit):
             return False
         self.taken += size
         return True
 
     async def take(self, size: int) -> None:
-        """Take ``size`` bytes, once there is room for them."""
+        """Take ``size`` bytes, once they are free."""
         async with self._lock:
             while self.taken and self.taken + size > self._limit:
                 self._given.clear()

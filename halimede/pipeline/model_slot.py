@@ -41,7 +41,7 @@ STUCK_CODE = 2
 
 
 class LoadedModel:
-    """An opened model with the thread that it runs in. ``version`` and ``digest`` are empty where nobody told them.
+    """An opened model with the thread that it runs in. ``version`` and ``digest`` are empty where they are not known.
 
     ``owned``: what ends with it. ``more``: further threads that it may be called from at the same time, of a model that
     allows it.

@@ -54,7 +54,7 @@ class Pipeline:
         rate: how fast the model is.
         infer: what is done with a batch; ``observer``: learns from each batch.
         delay_s: seconds that a sample may wait for others to be batched with.
-        peers: looks at samples in place of the model here; None: there are none.
+        peers: other workers that may run samples in place of the model here; None: there are none.
         deadline_s: seconds that a peer has at most.
 
     """
@@ -273,7 +273,7 @@ class Pipeline:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def _conclude(self, batch: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
-        """Answer the samples of a batch, or ask on beside the loop."""
+        """Answer the samples of a batch, or start to ask the next tier about them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for sample, outcome in zip(batch, outcomes, strict=True):
@@ -353,7 +353,7 @@ class Pipeline:
         self._enqueue(sample)
 
     def _give_up(self, sample: Sample, outcome: Outcome) -> None:
-        """Answer a sample that nobody is to look at any more, and audit it no more."""
+        """Answer a sample that no model is to run any more, and audit it no more."""
         if sample.decision and sample.intake.escalation:
             sample.intake.escalation.forget(sample.decision)
         self._finish(sample, Conclusion(outcome))

@@ -1,6 +1,6 @@
 """The two responders of a pipeline: each gives a sample its one answer, as a reply or as a result.
 
-``ReplyResponder`` answers requests: with the model's prediction, the next tier's, or the word for why there is none. It
+``ReplyResponder`` answers requests: with the model's prediction, the next tier's, or the reason why there is none. It
 remembers for a while what it answered, so that nothing is computed twice for one who requests it again, and which
 frames broke their batches, so that they do not do it for ever. A reply is never sent again: its requester owns deadline
 and retry.
@@ -66,7 +66,7 @@ Key = tuple[str, bytes]
 
 @dataclass(slots=True)
 class RequestStats:
-    """Counts since the start. ``refused``: no room; ``expired``: nobody waited any more; ``failed``: no prediction.
+    """Counts since the start. ``refused``: over the bounds; ``expired``: nobody waited any more; ``failed``: no prediction.
 
     ``unfit``: those of the failed that were to blame themselves, unreadable or of the wrong shape.
     """
@@ -165,7 +165,7 @@ class ReplyResponder:
         self.reject(reply_to, correlation, id_, self._blame(id_, unfit=True), message)
 
     def repeat(self, reply_to: Address[Reply], correlation: bytes, reply: Reply) -> None:
-        """Send a reply that nothing is noted of, if there is room for it.
+        """Send a reply that nothing is noted of, if it can be taken.
 
         Whoever does not get it requests it again: as many as may be in flight are not acknowledged, and more of them
         would only take memory.
@@ -195,7 +195,7 @@ class ReplyResponder:
             self.return_s = max(LEAST_S, 2 * self._acknowledged_s)
 
     def _blame(self, id_: bytes, *, unfit: bool) -> str:
-        """Count a failure and return the word for it; a frame that broke its batch often is not tried again."""
+        """Count a failure and return its error; a frame that broke its batch often is not tried again."""
         self._stats.failed += 1
         if unfit:
             self._stats.unfit += 1
@@ -281,7 +281,7 @@ class ResultSink(Protocol):
 
 
 class PendingAcks:
-    """Whom to tell when a frame is answered: its source keeps it until then."""
+    """Callbacks of sources that keep a frame until it is answered."""
 
     def __init__(self) -> None:
         self._pending: dict[bytes, list[Callable[[], None]]] = {}
@@ -290,7 +290,7 @@ class PendingAcks:
         return id_ in self._pending
 
     def add(self, id_: bytes, answered: Callable[[], None]) -> None:
-        """Note whom to tell about a frame; one that came again has several."""
+        """Add a callback of a frame; one that came again has several."""
         self._pending.setdefault(id_, []).append(answered)
 
     def forget(self, id_: bytes) -> None:

@@ -52,7 +52,7 @@ class Sample(Struct, eq=False):
 
     Attributes:
         intake: where it came from, and who is to be answered.
-        accepted: when it was accepted; ``until``: when its answer is of no more use, infinite where nobody says.
+        accepted: when it was accepted; ``until``: when its answer is of no more use; infinite where no deadline is set.
         size: bytes that it takes while it is inside; ``pixels``: those of it decoded.
         queued: when it began to wait for the model, ``began``: when it arrived (monotonic).
         input: the model's input, where it was prepared before it was accepted, for ``model``.
@@ -96,14 +96,14 @@ class Outbox(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether there is room for one more answer."""
+        """Whether one more answer can be taken."""
 
     async def wait_ready(self) -> None:
-        """Wait until there is room for one more answer."""
+        """Wait until one more answer can be taken."""
 
 
 class Responder(Protocol):
-    """Gives each sample its one answer. Nothing here waits: ``outbox`` says when the model has to be held back."""
+    """Gives each sample its one answer. Nothing here waits: ``outbox`` shows when the model has to be held back."""
 
     @property
     def outbox(self) -> Outbox:

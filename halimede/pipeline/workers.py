@@ -34,7 +34,7 @@ log = structlog.get_logger()
 class EdgeWorker:
     """Answers frames. ``intake.offer`` takes them, ``run`` answers them until cancelled; ``drain`` before that.
 
-    ``miner`` judges what the model says, or (``mines_first``) frames before it. ``peers`` and ``deadline_s``: see
+    ``miner`` judges predictions, or (``mines_first``) frames before it. ``peers`` and ``deadline_s``: see
     ``Pipeline``.
     """
 
@@ -97,7 +97,7 @@ class EdgeWorker:
 class RequestWorker:
     """Answers the requests on a channel. ``run`` until cancelled; ``drain`` before that.
 
-    With an ``escalation`` it is a tier in the middle: ``miner`` judges what its model says, or (``mines_samples``) the
+    With an ``escalation`` it is a tier in the middle: ``miner`` judges predictions, or (``mines_samples``) the
     samples, and ``ledger`` counts what it passes on. ``advertiser`` and ``busy``: see ``RequestIntake``.
     """
 
