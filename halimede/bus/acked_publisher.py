@@ -32,7 +32,7 @@ Done = Callable[[int], None]
 
 
 class Message(Generic[M]):
-    """A message and the callback that gets what became of it. ``expires``: the loop's time until which it is in flight."""
+    """A message, and the callback that gets what became of it. ``expires``: the end of its time in flight (loop's)."""
 
     __slots__ = ("address", "body", "correlation", "done", "expires", "properties")
 

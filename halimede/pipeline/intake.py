@@ -4,9 +4,9 @@
 nothing be computed twice or that nobody waits for any more, and answers only on the reply topics of its own service,
 whatever response topic a request carries.
 
-``PatientIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses for load. A frame
-is accepted once it is decoded and prepared, so that what cannot be answered is refused while its source can still be
-told. From then on it is counted in the ledger until the broker has taken its result.
+``PatientIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses for load.
+A frame is accepted once it is decoded and prepared, so that what cannot be answered is refused while its source can
+still be informed. From then on it is counted in the ledger until the broker has taken its result.
 """
 
 from __future__ import annotations
