@@ -26,7 +26,7 @@ class ModelQueue:
     def __init__(self, rate: Pace, *, delay_s: float = 0.0, pixels: int = BATCH_PIXELS) -> None:
         self.waiting: deque[Sample] = deque()
         self._rate = rate
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self._pixels = pixels
         #: consumers that have nothing to do, and whether one of them waits for its batch to fill
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -35,11 +35,6 @@ class ModelQueue:
 
     def __len__(self) -> int:
         return len(self.waiting)
-
-    @property
-    def delays(self) -> bool:
-        """Whether samples wait for others to be batched with."""
-        return self._delay_s > 0
 
     def wake(self) -> None:
         """Let one consumer take what waits."""
@@ -58,13 +53,13 @@ class ModelQueue:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
             await waiter
-        if self._delay_s:
+        if self.delay_s:
             await self._fill()
 
     async def _fill(self) -> None:
         loop = asyncio.get_running_loop()
         first = self.waiting[0]
-        until = first.accepted + min(self._delay_s, (first.until - first.accepted) / 2)
+        until = first.accepted + min(self.delay_s, (first.until - first.accepted) / 2)
         self._filling = True
         try:
             while 0 < len(self.waiting) < self._rate.batch and (left := until - loop.time()) > 0:

@@ -133,16 +133,17 @@ class LoadedModel:
 
     def _learn(self, samples: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
         """Count what it answered, and how long its calls took."""
-        calls: set[float] = set()
+        calls: dict[float, float] = {}
         for sample, outcome in zip(samples, outcomes, strict=True):
             sample.version = self.version
             if outcome.prediction is None:
                 self.failed += 1
             else:
                 self.answered += 1
-            if outcome.batch and outcome.began not in calls:
-                calls.add(outcome.began)
-                self.calls.record(outcome.ms)
+            if outcome.batch:
+                calls[outcome.began] = outcome.ms
+        for ms in calls.values():
+            self.calls.record(ms)
 
     @property
     def busy_s(self) -> float:

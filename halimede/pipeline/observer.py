@@ -57,25 +57,26 @@ class Observer:
         """Note what became of a batch, which was answered or passed on at ``concluded`` (the loop's time)."""
         calls: dict[float, list[Record]] = {}
         for sample, outcome in zip(batch, outcomes, strict=True):
-            metrics, began, step = sample.intake.metrics, outcome.began, sample.trace.step
+            metrics, trace, began = sample.intake.metrics, sample.trace, outcome.began
             if outcome.decoded:
                 began, end = outcome.decoded
-                step((DECODE, began, end))
+                trace.step((DECODE, began, end))
                 metrics.decode_ms.record((end - began) * 1000)
             if outcome.decoded or outcome.batch:
-                step((metrics.wait, sample.queued, began))
+                trace.step((metrics.wait, sample.queued, began))
                 metrics.wait_ms.record((began - sample.queued) * 1000)
             if outcome.batch:
-                step((metrics.call, outcome.began, outcome.began + outcome.ms / 1000, outcome.batch))
-                traces = calls.get(outcome.began)
-                if traces is None:
-                    traces = calls[outcome.began] = []
+                began = outcome.began
+                trace.step((metrics.call, began, began + outcome.ms / 1000, outcome.batch))
+                if began in calls:
+                    calls[began].append(trace)
+                else:
+                    calls[began] = [trace]
                     self._called(metrics, outcome)
-                traces.append(sample.trace)
             if outcome.mined:
                 self._mined(sample, outcome)
-            if metrics.latency is not None:
-                self.concluded(sample, concluded)
+            if metrics.ledger and metrics.latency is not None:
+                metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
                     self._seldom.warning("model failed", error=outcome.error[:256])
         if self._book.exports:

@@ -157,16 +157,17 @@ class Pipeline:
 
     def _enqueue(self, sample: Sample) -> None:
         """Let a sample wait for the model, or run it at once where the model is that short."""
-        self._queue.waiting.append(sample)
-        if self._inline_due:
+        waiting = self._queue.waiting
+        inline = not self._inline_due and self._may_run_inline(sample)
+        if inline and not waiting and not sample.intake.gathers:
+            self._guarded(self._run_inline, [sample])
             return
-        if not self._may_run_inline():
-            self._queue.wake()
-        elif sample.intake.gathers:
+        waiting.append(sample)
+        if inline:
             self._inline_due = True
-            asyncio.get_running_loop().call_soon(self._guarded, self._run_inline)
-        else:
-            self._guarded(self._run_inline)
+            asyncio.get_running_loop().call_soon(self._guarded, self._run_waiting)
+        elif not self._inline_due:
+            self._queue.wake()
 
     # --- the model ------------------------------------------------------------------------------------------------
 
@@ -242,33 +243,37 @@ class Pipeline:
             else:
                 sample.version = canary.version  # whose failure the answer reports
 
-    def _may_run_inline(self) -> bool:
+    def _may_run_inline(self, sample: Sample) -> bool:
         """Whether the model is so short, and so idle, that a thread and a task would cost more than it does."""
         return (
             self.slot.inline_samples > 0
             and not self._calls
-            and not self._queue.delays
+            and not self._queue.delay_s
             and self.peers is None
             and self._group is not None
             and self._infer.ours
-            and self._queue.waiting[0].intake.responder.outbox.immediate
+            and sample.intake.responder.outbox.immediate
         )
 
-    def _run_inline(self) -> None:
+    def _run_waiting(self) -> None:
         """Run the model on what waits, on the event loop: as many samples as keep nobody waiting."""
         self._inline_due = False
         batch = self._next_batch()
-        if not batch:
-            return
+        if batch:
+            self._run_inline(batch)
+        waiting = self._queue.waiting
+        if batch and waiting and not self._inline_due and self._may_run_inline(waiting[0]):
+            self._inline_due = True
+            asyncio.get_running_loop().call_soon(self._guarded, self._run_waiting)
+
+    def _run_inline(self, batch: Sequence[Sample]) -> None:
+        """Run the model on a batch on the event loop, or let it wait for the consumers where it takes longer."""
         outcomes = self.slot.run_inline(self._infer, batch)
-        if outcomes is None:  # these take longer
+        if outcomes is None:
             self._queue.put_back(batch)
             self._queue.wake()
-            return
-        self._conclude(batch, outcomes)
-        if self._queue.waiting and self._may_run_inline() and not self._inline_due:
-            self._inline_due = True
-            asyncio.get_running_loop().call_soon(self._guarded, self._run_inline)
+        else:
+            self._conclude(batch, outcomes)
 
     # --- answers --------------------------------------------------------------------------------------------------
 
