@@ -167,34 +167,34 @@ class OffloadClient:
         self._pending[request.correlation] = request
         request.deadline = loop.call_at(request.until, self._expire, request)
         self._dispatch(request)
-        answered = False
         try:
             reply = await request.answer
-            answered = True
-        except OffloadError as failure:
-            failure.sent, failure.fatal = request.sent, request.deaths >= DEATHS
+        except BaseException as failure:
+            self._close(request, probe=probe, answered=False)
+            if isinstance(failure, OffloadError):
+                failure.sent, failure.fatal = request.sent, request.deaths >= DEATHS
+            del request  # its future holds the failure, whose traceback holds this frame: the sample would stay behind
             raise
-        finally:
-            request.deadline.cancel()
-            del self._pending[request.correlation]
-            self._done.put(request.correlation, answered)
-            if request in self._waiting:
-                del self._waiting[request]
-                self._trace_wait(request)
-            if request.in_flight:  # its caller was cancelled
-                self._give_up(request)
-            if not (answered or request.answer.cancelled()):
-                request.answer.exception()  # a cancelled caller did not take it
-            if probe:
-                self.circuit.abandoned(loop.time())
+        self._close(request, probe=probe, answered=True)
         if reply.prediction is None:
-            error = OffloadError(
-                Reason.DEADLINE if reply.error == EXPIRED else Reason.ERROR,
-                f"{reply.error or 'no prediction'}: {reply.message}",
-            )
-            error.sent, error.fatal = request.sent, request.deaths >= DEATHS
-            raise error
+            raise _refusal(request, reply)
         return reply
+
+    def _close(self, request: PendingRequest, *, probe: bool, answered: bool) -> None:
+        """Let go of a request that has its answer, or that nobody waits for any more."""
+        if request.deadline:
+            request.deadline.cancel()
+        del self._pending[request.correlation]
+        self._done.put(request.correlation, answered)
+        if request in self._waiting:
+            del self._waiting[request]
+            self._trace_wait(request)
+        if request.in_flight:  # its caller was cancelled
+            self._give_up(request)
+        if not (answered or request.answer.cancelled()):
+            request.answer.exception()  # a cancelled caller did not take it
+        if probe:
+            self.circuit.abandoned(asyncio.get_running_loop().time())
 
     def abandon(self) -> None:
         """Let every request run out of time, now and from now on: a stopping worker has to give its own answers."""
@@ -498,3 +498,11 @@ class OffloadClient:
                 self._end_attempt(request)
                 self._dispatch(request)
         self._wake()
+
+
+def _refusal(request: PendingRequest, reply: Reply) -> OffloadError:
+    """Return the error that a reply without a prediction stands for."""
+    reason = Reason.DEADLINE if reply.error == EXPIRED else Reason.ERROR
+    error = OffloadError(reason, f"{reply.error or 'no prediction'}: {reply.message}")
+    error.sent, error.fatal = request.sent, request.deaths >= DEATHS
+    return error

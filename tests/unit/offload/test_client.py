@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -519,3 +520,23 @@ async def test_a_reply_of_a_worker_that_was_not_asked_is_not_believed() -> None:
         await asyncio.sleep(0.1)
         assert (await asking.ask(frame(), 2.0)).prediction == Prediction(label="c0")
         assert (asking.unknown, asking.repeated) == (1, 0)
+
+
+@simulated
+async def test_a_request_that_fails_leaves_nothing_for_the_garbage_collector() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", silent)
+        await cloud.start(advertise=100)
+        await asyncio.sleep(0.1)
+        await reason_of(asking, 0.5)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                with contextlib.suppress(OffloadError):
+                    await asking.ask(frame(), 0.5)
+            await asyncio.sleep(1)
+            assert gc.collect() < 20
+        finally:
+            gc.enable()
