@@ -22,7 +22,7 @@ FIRST_DELAY = 0.5
 STABLE_S = 30.0
 #: this many failures in a row, none after a stable run, are a crash loop
 QUICK_FAILURES = 3
-#: seconds after which a process that never reports counts as running all the same (a user's own script)
+#: seconds after which a user's own script counts as running though it never reports
 SILENT_S = 5.0
 #: the reason in the last line of a worker of ours; one whose event loop hangs has no other way to say it
 _reason = re.compile(r"halimede (?:\w+ )?worker: ((?:[A-Z][a-z]+)+): ")
@@ -80,7 +80,8 @@ def stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
     if entry.process and info and info.status == "starting" and info.reason:  # it has nothing to answer with
         return "Failed", info.reason, info.message
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
-        silent = info is None and not entry.adopted and ran_s < SILENT_S
+        reports = entry.start is not None and entry.start.spec.reports
+        silent = info is None and not entry.adopted and (reports or ran_s < SILENT_S)
         if silent or (info and info.status == "starting"):
             return "Pending", "Starting", ""
         return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")

@@ -24,6 +24,8 @@ Role = WorkerRole
 
 #: variables that name the model, for scripts that do not read the file beside them
 MODEL = frozenset({"MODEL_URL", "MODEL_SPEC"})
+#: what a worker and a model server of this package are started as (``python -m``)
+WORKER, SERVER = "services.worker", "halimede.serving"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class ProcessSpec:
     memory_bytes: int | None = None
     grace_s: float = 10.0
     paths: tuple[NeededPath, ...] = ()
+
+    @property
+    def reports(self) -> bool:
+        """Whether it reports when it runs: it is a worker of this package, not a script of the user's."""
+        return self.argv[1:3] in {("-m", WORKER), ("-m", SERVER)}
 
     @property
     def digest(self) -> str:

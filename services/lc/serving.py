@@ -22,7 +22,7 @@ from halimede.messages import ModelFacts
 from halimede.models.desired import Desired, DesiredModel
 from halimede.names import check_name
 from services.lc.folders import Folders, Worker
-from services.lc.process import ProcessSpec, Start
+from services.lc.process import SERVER, ProcessSpec, Start
 from services.lc.standing import Lack, Standing
 from services.lc.store import Held
 from services.lc.template import Host
@@ -121,7 +121,7 @@ def _start(
         "LC_PERIOD": LC_PERIOD,
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(host.library)])),
     }
-    argv = [host.python, "-m", "halimede.serving", "--file", str(folder / DESIRED)]
+    argv = [host.python, "-m", SERVER, "--file", str(folder / DESIRED)]
     argv += ["--http", f"{address}:{spec.serving_port}", "--grpc", f"{address}:0"]
     process = ProcessSpec(tuple(argv), env, str(folder), memory_bytes=_memory(spec), grace_s=GRACE_S)
     return Start(worker, held.key, held.uid, "serve", process, preparation.path, desired)

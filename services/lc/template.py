@@ -24,7 +24,7 @@ from halimede.api.podtemplate import Container, EnvVar, PodTemplate, Volume
 from halimede.api.quantity import quantity
 from halimede.api.workers import OWN_IMAGE, Told
 from halimede.errors import HalimedeError, InvalidFieldError
-from services.lc.process import NeededPath, ProcessSpec
+from services.lc.process import WORKER, NeededPath, ProcessSpec
 
 #: a pod without terminationGracePeriodSeconds: as workers take it from a missing GRACE_S
 DEFAULT_GRACE_S = 10.0
@@ -116,7 +116,7 @@ def _command(
         if container.image and not OWN_IMAGE.fullmatch(container.image):
             text = f"the command of image {container.image!r} is inside the image: add command, or use halimede/worker"
             raise RefusalError(f"{at}.image", text)
-        return (host.python, "-m", "services.worker", program, *args), True
+        return (host.python, "-m", WORKER, program, *args), True
     if command[0] in PYTHONS:
         command = (host.python, *command[1:])
     return command + args, False

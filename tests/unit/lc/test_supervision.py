@@ -137,13 +137,24 @@ async def test_a_changed_spec_starts_a_failing_worker_at_once(tmp_path: Path) ->
 
 
 @simulated
-async def test_a_worker_that_never_reports_counts_as_running_after_a_while(tmp_path: Path) -> None:
+async def test_a_script_of_the_users_that_never_reports_counts_as_running_after_a_while(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
-        await node.gm.insert(model(), service())
+        await node.gm.insert(model(), service(edge={"command": ["python", "/code/infer.py"]}))
         await node.gm.reaches(HELMET, "Pending", "Starting")
         started = asyncio.get_running_loop().time()
         await node.gm.reaches(HELMET, "Running")
         assert 3 < asyncio.get_running_loop().time() - started < 7
+
+
+@simulated
+async def test_a_worker_of_ours_is_not_called_running_before_it_reports_however_slow_it_starts(tmp_path: Path) -> None:
+    async with world(tmp_path) as node:
+        await node.gm.insert(model(), service())
+        await asyncio.sleep(120)
+        status = node.gm.statuses[HELMET]
+        assert (status.phase, status.reason) == ("Pending", "Starting")
+        await node.gm.says(EDGE)
+        await node.gm.reaches(HELMET, "Running")
 
 
 @simulated
