@@ -12,11 +12,11 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.children import child
 from halimede import log, topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
@@ -24,14 +24,13 @@ from halimede.cli.client import Client as Api
 from halimede.frames import new_frame, pack
 from halimede.messages import Result, StatusDocument, WorkerInfo
 
-ROOT = Path(__file__).parents[1]
 SERVICES = "jointinferenceservices"
 NAMESPACE, SERVICE, CAMERA = "default", "hops", "hops"
 SHAPE = (224, 224, 3)
 #: grey levels of a frame whose two classes are alike, and of one whose are not: see ``bench.hops_frames``
 GREY = {"hard": 128, "easy": 0}
-#: seconds: until connected, until one answer has come, for the process to start, and to end
-CONNECT, ANSWER, START, END = 10.0, 30.0, 60.0, 10.0
+#: seconds: until connected, until one answer has come, for the process to start
+CONNECT, ANSWER, START = 10.0, 30.0, 60.0
 
 
 class ClientError(Exception):
@@ -73,27 +72,10 @@ class Client:
 @contextlib.asynccontextmanager
 async def client(part: str, url: str) -> AsyncIterator[Client]:
     """Run the other process within the block."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.hops_client", part, url, cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    async with child("bench.hops_client", part, url) as process:
         made = Client(process)
         await made.reply(START)
         yield made
-    except BaseException:
-        if process.returncode is None:
-            process.kill()
-        raise
-    finally:
-        assert process.stdin is not None  # for the type checker
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(END):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 async def lines() -> AsyncIterator[dict[str, Any]]:

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -31,20 +30,20 @@ from typing import Any
 
 from bench import network
 from bench import offload_report as report
+from bench.children import ROOT, child
 from bench.peers import OVER_BROKER, SHAPES, WAYS
 from bench.peers.peer import Round
 from bench.targets import of_control, of_offload
 from services.broker import Broker
 
-ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build" / "bench" / "offload.json"
 #: the plot of a whole run, and where its tables are shown
 SHOWN, DOCS = ROOT / "docs" / "offload.png", ROOT / "docs" / "performance.md"
 FLIGHT = 16
 #: requests in flight while they warm up
 WARM = 4
-#: seconds: for a process to be ready; for a round beyond its own time; for a process to end
-START, LONGEST, END = 120.0, 330.0, 20.0
+#: seconds: for a process to be ready; for a round beyond its own time
+START, LONGEST = 120.0, 330.0
 #: numbers of threads stay out of the comparison; what goes wrong is still logged
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HALIMEDE_LOG_LEVEL": "WARNING"}
 #: one round of one way at one payload with one flight: answers a second, milliseconds, and a sample's microseconds of
@@ -100,25 +99,11 @@ async def said(process: asyncio.subprocess.Process, way: str, timeout_s: float) 
     return line
 
 
-@contextlib.asynccontextmanager
-async def process(way: str, side: str, *where: str, profile: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
+def process(
+    way: str, side: str, *where: str, profile: str = ""
+) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run one side of a way; its standard input's end is its own."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.peers", way, side, *where, cwd=ROOT,
-        env={**os.environ, **ALONE, "BENCH_PROFILE": profile},
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        yield child
-    finally:
-        assert child.stdin is not None  # for the type checker
-        child.stdin.close()
-        try:
-            async with asyncio.timeout(END):
-                await child.wait()
-        except TimeoutError:
-            child.kill()
-            await child.wait()
+    return child("bench.peers", way, side, *where, env={**ALONE, "BENCH_PROFILE": profile})
 
 
 @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from aiohttp import ClientSession, TCPConnector, web
 
@@ -22,6 +23,18 @@ async def serve(handler: web.RequestHandler | object) -> None:
     await runner.cleanup()
 
 
+async def send(port: str, request: Callable[[int, int], bytes], check: Callable[[int, int, bytes], None]) -> None:
+    """Send requests of the size and number asked for, and check their replies, until standard input ends."""
+    url = f"http://127.0.0.1:{port}/"
+    async with ClientSession(connector=TCPConnector(limit=0)) as session:
+
+        async def ask(size: int, number: int) -> None:
+            async with session.post(url, data=request(size, number)) as response:
+                check(size, number, await response.read())
+
+        await peer.rounds(ask)
+
+
 def server() -> None:
     """Echo."""
 
@@ -33,15 +46,4 @@ def server() -> None:
 
 def client(port: str) -> None:
     """Send and check."""
-    asyncio.run(_client(port))
-
-
-async def _client(port: str) -> None:
-    url = f"http://127.0.0.1:{port}/"
-    async with ClientSession(connector=TCPConnector(limit=0)) as session:
-
-        async def ask(size: int, number: int) -> None:
-            async with session.post(url, data=peer.packed(size, number)) as response:
-                peer.check_echo(size, number, await response.read())
-
-        await peer.rounds(ask)
+    asyncio.run(send(port, peer.packed, peer.check_echo))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import ClientSession, TCPConnector, web
+from aiohttp import web
 
-from bench.peers import aiohttp, peer, plain_model
+from bench.peers import aiohttp, plain_model
 
 
 def server() -> None:
@@ -24,15 +24,4 @@ def server() -> None:
 
 def client(port: str) -> None:
     """Send and check."""
-    asyncio.run(_client(port))
-
-
-async def _client(port: str) -> None:
-    url = f"http://127.0.0.1:{port}/"
-    async with ClientSession(connector=TCPConnector(limit=0)) as session:
-
-        async def ask(size: int, number: int) -> None:
-            async with session.post(url, data=plain_model.request(size, number)) as response:
-                plain_model.check(size, number, await response.read())
-
-        await peer.rounds(ask)
+    asyncio.run(aiohttp.send(port, plain_model.request, plain_model.check))

@@ -6,18 +6,11 @@ import asyncio
 
 import grpc
 
-from bench.peers import peer, plain_model
-from bench.peers.grpc_aio import OPTIONS
-
-METHOD = ("bench.Model", "Infer")
+from bench.peers import grpc_aio, plain_model
 
 
 def server() -> None:
     """Answer with the model."""
-    asyncio.run(_server())
-
-
-async def _server() -> None:
     model = plain_model.open_model()
 
     async def infer(body: bytes, context: grpc.aio.ServicerContext) -> bytes:
@@ -27,26 +20,9 @@ async def _server() -> None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise  # abort does not return
 
-    made = grpc.aio.server(options=OPTIONS)
-    service, method = METHOD
-    handlers = {method: grpc.unary_unary_rpc_method_handler(infer)}
-    made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    port = made.add_insecure_port("127.0.0.1:0")
-    await made.start()
-    await peer.serving(port)
-    await made.stop(0)
+    asyncio.run(grpc_aio.serve(infer))
 
 
 def client(port: str) -> None:
     """Send and check."""
-    asyncio.run(_client(port))
-
-
-async def _client(port: str) -> None:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
-        call = channel.unary_unary("/" + "/".join(METHOD))
-
-        async def ask(size: int, number: int) -> None:
-            plain_model.check(size, number, await call(plain_model.request(size, number)))
-
-        await peer.rounds(ask)
+    asyncio.run(grpc_aio.send(port, plain_model.request, plain_model.check))
