@@ -31,6 +31,10 @@ UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError, RecursionErro
 Done = Callable[[int], None]
 
 
+def ignore(_: int) -> None:
+    """Note nothing: whoever waits for the message requests it again."""
+
+
 class Message(Generic[M]):
     """A message, and the callback that gets what became of it. ``expires``: the end of its time in flight (loop's)."""
 
@@ -51,7 +55,7 @@ class Message(Generic[M]):
 class AckedPublisher(Generic[M]):
     """Publishes messages of one kind. ``run`` until cancelled; ``drain`` before that.
 
-    Attributes:
+    Args:
         limit: messages in flight; ``capacity``: messages that may wait for that before ``ready`` is false.
         timeout_s: seconds that an acknowledgement may take.
         retry: whether a message is sent again until the broker has it; otherwise it is sent once.
@@ -130,7 +134,7 @@ class AckedPublisher(Generic[M]):
         self,
         address: Address[M],
         body: M,
-        done: Done,
+        done: Done = ignore,
         *,
         properties: Mapping[str, str] | None = None,
         correlation: bytes = b"",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -93,7 +94,7 @@ class Told:
 
 
 class FutureOutbox:
-    """Hands results to those who wait for them, at once. ``waiting``: their futures, by their frames' ids."""
+    """Hands results to those who wait for them, at once. ``callers``: their futures, by their frames' ids."""
 
     waiting, immediate, ready = 0, True, True
 
@@ -128,13 +129,19 @@ class FutureOutbox:
 class ExplainingResponder(ResultResponder):
     """Remembers why the model here gave no answer: results do not tell."""
 
-    error = ""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._errors: Recent[str, str] = Recent(REMEMBERED)
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
         """Answer a sample."""
         if conclusion.outcome.prediction is None:
-            self.error = conclusion.outcome.error
+            self._errors.put(sample.frame.id.hex(), conclusion.outcome.error)
         super().send(sample, conclusion)
+
+    def error(self, result: Result) -> str:
+        """Return why the model here gave no answer to a sample."""
+        return self._errors.pop(result.id) or "the small model failed"
 
 
 class Desk:
@@ -194,7 +201,7 @@ class Desk:
             async with self._places:
                 result = await self._result(payload, field)
         if result.degraded and result.prediction.label is None and _empty(result):
-            error = (self._responder.error if self._responder else "") or "the small model failed"
+            error = self._responder.error(result) if self._responder else ""
             why = self._told.why(result) if self._told else ""
             raise NoAnswerError(f"{field} was not answered: {error}{f'; {why}' if why else ''}")
         return answer_of(result, self._told.why(result) if self._told else "")

@@ -21,8 +21,7 @@ from halimede.tracing import Record
 HOP = "share"
 #: frames under way to peers: one worker alone may have to feed all the others
 WINDOW = 256
-#: bounds of the requests of peers; its batches are as short as those of one's own frames
-LIMITS = RequestLimits(queue=64, batch=16, horizon_s=0.05)
+LIMITS = RequestLimits()
 #: seconds of work up to which a worker takes others' frames, and how many times that much it may have with them
 HORIZON_S, OVERRUN = 0.25, 1.5
 #: seconds between two looks at what there is to say, and for each peer who would hear it

@@ -268,7 +268,7 @@ class Joining:
         """Publish what was decided; waits only while too many messages are on their way."""
         for body in bodies:
             await self._outbox.wait_ready()
-            self._outbox.put(address, body, _ignore, properties={DECIDER: self._channel.worker})
+            self._outbox.put(address, body, properties={DECIDER: self._channel.worker})
 
     def _reply(self, to: Delivery[Frame], prediction: Prediction | None) -> None:
         said = prediction or to.body.edge or Prediction()
@@ -276,7 +276,7 @@ class Joining:
 
     def _answer(self, to: Delivery[Frame], reply: Reply) -> None:
         address = Address(self._channel.reply, to.packet.response_topic)
-        self._outbox.put(address, reply, _ignore, correlation=to.packet.correlation)
+        self._outbox.put(address, reply, correlation=to.packet.correlation)
 
     def _unwritable(self, body: object, error: Exception) -> Reply | None:
         """Return what is sent in place of a decision that cannot be written: values come from users' own joints."""
@@ -285,7 +285,3 @@ class Joining:
             return None
         text = f"the joint's answer cannot be sent: {error}"[:4096]
         return Reply(id=body.id, worker=body.worker, error="failed", message=text)
-
-
-def _ignore(_: int) -> None:
-    """Note nothing: the asker owns the retry of a reply, and decisions are followed where they arrive."""

@@ -22,8 +22,9 @@ from functools import partial
 from msgspec.structs import replace
 
 from halimede.bus import Bus, Delivery
+from halimede.bus.acked_publisher import UNWRITABLE
 from halimede.bus.reasons import FAILURE, NO_SUBSCRIBER, REASONS
-from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
+from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.frames.channel import Channel
 from halimede.frames.circuit import Circuit, State
 from halimede.frames.credits import MAX_WORKERS, Credits
@@ -48,7 +49,7 @@ REMEMBERED = 4096
 TRACED_ATTEMPTS = 16
 NO_DATA = memoryview(b"")
 #: what a publish may raise: a model's own values may be of any type, and a lost connection is tried again
-UNWRITABLE = (BusError, TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
+UNPUBLISHED = (BusError, *UNWRITABLE)
 
 
 class PendingRequest:
@@ -160,6 +161,8 @@ class OffloadClient:
         now = loop.time()
         if self._abandoned:
             raise OffloadError(Reason.DEADLINE, "the worker is stopping")
+        if deadline_s <= 0:
+            raise OffloadError(Reason.DEADLINE, "no time is left for the request")
         if not self.circuit.admit(now):
             raise OffloadError(Reason.CIRCUIT_OPEN)
         probe = self.circuit.state is State.HALF_OPEN
@@ -262,7 +265,7 @@ class OffloadClient:
                 expiry_s=math.ceil(left_s),
                 properties=write(trace.ask()) if trace and trace.travels else None,
             )
-        except UNWRITABLE as error:
+        except UNPUBLISHED as error:
             self._not_published(request, error)
             return
         if published is None:
@@ -285,7 +288,7 @@ class OffloadClient:
                 properties=write(trace.ask()) if trace and trace.travels else None,
                 timeout_s=left_s,
             )
-        except UNWRITABLE as error:
+        except UNPUBLISHED as error:
             self._not_published(request, error)
         else:
             self._published(request, found=found)

@@ -136,16 +136,14 @@ class Escalation:
             left_s = self.tier.deadline_s  # nobody waits for it
         frame = msgspec.structs.replace(sample.frame, edge=outcome.prediction)
         try:
-            if left_s <= 0:
-                raise OffloadError(Reason.DEADLINE, "no time is left for the next tier")
-            if self._encoder is None:
+            if self._encoder is None or left_s <= 0:
                 concluded.reply = await self._client.ask(frame, left_s, trace)
             else:
                 upload = await self._encoder.write(frame, left_s)
                 sample.uploaded = upload.frame.data.nbytes
                 left_s -= loop.time() - concluded.requested_at
                 reply = await self._client.ask(upload.frame, left_s, trace)
-                concluded.reply = upload.read(reply) if upload.shrunk else reply
+                concluded.reply = upload.read(reply)
             concluded.reason, concluded.sent = "", True
         except OffloadError as error:
             concluded.reason, concluded.sent = error.reason, error.sent

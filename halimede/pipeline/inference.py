@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+import structlog
 from msgspec import Struct
 
 from halimede.errors import DecodeError
@@ -16,6 +17,8 @@ from halimede.frames.encodings import decode
 from halimede.inference import Array, Model, SampleError, group, isolate
 from halimede.messages import Frame, Prediction
 from halimede.mining import Miner, Verdict, is_ours, judge, judge_sample
+
+log = structlog.get_logger()
 
 #: of a sample that no model could answer
 HARD = Verdict(hard=True)
@@ -69,11 +72,16 @@ class Item(Struct, eq=False):
 
 
 def prepare(model: Model, frame: Frame) -> Array:
-    """Decode a frame and make it the model's input. Raises DecodeError when it is unreadable or does not fit."""
+    """Decode a frame and make it the model's input. Raises DecodeError, whatever is wrong with it."""
     try:
         return model.prepare_frame(frame, decode(frame))
+    except DecodeError:
+        raise
     except SampleError as error:
         raise DecodeError(str(error)) from error
+    except Exception as error:  # pre-processing may be a user's own
+        log.exception("frame not prepared", frame=frame.id.hex())
+        raise DecodeError(f"pre-processing failed: {type(error).__name__}: {error}") from error
 
 
 class Inference:

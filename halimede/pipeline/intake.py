@@ -27,7 +27,6 @@ from halimede.frames.encodings import decode, find, measure
 from halimede.frames.payloads import open_payload
 from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
-from halimede.inference import Array, Model
 from halimede.messages import Frame, Load, Reply
 from halimede.mining import Miner, Verdict, is_ours, judge_sample
 from halimede.pipeline.escalation import Escalation
@@ -395,7 +394,7 @@ class PatientIntake:
 
     def _is_for_model(self, sample: Sample) -> bool:
         """Whether the model here is to run a sample: it does not go up at once, and no peer would be sooner."""
-        if sample.decision and sample.decision.ask and not sample.decision.audit:
+        if sample.decision and sample.decision.up:
             return False
         peers = self._pipeline.peers
         return not (peers and self._pipeline.running and peers.elsewhere())
@@ -438,9 +437,9 @@ class PatientIntake:
                 await memory.take(size)
             try:
                 if _is_small(frame):
-                    array = _prepared(frame, model.model)
+                    array = prepare(model.model, frame)
                 else:
-                    array = await self._decoder.call(_prepared, frame, model.model)
+                    array = await self._decoder.call(prepare, model.model, frame)
             except BaseException:
                 memory.give(size)
                 raise
@@ -478,14 +477,3 @@ def _is_small(frame: Frame) -> bool:
 def _judged(miner: Miner, frame: Frame) -> Verdict:
     """Return what mining makes of a frame. Raises DecodeError."""
     return judge_sample(miner, decode(frame))
-
-
-def _prepared(frame: Frame, model: Model) -> Array:
-    """Return a model's input of a frame. Raises DecodeError, whatever is wrong with it."""
-    try:
-        return prepare(model, frame)
-    except DecodeError:
-        raise
-    except Exception as error:
-        log.exception("frame not prepared", frame=frame.id.hex())
-        raise DecodeError(f"pre-processing failed: {type(error).__name__}") from error

@@ -23,18 +23,14 @@ class ModelQueue:
     most half of the time that it has.
     """
 
-    def __init__(self, rate: Pace, *, delay_s: float = 0.0, pixels: int = BATCH_PIXELS) -> None:
+    def __init__(self, rate: Pace, *, delay_s: float = 0.0) -> None:
         self.waiting: deque[Sample] = deque()
         self._rate = rate
         self.delay_s = delay_s
-        self._pixels = pixels
         #: consumers that have nothing to do, and whether one of them waits for its batch to fill
         self._idle: deque[asyncio.Future[None]] = deque()
         self._filling = False
         self._arrival = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self.waiting)
 
     def wake(self) -> None:
         """Let one consumer take what waits."""
@@ -94,7 +90,7 @@ class ModelQueue:
                     continue
                 shortest_s = min(shortest_s, left_s)
             pixels += sample.pixels
-            if batch and (pixels > self._pixels or rate.takes_ms(len(batch) + 1) > shortest_s * 1000):
+            if batch and (pixels > BATCH_PIXELS or rate.takes_ms(len(batch) + 1) > shortest_s * 1000):
                 break
             batch.append(waiting.popleft())
         return batch, late, hopeless

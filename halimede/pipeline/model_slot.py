@@ -198,18 +198,8 @@ class ModelSlot:
         self.rollout = Rollout(current)
         #: whether models may answer on the event loop: only while a thread watches it
         self.guarded = False
-        self._withdrawn: Callable[[str], None] | None = None
+        self._withdrawn: Callable[[], None] | None = None
         self._leaving: dict[LoadedModel, asyncio.Task[None]] = {}
-
-    @property
-    def canary(self) -> LoadedModel | None:
-        """The model on trial, if there is one."""
-        return self.rollout.canary
-
-    @property
-    def percent(self) -> int:
-        """The share of the samples that go to the canary."""
-        return self.rollout.percent
 
     def choose(self, id_: bytes) -> LoadedModel:
         """Return the model for a sample: the same for the same id, however often it is asked, while nothing changes."""
@@ -245,7 +235,7 @@ class ModelSlot:
             withdrawn, self._withdrawn = self._withdrawn, None
             self._leave(canary)
             if withdrawn:
-                withdrawn(error)
+                withdrawn()
 
     def replace(self, new: LoadedModel) -> None:
         """From now on ``new`` answers what comes, and no canary does."""
@@ -256,10 +246,10 @@ class ModelSlot:
         for old in leaving:
             self._leave(old)
 
-    def try_out(self, new: LoadedModel | None, percent: int, withdrawn: Callable[[str], None] | None = None) -> None:
+    def try_out(self, new: LoadedModel | None, percent: int, withdrawn: Callable[[], None] | None = None) -> None:
         """From now on ``new`` answers a share of what comes; None: the one in use answers everything.
 
-        ``withdrawn`` is called with its last error if it fails so often that it no longer does.
+        ``withdrawn`` is called when it was withdrawn because it failed too often; ``rollout`` then has its last error.
         """
         leaving = self.rollout.try_out(new, percent) if new else self.rollout.withdraw()
         self._withdrawn = withdrawn
@@ -303,7 +293,10 @@ class ModelSlot:
     @property
     def inline_samples(self) -> int:
         """Samples that are best answered at once on the event loop; 0: it is a thread's work, however many."""
-        return self.current.inline_policy.max_samples if self.guarded and self.current.model.ours else 0
+        current = self.current
+        return (
+            current.inline_policy.max_samples if self.guarded and current.model.ours and not self.rollout.canary else 0
+        )
 
     async def close(self) -> None:
         """Close everything at the worker's end."""

@@ -50,13 +50,9 @@ class Peers(SampleClient, Protocol):
 class Pipeline:
     """Answers samples with the models in ``slot``. ``run`` until cancelled; ``drain`` before that.
 
-    Attributes:
-        rate: how fast the model is.
-        infer: what is done with a batch; ``observer``: learns from each batch.
-        delay_s: seconds that a sample may wait for others to be batched with.
-        peers: other workers that may run samples in place of the model here; None: there are none.
-        deadline_s: seconds that a peer has at most.
-
+    ``rate`` is how fast the model is, ``infer`` runs it on a batch, ``observer`` learns from each batch. A sample may
+    wait ``delay_s`` seconds for others to be batched with. ``peers`` may run samples in place of the model here, in at
+    most ``deadline_s`` seconds; None: there are none.
     """
 
     def __init__(
@@ -137,7 +133,7 @@ class Pipeline:
         """Take an accepted sample: to the next tier, to a peer, or to the model here."""
         self.inside += 1
         decision = sample.decision
-        if decision and decision.ask and not decision.audit:
+        if decision and decision.up:
             self._give(self._escalate(sample, Outcome(), decision), "escalate")
         elif self.peers and not sample.stays and sample.input is None:
             self._give(self._share(sample), "share")
@@ -195,7 +191,8 @@ class Pipeline:
         """Take the next batch off the queue, and let go what nobody waits for any more."""
         queue = self._queue
         idle = max(1, self._sessions - self._calls)  # sessions that have nothing to do share what is there
-        limit = min(self.rate.batch, self.slot.inline_samples or -(-len(queue.waiting) // idle))
+        inline = self.slot.inline_samples if self._infer.ours else 0
+        limit = min(self.rate.batch, inline or -(-len(queue.waiting) // idle))
         batch, late, hopeless = queue.next(asyncio.get_running_loop().time(), limit)
         for sample in late:
             sample.intake.expire(sample, hopeless=False)
@@ -294,7 +291,7 @@ class Pipeline:
         """Answer a sample that a model has seen, or ask the next tier."""
         escalation = sample.intake.escalation
         decision = escalation.decide(sample, outcome, now) if escalation else KEPT
-        if decision.ask and not decision.audit:
+        if decision.up:
             self._give(self._escalate(sample, outcome, decision), "escalate")
             return
         if decision.audit and escalation:
@@ -340,7 +337,7 @@ class Pipeline:
         outbox = sample.intake.responder.outbox
         if not outbox.ready:
             await outbox.wait_ready()
-        sample.peer = reply.worker
+        sample.peer, sample.version = reply.worker, reply.model
         outcome = Outcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
         if sample.mined:
             self._infer.mine(outcome)

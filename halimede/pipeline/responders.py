@@ -171,7 +171,7 @@ class ReplyResponder:
         would only take memory.
         """
         if self.outbox.ready:
-            self.outbox.put(reply_to, reply, _ignore, correlation=correlation)
+            self.outbox.put(reply_to, reply, correlation=correlation)
 
     def _put(self, sample: Sample, reply: Reply) -> None:
         trace = sample.trace
@@ -232,10 +232,6 @@ def weight(prediction: Prediction | None) -> int:
         return sys.maxsize
     vectors = len(prediction.embeddings or b"")
     return 32 * len(prediction.probabilities or []) + 256 * len(prediction.boxes or []) + vectors + value
-
-
-def _ignore(_: int) -> None:
-    """Note nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 
 import structlog
 
@@ -98,7 +97,7 @@ class RequestWorker:
     """Answers the requests on a channel. ``run`` until cancelled; ``drain`` before that.
 
     With an ``escalation`` it is a tier in the middle: ``miner`` judges predictions, or (``mines_samples``) the
-    samples, and ``ledger`` counts what it passes on. ``advertiser`` and ``busy``: see ``RequestIntake``.
+    samples, and ``ledger`` counts what it passes on. ``advertiser``: see ``RequestIntake``.
     """
 
     def __init__(
@@ -110,7 +109,6 @@ class RequestWorker:
         limits: RequestLimits | None = None,
         book: Book | None = None,
         advertiser: Advertises | None = None,
-        busy: Callable[[], bool] | None = None,
         escalation: Escalation | None = None,
         miner: Miner | None = None,
         mines_samples: bool = False,
@@ -127,7 +125,6 @@ class RequestWorker:
             limits=limits,
             book=book,
             advertiser=advertiser,
-            busy=busy,
             escalation=escalation,
             ledger=ledger,
         )

@@ -159,7 +159,7 @@ class Swapper:
         else:
             slot.replace(new)
 
-    def _withdrawn(self, _: str) -> None:
+    def _withdrawn(self) -> None:
         """Report that the canary failed too often: the rollout has refused it, with its last error."""
         wish, text = self._rollout.refused, self._rollout.message
         if wish is not None:

@@ -44,8 +44,8 @@ class Estimator:
         self.calls.append(values)
         assert self._free.wait(HELD_S)
         time.sleep(self.seconds)
-        if self._fails_at.intersection(values):
-            raise RuntimeError("this picture breaks the model")
+        if broken := self._fails_at.intersection(values):
+            raise RuntimeError(f"this picture breaks the model: {min(broken)}")
         return [self._answer(value) for value in values]
 
     @property

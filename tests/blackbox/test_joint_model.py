@@ -86,6 +86,13 @@ def test_what_the_small_model_fails_on_is_the_big_ones_and_the_error_is_told_whe
             model.predict(picture(99))
 
 
+def test_each_of_two_samples_that_fail_together_is_told_its_own_error() -> None:
+    with JointModel(small(fails_at={POISON, 99}), **ALONE) as model:
+        first, second = model.predict_batch([picture(99), picture(POISON)], return_errors=True)
+    assert str(first).endswith("this picture breaks the model: 99")
+    assert str(second).endswith(f"this picture breaks the model: {POISON}")
+
+
 def test_a_call_ends_at_its_timeout_and_others_go_on() -> None:
     held = small()
     with JointModel(held, **ALONE) as model:

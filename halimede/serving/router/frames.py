@@ -102,7 +102,7 @@ class Cameras:
             return
         took = asyncio.get_running_loop().time() - began
         await self._outbox.wait_ready()
-        self._outbox.put(self._address, self._result(frame, routed, final, took), lambda _: None)
+        self._outbox.put(self._address, self._result(frame, routed, final, took))
 
     def _final(self, routed: Routed) -> Prediction:
         if routed.by == "edge" and routed.edge:

@@ -540,3 +540,15 @@ async def test_a_request_that_fails_leaves_nothing_for_the_garbage_collector() -
             assert gc.collect() < 20
         finally:
             gc.enable()
+
+
+@simulated
+async def test_a_sample_without_time_left_is_not_sent_and_blames_no_worker() -> None:
+    broker = MemoryBroker()
+    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=Circuit(failures=1)) as (asking, _):
+        cloud = ScriptedCloud(bus, "c0", answering())
+        await cloud.start()
+        await asyncio.sleep(0.1)
+        assert await reason_of(asking, -0.5) is Reason.DEADLINE
+        assert (cloud.seen, asking.circuit.state) == ([], State.CLOSED)
+        assert (await asking.ask(frame(), 2.0)).worker == "c0"

@@ -37,6 +37,7 @@ def _check_results(world: World, samples: list[Sample]) -> None:
         assert set(records.results) == set(ids)
     for copies in records.results.values():
         assert len({msgspec.json.encode(each) for each in copies}) == 1, "copies of one result differ"
+        assert copies[0].by != "peer" or copies[0].model == "v-peer", "a peer's answer does not name its model"
     for offer in records.offers:
         assert offer.answered == int(offer.acked and offer.taken), "a source is notified once"
     ledger = world.ledger

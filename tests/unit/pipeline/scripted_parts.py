@@ -261,7 +261,8 @@ class ScriptedPeers:
         if mode == "defect":
             raise RuntimeError("a defect in sharing")
         if mode in {"good", "late"} and not self._abandoned.is_set():
-            return Reply(id=frame.id, worker="p1", prediction=Prediction(label="peer", score=0.2), batch=1)
+            prediction = Prediction(label="peer", score=0.2)
+            return Reply(id=frame.id, worker="p1", prediction=prediction, batch=1, model="v-peer")
         error = OffloadError(Reason.ERROR if mode == "error" else Reason.SHED)
         error.fatal = mode == "fatal"
         raise error

@@ -13,7 +13,7 @@ from typing import Any
 
 from halimede import topics
 from halimede.bus import Delivery
-from halimede.bus.acked_publisher import AckedPublisher
+from halimede.bus.acked_publisher import AckedPublisher, ignore
 from halimede.frames.channel import Channel, hop, inference
 from halimede.frames.credits import Credits
 from halimede.messages import Reply, Result
@@ -218,7 +218,7 @@ class World:
             self.records.answers[sample].append("sent")
             send(sample, conclusion)
 
-        def published(address: Any, body: Any, done: Callable[[int], None], **options: Any) -> None:
+        def published(address: Any, body: Any, done: Callable[[int], None] = ignore, **options: Any) -> None:
             reports: list[int] = []
             self.records.reports.append(reports)
             if isinstance(body, Reply):

@@ -17,6 +17,7 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.simulated import eventually
 from tests.unit.frames.clouds import BAD, Brightness, frame
 from tests.unit.pipeline.answering import Answering, answering
+from tests.unit.pipeline.test_loaded_model import Ours, short
 
 
 class Noted(Brightness):
@@ -130,25 +131,25 @@ async def test_a_new_model_that_proved_itself_takes_over_and_one_that_is_given_u
         await eventually(lambda: third.closed == 1)
         slot.replace(new)
         await eventually(lambda: first.closed == 1)
-        assert (slot.current, slot.canary, second.closed) == (new, None, 0)
+        assert (slot.current, slot.rollout.canary, second.closed) == (new, None, 0)
 
 
 @pytest.mark.parametrize("blind", [False, True])
 async def test_a_canary_that_fails_is_withdrawn_and_what_it_failed_at_is_answered_by_the_other(*, blind: bool) -> None:
     async with opened("1") as (old, first), opened("2") as (new, second):
         slot, said = ModelSlot(old), list[str]()
-        slot.try_out(new, 100, said.append)
+        slot.try_out(new, 100, lambda: said.append(slot.rollout.message))
         second.broken, second.blind = True, blind
         async with answering(slot) as pipeline:
             for i in range(2):
                 assert await found(pipeline, [frame(i)]) == [(Prediction(label=str(i), score=1.0), "1")]
-            assert (slot.canary, said) == (new, [])
+            assert (slot.rollout.canary, said) == (new, [])
             calls = pipeline.calls
             answered = await found(pipeline, [frame(i) for i in range(4)])
             assert pipeline.calls > calls
         assert [prediction and prediction.label for prediction, _ in answered] == ["0", "1", "2", "3"]
         assert {version for _, version in answered} == {"1"}
-        assert (slot.canary, slot.choose(new_id()), len(said)) == (None, old, 1)
+        assert (slot.rollout.canary, slot.choose(new_id()), len(said)) == (None, old, 1)
         assert ("another shape" if blind else "at everything") in said[0]
         assert (new.failed, old.answered, old.failed) == (6, 6, 0)
         await eventually(lambda: second.closed == 1)
@@ -158,11 +159,11 @@ async def test_a_canary_that_fails_is_withdrawn_and_what_it_failed_at_is_answere
 async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model_in_use() -> None:
     async with opened("1") as (old, _), opened("2") as (new, second):
         slot, said = ModelSlot(old), list[str]()
-        slot.try_out(new, 100, said.append)
+        slot.try_out(new, 100, lambda: said.append(slot.rollout.message))
         async with answering(slot) as pipeline:
             for _ in range(6):
                 assert await found(pipeline, [frame(BAD)]) == [(None, "2")]
-            assert (slot.canary, said, slot.rollout.strikes) == (new, [], 0)
+            assert (slot.rollout.canary, said, slot.rollout.strikes) == (new, [], 0)
             slot.replace(new)
             second.broken = True
             for _ in range(6):
@@ -173,7 +174,7 @@ async def test_samples_that_both_fail_at_are_no_strikes_nor_are_those_of_a_model
 async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_the_same() -> None:
     async with opened("1") as (old, _), opened("2") as (new, second):
         slot, said = ModelSlot(old), list[str]()
-        slot.try_out(new, 100, said.append)
+        slot.try_out(new, 100, lambda: said.append(slot.rollout.message))
         second.broken = True
         second.gate.clear()
         async with answering(slot) as pipeline, asyncio.TaskGroup() as group:
@@ -199,3 +200,16 @@ async def test_once_it_has_taken_over_a_models_failures_are_its_own_also_when_th
             second.gate.set()
             assert await asking == [(None, "2")]
         assert newer.answered == 0
+
+
+async def test_while_a_canary_is_tried_samples_are_not_for_the_event_loop() -> None:
+    async with ModelThread() as thread, opened("2") as (new, _):
+        old = LoadedModel(Ours(), thread, "1")
+        old.inline_policy = short()
+        slot = ModelSlot(old)
+        slot.guarded = True
+        assert slot.inline_samples > 0
+        slot.try_out(new, 10)
+        assert slot.inline_samples == 0
+        slot.try_out(None, 0)
+        assert slot.inline_samples > 0

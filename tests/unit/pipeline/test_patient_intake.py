@@ -43,7 +43,7 @@ async def trial(folder: Path) -> AsyncIterator[tuple[PatientIntake, ModelSlot, l
     with Ledger(folder, "u-1") as ledger:
         async with MemoryBus("edge", MemoryBroker()) as bus, ModelThread() as thread:
             slot = ModelSlot(LoadedModel(Brightness(), thread, "1"))
-            slot.try_out(LoadedModel(Blind(), thread, "2"), 100, said.append)
+            slot.try_out(LoadedModel(Blind(), thread, "2"), 100, lambda: said.append(slot.rollout.message))
             address = topics.RESULT.at(ns=NS, service=SERVICE)
             responder = ResultResponder(Origin(SERVICE, "e0", "node-e0"), result_outbox(bus), address, ledger)
             worker = EdgeWorker(slot, responder, ledger, thread, limits=EdgeLimits(pixels=1024))
@@ -52,22 +52,22 @@ async def trial(folder: Path) -> AsyncIterator[tuple[PatientIntake, ModelSlot, l
 
 async def test_a_frame_that_a_canary_cannot_read_is_the_others_and_the_canary_is_withdrawn(tmp_path: Path) -> None:
     async with trial(tmp_path) as (intake, slot, said):
-        canary = slot.canary
+        canary = slot.rollout.canary
         for i in range(3):
-            assert slot.canary is canary
+            assert slot.rollout.canary is canary
             sample = sample_of(frame(i), intake)
             await intake.prepare(sample)
             assert sample.input is not None
             assert (sample.model, int(sample.input.flat[0])) == (slot.current, i)
-        assert slot.canary is None
+        assert slot.rollout.canary is None
         assert len(said) == 1
         assert "another shape" in said[0]
 
 
 async def test_a_frame_that_neither_can_read_is_refused_and_no_strike(tmp_path: Path) -> None:
     async with trial(tmp_path) as (intake, slot, said):
-        canary = slot.canary
+        canary = slot.rollout.canary
         for _ in range(5):
             with pytest.raises(DecodeError):
                 await intake.prepare(sample_of(frame(1, (2, 2, 3)), intake))
-        assert (slot.canary, said) == (canary, [])
+        assert (slot.rollout.canary, said) == (canary, [])

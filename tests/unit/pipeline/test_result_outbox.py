@@ -33,10 +33,6 @@ def note(taken: list[int], number: int, reason: int) -> None:
     taken.append(number)
 
 
-def ignore(_: int) -> None:
-    """Note nothing."""
-
-
 @contextlib.asynccontextmanager
 async def sending(
     broker: MemoryBroker, capacity: int = 8, limit: int = 2
@@ -103,7 +99,7 @@ async def test_a_full_outbox_holds_its_caller_back() -> None:
         await eventually(lambda: not bus.connected)
         for n in range(3):
             assert outbox.ready
-            outbox.put(ADDRESS, result(n), ignore)
+            outbox.put(ADDRESS, result(n))
             await asyncio.sleep(0.1)
         assert not outbox.ready
         blocked = asyncio.create_task(outbox.wait_ready())
@@ -116,7 +112,7 @@ async def test_a_full_outbox_holds_its_caller_back() -> None:
 @simulated
 async def test_a_result_that_is_too_large_goes_out_without_its_prediction() -> None:
     async with sending(MemoryBroker(max_packet=5000)) as (outbox, _, heard):
-        outbox.put(ADDRESS, result(1, "x" * 9000), ignore)
+        outbox.put(ADDRESS, result(1, "x" * 9000))
         assert await outbox.drain(5)
         await eventually(lambda: len(heard) == 1)
         assert (heard[0].reason, heard[0].prediction) == (TOO_LARGE, Prediction())
@@ -128,8 +124,8 @@ async def test_a_result_nested_too_deeply_to_be_written_goes_out_without_its_pre
         value: list[object] = []
         for _ in range(2_000):
             value = [value]
-        outbox.put(ADDRESS, result(1, value), ignore)
-        outbox.put(ADDRESS, result(2), ignore)
+        outbox.put(ADDRESS, result(1, value))
+        outbox.put(ADDRESS, result(2))
         assert await outbox.drain(5)
         assert sorted((each.id, each.reason) for each in heard) == [
             (result(1).id, "result-too-large"),
@@ -140,7 +136,7 @@ async def test_a_result_nested_too_deeply_to_be_written_goes_out_without_its_pre
 @simulated
 async def test_a_result_that_json_cannot_say_goes_out_without_its_prediction() -> None:
     async with sending(MemoryBroker()) as (outbox, _, heard):
-        outbox.put(ADDRESS, result(1, object()), ignore)
+        outbox.put(ADDRESS, result(1, object()))
         assert await outbox.drain(5)
         await eventually(lambda: len(heard) == 1)
         assert heard[0].reason == TOO_LARGE
