@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
@@ -22,11 +21,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from aiohttp import web
 
+from bench.children import ROOT, child
 from halimede import log
 from halimede.blobs import with_fallback
 from halimede.blobs.names import url
@@ -37,7 +38,6 @@ from services.broker import Broker
 from services.lc.blobs import Blobs, client_id
 from tests.ports import free_port
 
-ROOT = Path(__file__).parent.parent
 WRITTEN = ROOT / "build" / "bench" / "blobs.json"
 TOPIC = "bench/control"
 #: seconds: between two control messages, for a child to be there, for one download
@@ -73,18 +73,21 @@ class Control:
 
 
 async def give(broker: str, folder: Path) -> None:
-    """Be the node that has the file."""
-    await Blobs("giver", MqttBus(client_id("giver"), broker), Cache(folder)).run()
+    """Be the node that has the file, until the standard input ends."""
+    work = asyncio.create_task(Blobs("giver", MqttBus(client_id("giver"), broker), Cache(folder)).run())
+    await asyncio.to_thread(sys.stdin.buffer.read)
+    work.cancel()
+    await asyncio.wait([work])
 
 
 async def serve(port: str, folder: Path) -> None:
-    """Be the HTTP server that has the file."""
+    """Be the HTTP server that has the file, until the standard input ends."""
     application = web.Application()
     application.router.add_static("/", folder)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", int(port)).start()
-    await asyncio.get_running_loop().create_future()
+    await asyncio.to_thread(sys.stdin.buffer.read)
 
 
 async def take(broker: str, folder: Path, at: str, digest: str) -> None:
@@ -103,23 +106,14 @@ async def take(broker: str, folder: Path, at: str, digest: str) -> None:
     await asyncio.wait([work])
 
 
-@contextlib.asynccontextmanager
-async def child(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+def part(*arguments: object) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run a part of this bench as a process of its own."""
-    command = [sys.executable, "-m", "bench.blobs", *map(str, arguments)]
-    environment = {**os.environ, "HALIMEDE_FETCH_ALLOW": "loopback"}
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE)
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    return child("bench.blobs", *map(str, arguments), env={"HALIMEDE_FETCH_ALLOW": "loopback"})
 
 
 async def timed(broker: str, folder: Path, at: str, digest: str) -> float:
     """Fetch once into a new cache; return the seconds."""
-    async with child("take", broker, folder, at, digest) as process:
+    async with part("take", broker, folder, at, digest) as process:
         async with asyncio.timeout(LONGEST):
             said, _ = await process.communicate()
     if process.returncode:
@@ -139,8 +133,8 @@ async def bench(megabytes: int, rounds: int, folder: Path) -> dict[str, object]:
     port = free_port()
     async with (
         Broker(folder / "broker", port=free_port()) as broker,
-        child("give", broker.url, folder / "giver"),
-        child("serve", port, file.parent),
+        part("give", broker.url, folder / "giver"),
+        part("serve", port, file.parent),
     ):
         control, counting = Control(broker.url), asyncio.Event()
         work = asyncio.create_task(control.run(counting))

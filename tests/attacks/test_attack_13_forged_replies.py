@@ -68,7 +68,7 @@ async def test_attack_13_forged_and_replayed_replies_are_dropped_and_counted(
         await s.running(f"{unique}-e")
         cloud = Cloud(s, f"{unique}-c")
         await cloud.start()
-        await asyncio.sleep(0.5)
+        await s.known(cloud.name)
         await s.send(digits.pictures[:2], fps=5)
         first, second = await cloud.request(0), await cloud.request(1)
         asked, id_, good = first.packet.correlation, first.body.id, Prediction(label="good")
@@ -89,6 +89,7 @@ async def test_attack_13_forged_and_replayed_replies_are_dropped_and_counted(
             await cloud.say(asked, id_, cloud.name)  # replayed
         await cloud.say(second.packet.correlation, second.body.id, cloud.name, good)
         await s.answered()
+        await eventually(lambda: s.counts(f"{unique}-e").cloud_inference_number == 2, 30)
         await asyncio.sleep(0.5)
         assert {(result.by, result.label) for result in s.results.values()} == {("cloud", "good")}
         assert set(s.copies.values()) == {1}

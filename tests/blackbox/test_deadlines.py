@@ -147,6 +147,7 @@ async def test_easy_frames_are_answered_while_hard_ones_wait_for_a_silent_cloud(
             await world.send(HARD)
         easy = await world.ask(EASY)
         assert (easy.hard, easy.by) == (False, "edge")
+        await until(lambda: cloud.requests)
         held = len(cloud.requests)
         assert 0 < held < 96
         assert {r.reason for r in world.results.values() if r.degraded} <= {"window-full", "shed"}

@@ -54,7 +54,7 @@ async def test_an_audit_changes_no_answer_and_counts_whether_both_agree(world: W
         result = await world.ask(EASY)
         assert (result.by, result.label, result.audit, result.hard) == ("edge", "small", True, False)
         assert result.offload_ms == 0
-        await until(lambda: world.counts("e0").audited == 1)
+        await until(lambda: (world.counts("e0").audited, world.counts("e0").inference_number) == (1, 1))
         counts = world.counts("e0")
         assert (counts.audit_agreed, counts.uploaded_bytes, counts.hard_example_number) == (agreed, 16, 0)
         assert (counts.cloud_inference_number, counts.upload_cloud_ratio) == (0, 1)

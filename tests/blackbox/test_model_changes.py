@@ -67,6 +67,7 @@ async def test_an_edge_worker_changes_its_model_between_two_batches(world: World
     async with world.worker("edge", "e0", desired.estimator, **desired.environ):
         await desired.taken("a")
         sent = [await world.send(EASY) for _ in range(10)]
+        await world.answered(sent)
         desired.write("b")
         while world.model("e0").version != "v-b":
             sent.append(await world.send(EASY))
@@ -88,8 +89,8 @@ async def test_a_worker_that_answers_requests_changes_its_model(world: World, of
     async with serving(world, kind, desired.estimator, **desired.environ):
         await desired.taken("a")
         requester = await asking(world)
+        replies = [await requester.ask(frame(EASY))]
         desired.write("b")
-        replies = []
         while world.model("c0").version != "v-b":
             replies.append(await requester.ask(frame(EASY)))
         replies += [await requester.ask(frame(EASY)) for _ in range(5)]

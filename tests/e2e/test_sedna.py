@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from halimede import topics
+from halimede.bus import Delivery
+from halimede.bus.mqtt import MqttBus
+from halimede.messages import Load
 from services.broker import Broker
-from tests.e2e.running import DIGITS, ROOT, digits, running
+from tests.e2e.running import DIGITS, ROOT, START, digits, running
+from tests.simulated import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -33,6 +38,19 @@ def check(said: dict[str, int]) -> None:
     assert said["pictures"] == PICTURES
     assert 0 < said["hard"] == said["cloud"] < PICTURES / 2
     assert said["right"] >= said["edge_right"] + 0.05 * PICTURES
+
+
+async def first_load(broker: Broker, service: str, cloud: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a cloud worker says what it can take; the broker keeps that for those who come later."""
+    said = asyncio.Event()
+
+    async def load(_: Delivery[Load]) -> None:
+        said.set()
+
+    async with MqttBus(f"watch-{service}", broker.url) as bus:
+        await bus.subscribe(topics.LOAD.filter(ns="default", service=service), load)
+        await eventually(lambda: said.is_set() or cloud.poll() is not None, START)
+    assert said.is_set(), log.read_text()
 
 
 async def test_untouched_scripts_of_an_applied_service_answer_and_are_counted_in_its_status(tmp_path: Path) -> None:
@@ -82,12 +100,9 @@ async def test_scripts_with_nothing_but_their_imports_changed_run_as_two_process
 
         cloud = start("cloud.py", "big.onnx")
         try:
-            while b"bus connected" not in (tmp_path / "log").read_bytes():
-                assert cloud.poll() is None, (tmp_path / "log").read_text()
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(0.5)  # its model opens, and its first load travels
+            await first_load(mosquitto, unique, cloud, tmp_path / "log")
             edge = start("edge.py", "small.onnx")
-            assert await asyncio.to_thread(edge.wait, 60) == 0, (tmp_path / "log").read_text()
+            assert await asyncio.to_thread(edge.wait, 90) == 0, (tmp_path / "log").read_text()
             cloud.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(cloud.wait, 30) == 0, (tmp_path / "log").read_text()
         finally:

@@ -78,6 +78,8 @@ async def measured(system: System, pictures: list[bytes], last_hop: str) -> tupl
             break
     before = await settled(system, *keys)
     results = await answers(system, pictures)
+    total = before["inferenceNumber"] + len(pictures)
+    await system.until("the count of all answers", lambda: system.metric("inferenceNumber") >= total)
     after = await settled(system, *keys)
     counts = {key: after[key] - before[key] for key in keys}
     assert [(result.degraded, result.reason) for result in results if result.degraded or result.reason] == []

@@ -12,6 +12,8 @@ from tests.simulated import eventually, simulated
 async def test_fault_07_older_generation(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         await node.gm.insert(model(), service(generation=3, deadlineMs=3000))
+        await eventually(lambda: node.launcher.alive)
+        await node.gm.says(EDGE)
         await node.gm.reaches(HELMET, "Running", generation=3)
         process = node.launcher.of(EDGE)
 

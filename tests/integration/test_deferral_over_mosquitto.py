@@ -50,6 +50,7 @@ async def test_the_budget_is_held_and_audits_are_counted(mosquitto: Broker, uniq
     pictures = [encode_image(np.full((4, 4), chance.randrange(250), np.uint8)) for _ in range(800)]
     options = {"TARGET_UPLOAD_RATIO": str(TARGET), "AUDIT_SHARE": str(AUDITS), "HALIMEDE_HTTP": "127.0.0.1:0"}
     options["UPLOAD_ENCODING"] = "raw"  # the camera's PNGs are written anew
+    options["DEADLINE_MS"] = "60000"  # no audit is given up
     async with site(mosquitto, unique, tmp_path) as s:
         edge = f"{unique}-e"
         s.start_script("cloud", f"{unique}-c", BIG)
@@ -61,7 +62,7 @@ async def test_the_budget_is_held_and_audits_are_counted(mosquitto: Broker, uniq
         await s.answered()
         assert set(s.copies.values()) == {1}
         audited = [result for result in s.results.values() if result.audit]
-        await eventually(lambda: s.counts(edge).inference_number == 800 and s.counts(edge).audited == len(audited))
+        await eventually(lambda: s.counts(edge).inference_number == 800 and s.counts(edge).audited == len(audited), 30)
         told = s.counts(edge)
         assert told.upload_cloud_ratio == pytest.approx(TARGET, abs=0.02)
         assert len(audited) > 10

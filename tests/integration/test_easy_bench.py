@@ -1,4 +1,4 @@
-"""The bench of easy samples runs the real edge loop, and says what a sample costs."""
+"""The bench of easy samples runs the real edge worker, and says what a sample costs."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pytest
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames.channel import inference
+from halimede.messages import TaskInfo
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
@@ -64,7 +65,7 @@ async def test_figures_agree_with_the_ledger_the_results_and_one_another(
         await reported(s, edge, 200)
         await eventually(lambda: s.counts(edge).rejected == 1, PATIENCE)
         by_cloud = len(s.by("cloud"))
-        await eventually(lambda: s.counts(cloud).served == by_cloud, PATIENCE)
+        await eventually(lambda: s.counts(cloud).served == by_cloud and all_measured(s.counts(cloud)), PATIENCE)
 
         seen, said = await scrape(session, urls[edge]), s.counts(edge)
         assert counted(seen, "accepted_frames_total") == counted(seen, "answers_total") == said.inference_number == 200
@@ -101,6 +102,14 @@ async def test_figures_agree_with_the_ledger_the_results_and_one_another(
         for reason, number in s.reasons().items():
             assert counted(seen, "degraded_answers_total", reason=reason) == number > 0
         assert counted(seen, "circuit_state") > 0 or counted(seen, "cloud_credits") == 0
+
+
+def all_measured(counts: TaskInfo) -> bool:
+    """Whether a cloud worker has noted the times of all that it served: it does so after it has counted them."""
+    queue, compute = counts.queue_latency, counts.compute_latency
+    if queue is None or compute is None:
+        return False
+    return sum(queue.buckets.values()) == counts.served and sum(compute.buckets.values()) == counts.batches
 
 
 def _easy(s: Site) -> int:

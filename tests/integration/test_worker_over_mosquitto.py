@@ -184,14 +184,15 @@ async def test_sigterm_drains_what_was_taken_and_exits_with_0(
         await eventually(lambda: len(s.results) > 5)
         assert await edge.terminate() == 0, edge.log.read_text()
         await sending
-        await eventually(lambda: s.infos[f"{unique}-e"].status == "completed")
+        await eventually(lambda: s.infos[f"{unique}-e"].status == "completed", 30)
+        await eventually(lambda: s.counts(f"{unique}-e").inference_number == len(s.results), 30)
         counts = s.counts(f"{unique}-e")
         # what was taken was answered; what still stood in its queue is known as skipped
         assert counts.lost == 0
         assert counts.inference_number == len(s.results) > 5
         assert set(s.copies.values()) == {1}
         assert await cloud.terminate() == 0
-        assert s.infos[f"{unique}-c"].status == "completed"
+        await eventually(lambda: s.infos[f"{unique}-c"].status == "completed", 30)
         assert b"Traceback" not in edge.log.read_bytes() + cloud.log.read_bytes()
 
 
@@ -227,9 +228,13 @@ async def test_a_model_that_hangs_does_not_keep_a_worker_from_its_end(
         edge = s.start_script("edge", f"{unique}-e", SLOW_SMALL.replace("0.05", "3600"), GRACE_S="1")
         await s.running(f"{unique}-e")
         await s.send(pictures[:3])
-        await asyncio.sleep(0.5)
+
+        async def all_inside() -> bool:
+            return await s.metric(f"{unique}-e", "queued_frames") == 3
+
+        await eventually(all_inside, 30)
         assert await edge.terminate() == 0
-        await eventually(lambda: s.counts(f"{unique}-e").lost == 3)
+        await eventually(lambda: s.counts(f"{unique}-e").lost == 3, 30)
 
 
 async def test_a_users_estimators_run_on_both_sides_in_a_few_lines(

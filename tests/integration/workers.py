@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -15,17 +16,21 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.frames import new_id, pack
-from halimede.messages import DeadLetter, Frame, Result, TaskInfo, WorkerInfo
+from halimede.messages import DeadLetter, Frame, Load, Result, TaskInfo, WorkerInfo
 from halimede.tracing import origin
 from services.broker import Broker
+from tests.scraping import Families, scrape, value
 from tests.simulated import eventually
 
 ROOT = Path(__file__).parents[2]
-START_S = 30.0
+#: seconds: for a worker to start or to end, on a busy machine
+START_S = 60.0
 
 PREPROCESS = [
     {"op": "grayscale"},
@@ -39,8 +44,8 @@ PREPROCESS = [
 class Worker:
     """One worker process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process, self.log = process, log
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name, self.process, self.log = name, process, log
 
     def kill(self) -> None:
         self.process.kill()
@@ -60,6 +65,7 @@ class Site:
         self.results: dict[str, Result] = {}
         self.copies: Counter[str] = Counter()
         self.infos: dict[str, WorkerInfo] = {}
+        self.loads: dict[str, Load] = {}
         self.letters: list[DeadLetter] = []
         self.workers: list[Worker] = []
         self.sent: dict[str, int] = {}
@@ -73,12 +79,20 @@ class Site:
             if delivery.body.owner_name == self.service:
                 self.infos[delivery.body.name] = delivery.body
 
+        async def load(delivery: Delivery[Load]) -> None:
+            self.loads[delivery.names["worker"]] = delivery.body
+
+        async def no_load(names: Mapping[str, str]) -> None:
+            self.loads.pop(names["worker"], None)
+
         async def letter(delivery: Delivery[DeadLetter]) -> None:
             if self.service in delivery.body.topic:
                 self.letters.append(delivery.body)
 
-        await self.bus.wait_connected(5)
-        await self.bus.subscribe(topics.RESULT.filter(ns="default", service=self.service), result)
+        names = {"ns": "default", "service": self.service}
+        await self.bus.wait_connected(START_S)
+        await self.bus.subscribe(topics.RESULT.filter(**names), result)
+        await self.bus.subscribe(topics.LOAD.filter(**names), load, cleared=no_load)
         await self.bus.subscribe(topics.WORKER_INFO.filter(), info)
         await self.bus.subscribe(topics.DEAD_LETTER.filter(), letter)
 
@@ -119,18 +133,55 @@ class Site:
         log = self.folder / f"{name}.log"
         with log.open("ab") as file:
             process = subprocess.Popen(command, cwd=cwd, env=told, stdout=file, stderr=file)
-        worker = Worker(process, log)
+        worker = Worker(name, process, log)
         self.workers.append(worker)
         return worker
 
     async def running(self, *names: str) -> None:
+        """Wait until workers run and take frames, and until who asks knows the cloud workers among them."""
+
         def all_run() -> bool:
             for worker in self.workers:
                 assert worker.process.poll() in {None, 0, -signal.SIGKILL}, worker.log.read_text()
             return all(name in self.infos and self.infos[name].status == "running" for name in names)
 
         await eventually(all_run, START_S)
-        await asyncio.sleep(0.3)  # the first load travels
+
+        async def all_connected() -> bool:  # one that runs may not be subscribed to its cameras yet
+            return all([await self._connected(name) for name in names])
+
+        await eventually(all_connected, START_S, 0.05)
+        clouds = [name for name in names if self._is(name, "cloud")]
+        await eventually(lambda: self.loads.keys() >= set(clouds), START_S)
+        await self.known(*clouds)
+
+    async def known(self, *clouds: str) -> None:
+        """Wait until each edge worker that runs knows what cloud workers can take."""
+        alive = {worker.name for worker in self.workers if worker.process.poll() is None} & self.infos.keys()
+        edges = [name for name in alive if self._is(name, "edge")]
+
+        async def all_known() -> bool:
+            pairs = itertools.product(edges, clouds)
+            return all([await self.metric(edge, "cloud_credits", cloud_worker=cloud) > 0 for edge, cloud in pairs])
+
+        await eventually(all_known, START_S, 0.05)
+
+    async def metric(self, worker: str, name: str, **labels: str) -> float:
+        """Return one of a worker's metrics."""
+        return value(await self._scraped(worker), f"halimede_worker_{name}", **labels)
+
+    async def _scraped(self, worker: str) -> Families:
+        async with aiohttp.ClientSession() as session:
+            return await scrape(session, self.infos[worker].http)
+
+    async def _connected(self, worker: str) -> bool:
+        """Whether all of a worker's connections stand: with each its subscriptions leave, before anything else."""
+        return all(sample.value for sample in (await self._scraped(worker))["halimede_bus_connected"].samples)
+
+    def _is(self, name: str, role: str) -> bool:
+        """Whether a worker has that role in a joint inference service: those of other kinds publish no load."""
+        info = self.infos[name]
+        return (info.role, info.owner_kind) == (role, "jointinferenceservice")
 
     def counts(self, name: str) -> TaskInfo:
         info = self.infos[name].task_info if name in self.infos else None

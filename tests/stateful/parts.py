@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 #: downstream messages that may be sent again
 KEPT = 300
+#: seconds between two reports of a worker: one may be lost, or come while the broker is away
+HEARTBEAT_S = 10.0
 
 
 class Loop(SimulatedLoop):
@@ -43,7 +45,10 @@ class Loop(SimulatedLoop):
 
 
 class Broker(MemoryBroker):
-    """A broker that shows each message to ``heard`` and keeps those that went down to nodes."""
+    """A broker that shows each message to ``heard`` and keeps those that went down to nodes.
+
+    ``count``: messages so far, but for the heartbeats of workers.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed=seed)
@@ -83,12 +88,16 @@ class Workers(FakeLauncher):
         return process
 
     def _speak(self, process: FakeProcess) -> None:
-        if process.alive and self.broker.running and process.start:
+        if not process.alive:
+            return
+        asyncio.get_running_loop().call_later(HEARTBEAT_S, self._speak, process)
+        if self.broker.running and process.start:
             worker = process.record.worker
             info = WorkerInfo(
                 name=worker.name, namespace=worker.namespace, owner_name=process.start.service.name, status="running"
             )
             address = topics.WORKER_INFO.at(node=self.node, ns=worker.namespace, worker=worker.name)
+            self.broker.count -= 1
             self.broker.route(Packet(address.text, codec.encode(topics.WORKER_INFO, info)))
 
 

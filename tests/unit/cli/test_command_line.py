@@ -128,13 +128,21 @@ def test_without_its_packages_it_says_what_to_install() -> None:
     assert ended.stderr.strip() == "halimede: the package typer is missing: pip install 'halimede[cli]'"
 
 
+#: the command, also where the suite was started with SIGINT ignored, as background jobs of a shell are
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from halimede.cli import main
+main()
+"""
+
+
 def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection and never answers
         process = subprocess.Popen(
-            [sys.executable, "-c", "from halimede.cli import main; main()", "nodes", "--broker",
-             f"127.0.0.1:{server.getsockname()[1]}"],
+            [sys.executable, "-c", INTERRUPTIBLE, "nodes", "--broker", f"127.0.0.1:{server.getsockname()[1]}"],
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )  # fmt: skip

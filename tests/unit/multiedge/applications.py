@@ -37,7 +37,7 @@ class Tally(Joint):
             if finding.prediction.label == str(BREAKS):
                 raise RuntimeError("this finding breaks the joint")
             if finding.prediction.label == str(WAITS):
-                self.waiting.append((finding.key, now + 0.3))
+                self.waiting.append((finding.key, now + 30))
                 continue
             self.seen += 1
             answers[finding.key] = Prediction(label="together", value={"seen": self.seen, "node": finding.node})

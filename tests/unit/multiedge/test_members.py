@@ -36,8 +36,8 @@ async def test_what_is_not_worth_it_and_what_nobody_answers_in_time_is_the_membe
     async with members(tmp_path) as world:
         running = await world.start("a", "together", deadline_s=0.2)
         empty = await world.answer(await world.send(EMPTY))
-        late = await world.answer(await world.send(WAITS))
         broken = await world.answer(await world.send(BREAKS))
+        late = await world.answer(await world.send(WAITS))
         assert (empty.by, empty.degraded, empty.label) == ("edge", False, "0")
         assert (late.by, late.degraded, late.reason) == ("edge", True, "deadline")
         assert (broken.by, broken.degraded, broken.reason) == ("edge", True, "error")
