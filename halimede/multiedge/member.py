@@ -31,7 +31,7 @@ from halimede.pipeline.intake import RequestIntake
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
-from halimede.worker.job import Parts, drain, origin, source_of
+from halimede.worker.job import Parts, drain, origin, source_of, unless
 from halimede.worker.sources.base import Source
 from halimede.worker.sources.handing import session_id
 from halimede.worker.sources.suspects import Suspects
@@ -99,6 +99,7 @@ class Member:
             if self._durable:
                 group.create_task(takeover.run(parts.stop), name="takeover")
             self._show(edge, takeover)
+            await unless(parts.stop, source.ready())
             ready()
             await parts.stop.wait()
             await self._leave(source, taking)

@@ -108,6 +108,8 @@ class RequestIntake:
         self.escalation = escalation
         #: requests that have no answer yet
         self.inside: dict[Key, Sample] = {}
+        #: set once requests reach this worker
+        self.ready = asyncio.Event()
         self._bus = bus
         self._channel = channel
         self._pipeline = pipeline
@@ -134,6 +136,7 @@ class RequestIntake:
             group.create_task(self.responder.outbox.run(), name="replies")
             for filter_ in self._channel.requests:
                 await self._bus.subscribe_now(filter_, self.take)
+            self.ready.set()
             group.create_task(self.advertiser.run(), name="load")
 
     async def stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -24,6 +24,7 @@ from halimede.worker.sources import Source
 from halimede.worker.sources.suspects import Suspects
 from halimede.worker.swap import Opener
 
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -138,3 +139,15 @@ async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[flo
     await asyncio.wait([taking], timeout=grace_s / 3)  # it may be waiting for room that only draining makes
     if not await drain(max(until - clock.time(), 0)):
         log.warning("not everything was answered in the grace period; the rest is counted as lost")
+
+
+async def unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """Return what ``work`` brings, or None when the worker is stopped first."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        stopping.cancel()

@@ -20,7 +20,7 @@ from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count
 from halimede.worker.glimpses import Glimpses
-from halimede.worker.job import Job, Parts, count_requests, drain, origin, source_of
+from halimede.worker.job import Job, Parts, count_requests, drain, origin, source_of, unless
 from halimede.worker.keeping import keeping
 from halimede.worker.settings import Settings
 from halimede.worker.uploads import uploading
@@ -85,6 +85,7 @@ async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
         running.append(group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"))
         parts.figures.edge = (worker, offload)
         parts.figures.triage = policy
+        await unless(parts.stop, source.ready())
         ready()
         await parts.stop.wait()
         await drain(settings.grace_s, taking, worker.drain)
@@ -109,6 +110,7 @@ async def _cloud(parts: Parts, ready: Callable[[], None]) -> None:
             group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"),
         ]
         parts.figures.cloud = worker
+        await unless(parts.stop, worker.intake.ready.wait())
         ready()
         await parts.stop.wait()
         await worker.drain(settings.grace_s)

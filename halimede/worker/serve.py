@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
-from typing import TypeVar
 
 import structlog
 
@@ -26,14 +24,13 @@ from halimede.stats.ledger import Ledger, LedgerBusyError
 from halimede.tracing import Answers, Book
 from halimede.tracing.export import exporting
 from halimede.worker.figures import Figures
-from halimede.worker.job import Connect, Job, Parts
+from halimede.worker.job import Connect, Job, Parts, unless
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.mistakes import WorkerError, as_mistake
 from halimede.worker.report import Reporter
 from halimede.worker.settings import Settings
 from halimede.worker.swap import Opener, Swapper, UnfitError, as_wish
 
-T = TypeVar("T")
 log = structlog.get_logger()
 
 #: seconds between two attempts to take over the ledger of a worker that is still draining
@@ -80,7 +77,7 @@ async def _run(
         ledger = figures.ledger = await open_ledger(settings, stack)
         try:
             wish = _first(settings)
-            opened = await _unless(stop, _open(settings, estimator, wish, job))
+            opened = await unless(stop, _open(settings, estimator, wish, job))
             if opened is not None:
                 opener, loaded = opened
                 slot = figures.slot = ModelSlot(loaded)
@@ -137,15 +134,3 @@ async def open_ledger(settings: Settings, stack: contextlib.AsyncExitStack) -> L
             if clock.time() >= until:
                 raise
             await asyncio.sleep(LEDGER_RETRY_S)
-
-
-async def _unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """Return what ``work`` brings, or None when the worker is stopped first."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        working.cancel()
-        stopping.cancel()

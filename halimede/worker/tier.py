@@ -27,7 +27,7 @@ from halimede.pipeline.upload_policy import triage as deferral
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.worker.figures import CIRCUIT
-from halimede.worker.job import Job, Parts, count_requests
+from halimede.worker.job import Job, Parts, count_requests, unless
 from halimede.worker.runtime import leave, main
 from halimede.worker.settings import Settings, read
 from halimede.worker.uploads import uploading
@@ -95,6 +95,7 @@ async def _run(parts: Parts, ready: Callable[[], None]) -> None:
         parts.figures.cloud = worker
         parts.figures.triage = policy
         parts.figures.more.append(partial(_figures, offload, ledger))
+        await unless(parts.stop, worker.intake.ready.wait())
         ready()
         await parts.stop.wait()
         await worker.drain(settings.grace_s)

@@ -147,10 +147,6 @@ class Site:
 
         await eventually(all_run, START_S)
 
-        async def all_connected() -> bool:  # one that runs may not be subscribed to its cameras yet
-            return all([await self._connected(name) for name in names])
-
-        await eventually(all_connected, START_S, 0.05)
         clouds = [name for name in names if self._is(name, "cloud")]
         await eventually(lambda: self.loads.keys() >= set(clouds), START_S)
         await self.known(*clouds)
@@ -173,10 +169,6 @@ class Site:
     async def _scraped(self, worker: str) -> Families:
         async with aiohttp.ClientSession() as session:
             return await scrape(session, self.infos[worker].http)
-
-    async def _connected(self, worker: str) -> bool:
-        """Whether all of a worker's connections stand: with each its subscriptions leave, before anything else."""
-        return all(sample.value for sample in (await self._scraped(worker))["halimede_bus_connected"].samples)
 
     def _is(self, name: str, role: str) -> bool:
         """Whether a worker has that role in a joint inference service: those of other kinds publish no load."""

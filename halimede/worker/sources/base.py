@@ -80,6 +80,10 @@ class Source(ABC):
         """Why no frames come though they should, empty if they do: it is tried again, so the worker goes on."""
         return ""
 
+    async def ready(self) -> None:
+        """Return once a frame that comes reaches this source."""
+        return
+
     @abstractmethod
     async def run(self, intake: Intake, stop: asyncio.Event) -> None:
         """Hand over frame after frame until ``stop``; then finish what is begun, take nothing new, and return."""

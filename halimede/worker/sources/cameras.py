@@ -35,6 +35,8 @@ class CameraSource(Source):
             for camera in context.spec.cameras
         ]
         self._bus: Bus | None = None
+        self._listed = False
+        self._subscribed = asyncio.Event()
         self._handing: Handing | None = None
 
     @property
@@ -47,6 +49,10 @@ class CameraSource(Source):
         """Messages that the bus itself refused; those that the intake refused are counted there."""
         return self._bus.stats.rejected - self._handing.refused if self._bus and self._handing else 0
 
+    async def ready(self) -> None:
+        """Return once the broker has granted the subscriptions: what cameras sent before reached nobody."""
+        await self._subscribed.wait()
+
     async def run(self, intake: Intake, stop: asyncio.Event) -> None:
         """Take frames until ``stop``; those that are being handed over then still are.
 
@@ -56,8 +62,12 @@ class CameraSource(Source):
         handing = self._handing = Handing(intake, later=self._durable, suspects=self._suspects)
         async with self._connect() as bus:
             self._bus = bus
+            bus.on_connect(self._connected)
             for filter_ in self._filters:
                 await bus.subscribe(filter_, handing, queue=QUEUE, later=self._durable)
+            self._listed = True
+            if bus.connected:
+                self._subscribed.set()
             await stop.wait()
             try:
                 async with asyncio.timeout(FINISH_S if self._durable else None):
@@ -66,3 +76,8 @@ class CameraSource(Source):
                 self.unfinished = True
                 handing.close()
             await handing.idle()
+
+    async def _connected(self) -> None:
+        """Note that a new connection has all subscriptions that were asked for."""
+        if self._listed:
+            self._subscribed.set()

@@ -14,7 +14,7 @@ from halimede.stats.ledger import Ledger
 from halimede.worker.mistakes import WorkerError, as_mistake
 from halimede.worker.serve import serve
 from tests.simulated import eventually, simulated
-from tests.unit.worker.world import EASY, Big, Small, world
+from tests.unit.worker.world import EASY, Big, Small, World, world
 
 
 @simulated
@@ -30,6 +30,27 @@ async def test_a_worker_reports_starting_running_and_completed(tmp_path: Path) -
         assert (last.namespace, last.owner_name, last.kind) == ("default", "helmet", "inference")
         assert last.task_info is not None
         assert last.task_info.inference_number == 1
+
+
+@simulated
+async def test_an_edge_worker_runs_once_frames_reach_it_however_long_that_takes(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.cut = "intake"
+        starting = asyncio.create_task(enter(w))
+        await asyncio.sleep(60)
+        assert {info.status for info in w.infos["e0"]} == {"starting"}
+        next(bus for id_, bus in w.buses.items() if "intake" in id_).heal()
+        await starting
+
+
+async def enter(w: World) -> None:
+    """Run an edge worker, and send it a frame in the moment in which it says that it runs."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(serve(w.settings("edge", "e0"), w.connect, stop, Small))
+    await eventually(lambda: w.status("e0") == "running", 100)
+    await w.answer(await w.send(EASY))
+    stop.set()
+    await running
 
 
 @simulated
