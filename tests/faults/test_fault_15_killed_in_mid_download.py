@@ -30,6 +30,8 @@ from tests.ports import free_port
 SIZE, KILLS = (200_000_000, 20) if os.environ.get("HALIMEDE_FAULTS") == "whole" else (60_000_000, 6)
 SEED = 15
 PATIENCE = 60.0
+#: bytes that the kernel may hold between the server and a process that the machine gives no time
+BUFFERED = 12_000_000
 
 
 class Node:
@@ -109,4 +111,4 @@ def test_fault_15_a_download_survives_every_kill(size: int, kills: int, named: b
     asked = [int(handler.headers.get("Range", "bytes=0-")[6:-1]) for handler in origin.asked]
     assert asked == begun, "each went on exactly where the one before it was killed"
     assert begun == sorted(begun)
-    assert begun[-1] > offsets[-1] / 2, "what came before a kill is kept"
+    assert begun[-1] > offsets[-1] - BUFFERED, "what came before a kill is kept"
