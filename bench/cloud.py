@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from bench.peers.model import mean_model
 from halimede import codec, topics
 from halimede.api.model import ModelSpec
-from halimede.bus.link import Answer, Deliver, Ended, Link
-from halimede.bus.linked import LinkedBus
+from halimede.bus.connection import LinkedBus
 from halimede.bus.message import Packet
+from halimede.bus.transport import Answer, Deliver, Ended, Link
 from halimede.frames import new_frame
 from halimede.frames.channel import inference
 from halimede.inference.onnx import OnnxModel, open_onnx

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from halimede.bus import Bus
 from halimede.bus.message import Packet, Receive, ReceiveNow
-from halimede.bus.reasons import SUCCESS
+from halimede.bus.reason_codes import SUCCESS
 from halimede.messages import Frame, Reply
 from halimede.topic import Filter
 from halimede.tracing import Record

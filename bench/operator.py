@@ -30,7 +30,7 @@ import psutil
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
 from halimede.messages import NodeStatus, Output, Presence, ResourceBody, TaskInfo
 from halimede.names import Key
 from services.broker import Broker

@@ -21,9 +21,9 @@ import numpy as np
 
 from halimede import topics
 from halimede.bus import Delivery
-from halimede.bus.link import Link
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.memory_link import MemoryLink
+from halimede.bus.memory.connection import MemoryLink
+from halimede.bus.transport import Link
 from halimede.frames import new_frame, pack
 from halimede.frames.channel import hop
 from halimede.messages import Load, Result

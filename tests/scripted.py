@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from halimede.bus.lean.connect import connect
-from halimede.bus.lean.link import LeanLink
-from halimede.bus.lean.writing import varint
 from halimede.bus.message import Packet
+from halimede.bus.mqtt5.connect import connect
+from halimede.bus.mqtt5.connection import LeanLink
+from halimede.bus.mqtt5.encoder import varint
 from halimede.bus.settings import MqttSettings
 
 HOST = "127.0.0.1"

@@ -14,7 +14,7 @@ from halimede import topics
 from halimede.blobs.names import place
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.bus.requests import new_ticket
+from halimede.bus.rpc import new_ticket
 from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError
 from halimede.messages import BlobAnswer, BlobChunk, BlobOrder, BlobQuery
 

@@ -16,7 +16,7 @@ from halimede.blobs.client import BlobClient
 from halimede.blobs.names import place
 from halimede.blobs.transfer import Ask, Transfer
 from halimede.bus.message import Delivery
-from halimede.bus.requests import new_ticket
+from halimede.bus.rpc import new_ticket
 from halimede.errors import BusError, DisconnectedError
 from halimede.messages import BlobChunk, BlobRequest
 from halimede.models.errors import FetchError, Reason

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from halimede.bus.port import Bus
-from halimede.bus.reasons import FAILURE, NO_SUBSCRIBER, SUCCESS
+from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER, SUCCESS
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.topic import Address
 

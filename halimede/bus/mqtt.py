@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from halimede.bus.link import Deliver, Link
-from halimede.bus.linked import LinkedBus
+from halimede.bus.connection import LinkedBus
 from halimede.bus.message import Announce, Packet
 from halimede.bus.settings import MqttSettings
+from halimede.bus.transport import Deliver, Link
 
 __all__ = ["MqttBus", "MqttSettings"]
 
@@ -45,9 +45,9 @@ class MqttBus(LinkedBus):
     async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
         # the one that is not used takes no memory
         if self._settings.client == "lean":
-            from halimede.bus.lean.connect import connect as lean  # noqa: PLC0415
+            from halimede.bus.mqtt5.connect import connect as lean  # noqa: PLC0415
 
             return await lean(self._settings, self.client_id, will, deliver)
-        from halimede.bus._paho_connect import connect as paho  # noqa: PLC0415
+        from halimede.bus.paho.connect import connect as paho  # noqa: PLC0415
 
         return await paho(self._settings, self.client_id, will, deliver)

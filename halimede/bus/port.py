@@ -16,8 +16,8 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from halimede import codec, topics
-from halimede.bus.bodies import receiver, receiver_now
-from halimede.bus.letters import DeadLetters
+from halimede.bus.dead_letters import DeadLetters
+from halimede.bus.marshalling import receiver, receiver_now
 from halimede.bus.message import (
     Announce,
     Announcement,
@@ -32,7 +32,7 @@ from halimede.bus.message import (
     ReceiveNow,
     Wanted,
 )
-from halimede.bus.reasons import judge
+from halimede.bus.reason_codes import judge
 from halimede.errors import BusError, InvalidFieldError
 from halimede.topic import Address, Filter, Topic
 

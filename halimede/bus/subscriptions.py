@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import structlog
 
-from halimede.bus.link import Acknowledge
 from halimede.bus.message import BusStats, Packet, Receive, ReceiveNow
-from halimede.bus.packets import Prefix, matches, split_shared
+from halimede.bus.topic_filter import Prefix, matches, split_shared
+from halimede.bus.transport import Acknowledge
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from halimede import codec, topics
 from halimede.bus.port import Bus
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.cli import images, manifests
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client, UnreachableError

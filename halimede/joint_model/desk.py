@@ -15,7 +15,7 @@ import structlog
 
 from halimede import topics
 from halimede.bus.acked_publisher import Done
-from halimede.bus.reasons import SUCCESS
+from halimede.bus.reason_codes import SUCCESS
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import OffloadError, Reason, new_id
 from halimede.frames.channel import inference

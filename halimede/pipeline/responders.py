@@ -27,7 +27,7 @@ import structlog
 from halimede.bus import Bus
 from halimede.bus.acked_publisher import AckedPublisher, Done
 from halimede.bus.port import PUBLISH_TIMEOUT
-from halimede.bus.reasons import FAILURE, NO_SUBSCRIBER
+from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER
 from halimede.frames.channel import Channel
 from halimede.frames.reasons import Reason
 from halimede.frames.recent import Recent

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
 from halimede.messages import NodeStatus, Output
 from halimede.names import Key
 from services.gm.cluster.port import Report

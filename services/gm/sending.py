@@ -12,8 +12,8 @@ from typing import TypeVar
 import structlog
 
 from halimede.bus import Bus
-from halimede.bus.reasons import judge
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
+from halimede.bus.reason_codes import judge
 from halimede.errors import BusError, HalimedeError, RefusedError, TooLargeError
 from halimede.messages import Synced
 from halimede.topic import Address

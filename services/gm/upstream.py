@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from halimede.bus import Bus, Delivery
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
 from halimede.errors import InvalidFieldError
 from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
 from halimede.names import Key

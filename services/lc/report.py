@@ -17,8 +17,8 @@ import structlog
 
 from halimede import topics
 from halimede.bus.message import Delivery
+from halimede.bus.ordering import Stamp
 from halimede.bus.port import Bus
-from halimede.bus.stamp import Stamp
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.messages import NodeStatus, WorkerInfo
 from halimede.names import Key

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
 from halimede.names import Key
 from services.lc.owing import Statements
 

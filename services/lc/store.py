@@ -18,7 +18,7 @@ from typing import Self
 import msgspec
 import structlog
 
-from halimede.bus.stamp import MAX_INTEGER, Stamp
+from halimede.bus.ordering import MAX_INTEGER, Stamp
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.messages.control import WorkerRole

@@ -22,8 +22,8 @@ from halimede import topics
 from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
 from halimede.bus.message import Announcement, Delivery, Packet
+from halimede.bus.ordering import MAX_INTEGER, Stamp
 from halimede.bus.port import Bus
-from halimede.bus.stamp import MAX_INTEGER, Stamp
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import Delete, GmPresence, Held, ResourceBody, Sync, Synced
 from halimede.names import Key

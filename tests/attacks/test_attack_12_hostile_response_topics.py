@@ -18,7 +18,7 @@ import pytest
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.errors import BusError
 from halimede.frames import new_frame
 from halimede.messages import ApiRequest, DeadLetter, LogsRequest

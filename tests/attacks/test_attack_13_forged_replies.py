@@ -16,7 +16,7 @@ from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.frames import OffloadError, new_id
 from halimede.frames.channel import inference
 from halimede.messages import ApiReply, ApiRequest, Frame, Load, Prediction, Reply

@@ -14,10 +14,10 @@ from paho.mqtt.packettypes import PacketTypes
 
 from halimede import codec, topics
 from halimede.bus import Delivery, Packet
-from halimede.bus._paho_properties import v5_properties
-from halimede.bus.lean.reading import properties as read
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.mqtt5.decoder import properties as read
+from halimede.bus.paho.properties import v5_properties
 from halimede.bus.settings import Client
 from halimede.contract_examples import EXAMPLES, address
 from halimede.topic import Topic

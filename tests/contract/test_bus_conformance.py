@@ -10,7 +10,7 @@ import pytest
 from halimede import messages as m
 from halimede import topics
 from halimede.bus import Delivery, Packet
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.errors import InvalidFieldError, NoSubscriberError, TooLargeError
 from tests.inbox import Inbox
 from tests.simulated import eventually

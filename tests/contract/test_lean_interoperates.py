@@ -11,7 +11,7 @@ import pytest
 
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.reasons import NO_SUBSCRIBER
+from halimede.bus.reason_codes import NO_SUBSCRIBER
 from services.broker import Broker
 from tests.simulated import eventually
 

@@ -23,7 +23,7 @@ from examples.digits import data
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.errors import BusError
 from halimede.messages import ApiReply, ApiRequest, Event, NodeInfo, Presence, Status, StatusDocument
 from services.broker import Broker

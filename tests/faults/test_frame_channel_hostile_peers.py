@@ -200,7 +200,7 @@ async def test_acknowledgements_that_never_come_cost_their_deadline_and_no_place
 async def test_the_lean_client_leaves_a_broker_that_answers_pings_and_acknowledges_nothing(
     broker: HostileBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halimede.bus.lean.watch.UNANSWERED_S", 1.0)
+    monkeypatch.setattr("halimede.bus.mqtt5.keepalive.UNANSWERED_S", 1.0)
     async with connected(broker, "lean") as (bus, heard):
         broker.acks = False
         with pytest.raises(DisconnectedError, match="no acknowledgement for"):

@@ -9,7 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
-from halimede.bus.lean import buffers
+from halimede.bus.mqtt5 import buffers
 from tests.fuzz.corpus import MODULES, seeds
 from tests.fuzz.loop import FailedError, Fuzzer
 from tests.fuzz.targets import TARGETS

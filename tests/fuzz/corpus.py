@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from halimede.bus.lean import buffers, reading, writing
+from halimede.bus.mqtt5 import buffers, decoder, encoder
 from tests.attacks.flooding import publish, user
 from tests.fuzz.loop import modules
 
-MODULES = modules(buffers, reading, writing)
+MODULES = modules(buffers, decoder, encoder)
 PROPERTIES = (
     user("epoch", "7") + user("", ""),
     b"\x01\0\x23\0\1\x03\0\1c\x0b\x80\1\x02\0\0\0\7\x08\0\1r\x09\0\1x",

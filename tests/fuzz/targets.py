@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from halimede.bus.lean import buffers, reading, writing
-from halimede.bus.lean.buffers import Inflow
-from halimede.bus.lean.reading import ControlPacket, Disconnect, MalformedError
 from halimede.bus.message import MAX_PROPERTIES, Packet
-from halimede.bus.packets import packet_size
+from halimede.bus.mqtt5 import buffers, decoder, encoder
+from halimede.bus.mqtt5.buffers import Inflow
+from halimede.bus.mqtt5.decoder import ControlPacket, Disconnect, MalformedError
+from halimede.bus.topic_filter import packet_size
 
 #: the largest packet that may come, in these targets, as a multiple of what is large
 LIMIT = 3
@@ -40,7 +40,7 @@ def stream(data: bytes) -> None:
 
 def read(first: int, body: bytes | memoryview) -> Received:
     """Read any packet by its first byte and all that follows its length."""
-    return Message(*reading.publish(first, body)) if first & 0xF0 == reading.PUBLISH else reading.read(first, body)
+    return Message(*decoder.publish(first, body)) if first & 0xF0 == decoder.PUBLISH else decoder.read(first, body)
 
 
 def packet(data: bytes) -> None:
@@ -61,7 +61,7 @@ def packet(data: bytes) -> None:
 def properties(data: bytes) -> None:
     """What lies beside a body is read, or is a ValueError."""
     try:
-        _, __, expiry_s, users = reading.properties(data)
+        _, __, expiry_s, users = decoder.properties(data)
     except ValueError as error:
         _insist(str(error))
         return
@@ -111,7 +111,7 @@ def _published(came: Packet, identifier: int) -> None:
     texts = (came.topic, came.response_topic, *(text for pair in came.properties for text in pair))
     if max(len(text.encode()) for text in texts) > 0xFFFF:
         return  # with U+FFFD for each byte that is no text it has no room any more
-    head = writing.publish(came, identifier, len(came.payload))
+    head = encoder.publish(came, identifier, len(came.payload))
     assert packet_size(came) == len(head) + len(came.payload)
     [twice] = packets_of_any_size(head + came.payload)
     assert twice == (replace(came, duplicate=False), identifier)

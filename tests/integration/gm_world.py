@@ -18,7 +18,7 @@ from halimede.api.placement import SERVICES as PLACED
 from halimede.api.placement import worker_name
 from halimede.bus import Announcement, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.errors import BusError
 from halimede.messages import (
     ApiReply,

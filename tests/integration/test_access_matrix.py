@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from halimede.access.site import Principal
-from halimede.bus.packets import matches, split_shared
+from halimede.bus.topic_filter import matches, split_shared
 from halimede.contract_examples import NAMES
 from halimede.topic import Role, Topic
 from halimede.topics import CONTRACT

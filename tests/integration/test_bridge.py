@@ -15,7 +15,7 @@ from halimede.access.routes import routes
 from halimede.access.site import Principal, read_site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.packets import matches
+from halimede.bus.topic_filter import matches
 from halimede.contract_examples import NAMES
 from halimede.topic import Role
 from halimede.topics import CONTRACT

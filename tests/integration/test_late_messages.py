@@ -11,7 +11,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
 from halimede.cli.client import Client
 from halimede.errors import InvalidFieldError
 from halimede.messages import ApiReply, Delete, Held, Sync

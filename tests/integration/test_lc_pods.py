@@ -17,7 +17,7 @@ from aiohttp import ClientSession, web
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.messages import LogsReply, LogsRequest
 from services.broker import Broker
 from tests.digits import Digits

@@ -18,7 +18,7 @@ import pytest
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.messages import LogsReply, LogsRequest
 from services.broker import Broker
 from tests.integration.lc_world import EDGE, HELMET, FakeGm, model, service

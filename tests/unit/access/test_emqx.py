@@ -13,7 +13,7 @@ from halimede.access.emqx import acl_conf
 from halimede.access.grants import NAMED, OWN_NAME
 from halimede.access.mosquitto import acl_file
 from halimede.access.site import Site
-from halimede.bus.packets import matches
+from halimede.bus.topic_filter import matches
 from halimede.topics import CONTRACT
 from tests.unit.access.erlang import consult
 

@@ -7,10 +7,10 @@ import random
 from bisect import bisect
 
 from halimede.bus.backoff import FIRST_BACKOFF, LAST_BACKOFF, SPREAD, STABLE_AFTER, BackOff
-from halimede.bus.link import Deliver, Link
-from halimede.bus.linked import LinkedBus
+from halimede.bus.connection import LinkedBus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Packet
+from halimede.bus.transport import Deliver, Link
 from tests.simulated import eventually, simulated
 
 CLIENTS, AWAY_S = 1000, 0.3

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.bus.lean import watch, writing
-from halimede.bus.lean.buffers import Outflow
-from halimede.bus.lean.connect import connect
-from halimede.bus.lean.link import LeanLink
 from halimede.bus.message import Announcement, Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.bus.mqtt5 import encoder, keepalive
+from halimede.bus.mqtt5.buffers import Outflow
+from halimede.bus.mqtt5.connect import connect
+from halimede.bus.mqtt5.connection import LeanLink
 from halimede.bus.settings import Client
 from halimede.errors import DisconnectedError, NotAllowedError
 from halimede.messages import Frame
@@ -82,7 +82,7 @@ async def test_a_broker_that_wants_a_shorter_keepalive_is_pinged_within_that(our
 
 
 async def test_a_broker_that_answers_pings_but_acknowledges_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "UNANSWERED_S", 0.3)
+    monkeypatch.setattr(keepalive, "UNANSWERED_S", 0.3)
     async with linked(keepalive_s=1) as (link, peer, _):
         await asyncio.sleep(0.4)  # nothing to be answered, nothing missed
         answer = link.publish(SMALL)
@@ -93,7 +93,7 @@ async def test_a_broker_that_answers_pings_but_acknowledges_nothing_is_left(monk
 
 
 async def test_asking_on_does_not_keep_a_broker_that_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "UNANSWERED_S", 0.3)
+    monkeypatch.setattr(keepalive, "UNANSWERED_S", 0.3)
     async with linked(keepalive_s=1) as (link, _, __):
         while not link.ended.done() and len(link._answers) < 30:
             link.publish(SMALL)
@@ -104,7 +104,7 @@ async def test_asking_on_does_not_keep_a_broker_that_acknowledges_nothing(monkey
 
 async def test_a_broker_that_sends_but_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or acknowledgements of what it sends would heap up here for ever."""
-    monkeypatch.setattr(watch, "UNANSWERED_S", 0.3)
+    monkeypatch.setattr(keepalive, "UNANSWERED_S", 0.3)
     async with linked(buffer=4096, keepalive_s=1) as (link, peer, came):
         link.publish(Packet("t", bytes(16 * MIB), qos=0)).cancel()
         for number in itertools.count(1):
@@ -117,7 +117,7 @@ async def test_a_broker_that_sends_but_takes_nothing_is_left(monkeypatch: pytest
 
 
 async def test_a_broker_that_takes_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "UNANSWERED_S", 1.0)
+    monkeypatch.setattr(keepalive, "UNANSWERED_S", 1.0)
     async with linked(buffer=4096, limit=MIB, keepalive_s=1) as (link, peer, _):
         answer = link.publish(Packet("t", bytes(24 * MIB)))
         taken = 0
@@ -173,7 +173,7 @@ def test_all_that_is_put_leaves_in_order_whatever_the_socket_takes_at_a_time(siz
         ours.setblocking(False)
         theirs.setblocking(False)
         failures: list[str] = []
-        out, came = Outflow(ours, loop, watch.Watch(0, 10), failures.append), bytearray()
+        out, came = Outflow(ours, loop, keepalive.Watch(0, 10), failures.append), bytearray()
         parts = [bytes([number % 251]) * size for number, size in enumerate(sizes) if size]
         for number, part in enumerate(parts):
             out.put(memoryview(part) if number % 2 else part)
@@ -479,7 +479,7 @@ async def test_subscribing_and_birth_leave_before_anything_else() -> None:
         peer = await broker.peer()
         await peer.takes(CONNECT)
         peer.say(connack())
-        assert (await peer.takes(SUBSCRIBE))[3:] == writing.long("t") + b"\1"
+        assert (await peer.takes(SUBSCRIBE))[3:] == encoder.long("t") + b"\1"
         body = await peer.takes(PUBLISH)
         assert body.endswith(b"here")
         peer.say(packet(0x90, b"\0\1\0\1"), puback(2))

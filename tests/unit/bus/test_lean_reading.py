@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from halimede.bus.lean.buffers import LARGE, ROOM, Inflow
-from halimede.bus.lean.reading import Acknowledged, ConnAck, Disconnect, MalformedError, Pong
-from halimede.bus.lean.writing import varint
 from halimede.bus.message import MAX_PROPERTIES, Grants, Packet
+from halimede.bus.mqtt5.buffers import LARGE, ROOM, Inflow
+from halimede.bus.mqtt5.decoder import Acknowledged, ConnAck, Disconnect, MalformedError, Pong
+from halimede.bus.mqtt5.encoder import varint
 from tests.attacks.flooding import publish, user
 from tests.fuzz import targets
 from tests.fuzz.targets import Message, read

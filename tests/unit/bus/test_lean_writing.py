@@ -15,11 +15,11 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from halimede.bus._paho_properties import no_properties, v5_properties
-from halimede.bus.lean import writing
-from halimede.bus.lean.reading import varint
 from halimede.bus.message import Packet
-from halimede.bus.packets import packet_size
+from halimede.bus.mqtt5 import encoder
+from halimede.bus.mqtt5.decoder import varint
+from halimede.bus.paho.properties import no_properties, v5_properties
+from halimede.bus.topic_filter import packet_size
 from tests.fuzz import targets
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff", exclude_categories=["Cs", "Cc"]), max_size=9)
@@ -59,7 +59,7 @@ def section(data: bytes, at: int, kind: int) -> tuple[bytes, Any, bytes]:
 
 @given(packets, st.integers(1, 65_535))
 def test_a_message_is_written_as_paho_writes_it_and_read_back(packet: Packet, identifier: int) -> None:
-    ours = writing.publish(packet, identifier, len(packet.payload)) + packet.payload
+    ours = encoder.publish(packet, identifier, len(packet.payload)) + packet.payload
     assert len(ours) == packet_size(packet)
     paho = Recording()
     paho._send_publish(
@@ -70,7 +70,7 @@ def test_a_message_is_written_as_paho_writes_it_and_read_back(packet: Packet, id
         packet.retain,
         properties=v5_properties(packet, PacketTypes.PUBLISH),
     )
-    at = len(writing.varint(varint(ours, 1)[0])) + 3 + len(packet.topic.encode()) + 2 * packet.qos
+    at = len(encoder.varint(varint(ours, 1)[0])) + 3 + len(packet.topic.encode()) + 2 * packet.qos
     assert section(ours, at, PacketTypes.PUBLISH) == section(paho.written, at, PacketTypes.PUBLISH)
     assert targets.packets_of_any_size(ours) == [targets.Message(packet, identifier if packet.qos else 0)]
 
@@ -91,7 +91,7 @@ def test_a_connect_is_written_as_paho_writes_it(will: Packet | None, login: tupl
     paho._connect_properties = properties
     paho._clean_start = not session_s
     paho._send_connect(15)
-    ours = writing.connect(
+    ours = encoder.connect(
         "me", keepalive_s=15, session_s=session_s, receive_maximum=9, max_packet=70_000, login=login, will=will
     )
     assert section(ours, 12, PacketTypes.CONNECT) == section(paho.written, 12, PacketTypes.CONNECT)
@@ -104,32 +104,32 @@ def test_subscribing_and_its_end_are_written_as_paho_writes_them(filter_: str, q
     retained = not filter_.startswith("$share")
     options = SubscribeOptions(qos=qos, retainHandling=0 if retained else SubscribeOptions.RETAIN_DO_NOT_SEND)
     paho._send_subscribe(False, [(filter_.encode(), options)])  # type: ignore[list-item]
-    assert writing.subscribe(1, filter_, qos, retained=retained) == paho.written
+    assert encoder.subscribe(1, filter_, qos, retained=retained) == paho.written
     paho._send_unsubscribe(False, [filter_.encode()])
-    assert writing.unsubscribe(2, filter_) == paho.written
+    assert encoder.unsubscribe(2, filter_) == paho.written
 
 
 @pytest.mark.parametrize("end_session", [False, True])
 def test_the_short_ones_are_written_as_paho_writes_them(end_session: bool) -> None:
     paho = Recording()
     paho._send_puback(513)
-    assert writing.PUBACK + (513).to_bytes(2) == paho.written
+    assert encoder.PUBACK + (513).to_bytes(2) == paho.written
     paho._send_pingreq()
-    assert paho.written == writing.PINGREQ
+    assert paho.written == encoder.PINGREQ
     properties: Any = no_properties(PacketTypes.DISCONNECT)
     if end_session:
         properties.SessionExpiryInterval = 0
     paho._send_disconnect(ReasonCode(PacketTypes.DISCONNECT, identifier=4), properties)
-    assert writing.disconnect(4, end_session=end_session) == paho.written
+    assert encoder.disconnect(4, end_session=end_session) == paho.written
 
 
 @given(st.integers(0, 268_435_455))
 def test_lengths_are_written_in_as_few_bytes_as_they_take_and_read_back(value: int) -> None:
-    written = writing.varint(value)
+    written = encoder.varint(value)
     assert varint(written, 0) == (value, len(written))
     assert len(written) == (1 if value < 128 else 2 if value < 16_384 else 3 if value < 2_097_152 else 4)
 
 
 def test_text_that_has_no_room_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ValueError, match="65536 bytes where MQTT has room for 65535"):
-        writing.long("x" * 65_536)
+        encoder.long("x" * 65_536)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from halimede import codec
-from halimede.bus.letters import DEAD_LETTERS_PER_SECOND, HEAD_BYTES, DeadLetters
+from halimede.bus.dead_letters import DEAD_LETTERS_PER_SECOND, HEAD_BYTES, DeadLetters
 from halimede.bus.message import Packet
 from halimede.topics import DEAD_LETTER
 from tests.simulated import simulated

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
 from halimede.bus import Packet
-from halimede.bus.packets import Prefix, matches, split_shared
+from halimede.bus.topic_filter import Prefix, matches, split_shared
 
 levels = st.lists(st.sampled_from(["", "a", "b", "$x"]), min_size=1, max_size=4)
 wanted = st.lists(st.sampled_from(["", "a", "b", "+", "$x"]), min_size=1, max_size=4)

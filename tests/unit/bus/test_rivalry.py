@@ -7,7 +7,17 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.bus.rivalry import BRIEF, INCUMBENT, LONGEST, NEWCOMER, PAUSE, RETURNED, SETTLED, UNPROVEN, Rivalry
+from halimede.bus.client_id_conflict import (
+    BRIEF,
+    INCUMBENT,
+    LONGEST,
+    NEWCOMER,
+    PAUSE,
+    RETURNED,
+    SETTLED,
+    UNPROVEN,
+    Rivalry,
+)
 
 CHANCE = random.Random(1)
 SHORT = BRIEF / 2

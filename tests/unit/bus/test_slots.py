@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from halimede.bus.link import Slots
+from halimede.bus.transport import Slots
 
 
 async def test_a_slot_that_is_given_back_goes_to_the_first_who_waits_and_to_nobody_else() -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from halimede import messages as m
 from halimede import topics
-from halimede.bus.linked import RIVAL
+from halimede.bus.connection import RIVAL
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.bus.packets import matches, split_shared
+from halimede.bus.topic_filter import matches, split_shared
 from halimede.errors import InvalidFieldError
 from halimede.topic import Topic
 from halimede.topics import CONTRACT

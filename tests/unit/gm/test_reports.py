@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
 from halimede.messages import NodeStatus, Output, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.reports import Reports

@@ -10,7 +10,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBus
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.messages import LogsReply, LogsRequest
 from services.lc import logs
 from services.lc.folders import Folders

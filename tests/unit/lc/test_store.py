@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.bus.stamp import MAX_INTEGER
+from halimede.bus.ordering import MAX_INTEGER
 from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.lc import store as store_module

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.bus.stamp import Stamp
+from halimede.bus.ordering import Stamp
 from halimede.names import Key
 from services.lc import owing
 from services.lc.decide import Identity

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from halimede import topics
-from halimede.bus.requests import Requests
+from halimede.bus.rpc import Requests
 from halimede.messages import IdentityQuery
 from tests.simulated import eventually, simulated
 from tests.unit.multiedge.applications import BREAKS, EMPTY, WAITS

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from halimede import topics
 from halimede.bus import Delivery
-from halimede.bus.link import Link
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.memory_link import MemoryLink
+from halimede.bus.memory.connection import MemoryLink
 from halimede.bus.message import Packet
+from halimede.bus.transport import Link
 from halimede.frames.reasons import OffloadError, Reason
 from halimede.inference import Array, SampleError
 from halimede.messages import Frame, Load, Prediction, Reply

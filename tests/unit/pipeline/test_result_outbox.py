@@ -12,7 +12,7 @@ from halimede.bus import Delivery
 from halimede.bus.acked_publisher import AckedPublisher
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Packet
-from halimede.bus.reasons import FAILURE
+from halimede.bus.reason_codes import FAILURE
 from halimede.errors import DisconnectedError
 from halimede.messages import Prediction, Result
 from halimede.pipeline.responders import PATIENCE_S, TOO_LARGE, result_outbox

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from itertools import islice
 from time import monotonic
 
-from halimede.bus.lean.reading import TOO_LARGE, VARINT_BYTES, MalformedError
-from halimede.bus.lean.watch import Watch
+from halimede.bus.mqtt5.decoder import TOO_LARGE, VARINT_BYTES, MalformedError
+from halimede.bus.mqtt5.keepalive import Watch
 
 #: bytes of the buffer in which packets come that are not large: of a large one so much is copied at most
 ROOM = 16 * 1024

@@ -12,7 +12,7 @@ from typing import Any
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode
 
-from halimede.bus.lean.reading import NO_PROPERTIES, properties, varint
+from halimede.bus.mqtt5.decoder import NO_PROPERTIES, properties, varint
 
 
 class ReadingClient(Client):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from halimede.bus.lean.buffers import Outflow
+    from halimede.bus.mqtt5.buffers import Outflow
 
 #: a look at the clock each: at most so many seconds apart, and as a share of the patience
 TICK, TICK_SHARE = 1.0, 3 / 32

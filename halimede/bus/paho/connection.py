@@ -19,13 +19,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from halimede.bus._paho_beside import ReadingClient
-from halimede.bus._paho_properties import grants, no_properties, v5_properties
-from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
 from halimede.bus.message import Packet
-from halimede.bus.packets import SHARE
-from halimede.bus.reasons import SUCCESS
+from halimede.bus.paho.client import ReadingClient
+from halimede.bus.paho.properties import grants, no_properties, v5_properties
+from halimede.bus.reason_codes import SUCCESS
 from halimede.bus.settings import MqttSettings
+from halimede.bus.topic_filter import SHARE
+from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
 
 log = structlog.get_logger()
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from halimede.bus.faults import Wire
-from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
-from halimede.bus.memory_session import Entry, Session
+from halimede.bus.memory.faults import Wire
+from halimede.bus.memory.session import Entry, Session
 from halimede.bus.message import Packet
-from halimede.bus.reasons import SUCCESS
+from halimede.bus.reason_codes import SUCCESS
+from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
 
 if TYPE_CHECKING:
     from halimede.bus.memory import MemoryBroker

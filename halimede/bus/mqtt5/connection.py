@@ -12,9 +12,10 @@ import ssl
 from functools import partial
 from time import monotonic
 
-from halimede.bus.lean import reading, writing
-from halimede.bus.lean.buffers import Inflow, Outflow
-from halimede.bus.lean.reading import (
+from halimede.bus.message import Packet
+from halimede.bus.mqtt5 import decoder, encoder
+from halimede.bus.mqtt5.buffers import Inflow, Outflow
+from halimede.bus.mqtt5.decoder import (
     PROTOCOL_ERROR,
     PUBACK,
     PUBLISH,
@@ -24,12 +25,11 @@ from halimede.bus.lean.reading import (
     MalformedError,
     Pong,
 )
-from halimede.bus.lean.watch import Watch
-from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
-from halimede.bus.message import Packet
-from halimede.bus.packets import SHARE
-from halimede.bus.reasons import FAILURE, SUCCESS, name
+from halimede.bus.mqtt5.keepalive import Watch
+from halimede.bus.reason_codes import FAILURE, SUCCESS, name
 from halimede.bus.settings import MqttSettings
+from halimede.bus.topic_filter import SHARE
+from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
 from halimede.errors import DisconnectedError
 
 #: bytes of a packet where the broker names no limit (MQTT v5, 2.1.4)
@@ -74,7 +74,7 @@ class LeanLink(Link):
         """Write a packet. At QoS 0 the answer comes once it has left."""
         payload, tail = packet.payload, packet.tail
         identifier = self._identifier() if packet.qos else 0
-        head = writing.publish(packet, identifier, len(payload) + len(tail))
+        head = encoder.publish(packet, identifier, len(payload) + len(tail))
         answer = Answer(loop=self._loop)
         sent = None
         if self.ended.done():
@@ -85,7 +85,7 @@ class LeanLink(Link):
         else:
             self._unsent.add(answer)
             sent = partial(self._sent, answer)
-        if len(payload) < writing.JOINED:
+        if len(payload) < encoder.JOINED:
             self._out.put(head + payload, tail, sent=sent)
         else:
             self._out.put(head, payload, tail, sent=sent)
@@ -95,19 +95,19 @@ class LeanLink(Link):
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
         identifier = self._identifier()
         retained = not filter_.startswith(SHARE)
-        return self._ask(identifier, writing.subscribe(identifier, filter_, qos, retained=retained))
+        return self._ask(identifier, encoder.subscribe(identifier, filter_, qos, retained=retained))
 
     def unsubscribe(self, filter_: str) -> Answer:
         """Unsubscribe."""
         identifier = self._identifier()
-        return self._ask(identifier, writing.unsubscribe(identifier, filter_))
+        return self._ask(identifier, encoder.unsubscribe(identifier, filter_))
 
     async def close(self, *, keep: bool = False) -> None:
         """Disconnect behind what waits, with reason 0x04, so that the broker publishes the will."""
         if self.ended.done():
             return
         end_session = self._settings.session_s > 0 and not keep
-        self._out.put(writing.disconnect(DISCONNECT_WITH_WILL, end_session=end_session))
+        self._out.put(encoder.disconnect(DISCONNECT_WITH_WILL, end_session=end_session))
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
     def abort(self, reason: str) -> None:
@@ -173,7 +173,7 @@ class LeanLink(Link):
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except MalformedError as error:
-            self._out.put(writing.disconnect(error.code))
+            self._out.put(encoder.disconnect(error.code))
             self._out.flush()
             self.end(Ended(f"the broker sent what is no MQTT v5: {error}"))
         except OSError as error:
@@ -193,8 +193,8 @@ class LeanLink(Link):
     def _take(self, first: int, body: bytes | memoryview) -> None:
         """Take one packet. Raises MalformedError."""
         if first & 0xF0 == PUBLISH and self.accepted.done():
-            packet, identifier = reading.publish(first, body)
-            acknowledge = partial(self._out.put, writing.PUBACK + identifier.to_bytes(2)) if identifier else None
+            packet, identifier = decoder.publish(first, body)
+            acknowledge = partial(self._out.put, encoder.PUBACK + identifier.to_bytes(2)) if identifier else None
             self._deliver(packet, acknowledge, identifier)
         elif first == PUBACK and len(body) == 2:
             self._watch.answered = self._watch.alive
@@ -205,7 +205,7 @@ class LeanLink(Link):
     def _take_other(self, first: int, body: bytes | memoryview) -> None:
         if first & 0xF0 == PUBLISH:
             raise MalformedError("a Publish out of turn", PROTOCOL_ERROR)
-        packet = reading.read(first, body)
+        packet = decoder.read(first, body)
         if isinstance(packet, Acknowledged):
             self._watch.answered = self._watch.alive
             self._settle(self._answers.pop(packet.identifier, None), packet.reason)
@@ -241,7 +241,7 @@ class LeanLink(Link):
             self.end(Ended(why))
             return
         if self.accepted.done() and self._watch.ping_due(now):
-            self._out.put(writing.PINGREQ)
+            self._out.put(encoder.PINGREQ)
             self._watch.pinged(now, self._out.put_bytes)
         self._tick = self._loop.call_later(self._watch.pause, self._look)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from halimede.bus.lean.reading import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
 from halimede.bus.message import Packet
+from halimede.bus.mqtt5.decoder import CORRELATION, EXPIRY, RESPONSE_TOPIC, USER
 
 #: first bytes: the type of packet, and the flags where they are fixed
 CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT = 0x10, 0x30, 0x82, 0xA2, 0xE0

@@ -13,14 +13,14 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 
-from halimede.bus._paho_beside import ReadingClient
-from halimede.bus._paho_link import PahoLink
-from halimede.bus._paho_properties import no_properties, v5_properties
-from halimede.bus.link import Deliver
+from halimede.bus.connect_errors import distrust, let_in
 from halimede.bus.message import Packet
+from halimede.bus.paho.client import ReadingClient
+from halimede.bus.paho.connection import PahoLink
+from halimede.bus.paho.properties import no_properties, v5_properties
 from halimede.bus.settings import MqttSettings
 from halimede.bus.sockets import hasten
-from halimede.bus.turned_away import distrust, let_in
+from halimede.bus.transport import Deliver
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 #: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline

@@ -6,8 +6,8 @@ import asyncio
 import ssl
 from typing import Any
 
-from halimede.bus.link import Ended, Link
 from halimede.bus.settings import MqttSettings
+from halimede.bus.transport import Ended, Link
 from halimede.errors import DisconnectedError, NotAllowedError
 
 NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client certificate, or does not accept ours"

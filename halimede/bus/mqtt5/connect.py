@@ -9,13 +9,13 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from halimede.bus.lean import writing
-from halimede.bus.lean.link import LeanLink
-from halimede.bus.link import Deliver
+from halimede.bus.connect_errors import distrust, let_in
 from halimede.bus.message import Packet
+from halimede.bus.mqtt5 import encoder
+from halimede.bus.mqtt5.connection import LeanLink
 from halimede.bus.settings import MqttSettings
 from halimede.bus.sockets import hasten
-from halimede.bus.turned_away import distrust, let_in
+from halimede.bus.transport import Deliver
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 
@@ -28,7 +28,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         login = settings.login()
     except InvalidFieldError as error:  # changed since the start: perhaps in the middle of a rotation
         raise DisconnectedError(str(error)) from error
-    hello = writing.connect(
+    hello = encoder.connect(
         client_id,
         keepalive_s=settings.keepalive_s,
         session_s=settings.session_s,

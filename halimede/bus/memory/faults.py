@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from halimede.bus.link import Link
+from halimede.bus.transport import Link
 
 
 @dataclass

@@ -11,14 +11,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from halimede.bus.faults import Faults
-from halimede.bus.link import Deliver, Ended, Link
-from halimede.bus.linked import LinkedBus
-from halimede.bus.memory_link import MemoryLink
-from halimede.bus.memory_session import Entry, Session, Stored, store
+from halimede.bus.connection import LinkedBus
+from halimede.bus.memory.connection import MemoryLink
+from halimede.bus.memory.faults import Faults
+from halimede.bus.memory.session import Entry, Session, Stored, store
 from halimede.bus.message import Announce, Packet
-from halimede.bus.packets import matches
-from halimede.bus.reasons import NO_SUBSCRIBER, SUCCESS
+from halimede.bus.reason_codes import NO_SUBSCRIBER, SUCCESS
+from halimede.bus.topic_filter import matches
+from halimede.bus.transport import Deliver, Ended, Link
 from halimede.errors import DisconnectedError
 
 MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024

@@ -15,14 +15,14 @@ from typing import Any, Self
 import structlog
 
 from halimede.bus.backoff import LAST_BACKOFF, BackOff
-from halimede.bus.link import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
+from halimede.bus.client_id_conflict import Rivalry
+from halimede.bus.connection_log import Outage
 from halimede.bus.message import Announce, Announcement, Packet, Receive, ReceiveNow
-from halimede.bus.outage import Outage
-from halimede.bus.packets import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
-from halimede.bus.reasons import FAILURE, NO_SHARED, NO_WILDCARDS, REASONS
-from halimede.bus.rivalry import Rivalry
+from halimede.bus.reason_codes import FAILURE, NO_SHARED, NO_WILDCARDS, REASONS
 from halimede.bus.subscriptions import Incoming, Subscription
+from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
+from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
 from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.names import check_name
 from halimede.topic import Filter

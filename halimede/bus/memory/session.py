@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from halimede.bus.message import Packet
-from halimede.bus.packets import split_shared
+from halimede.bus.topic_filter import split_shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The adapter of paho-mqtt, the stock MQTT client."""
