@@ -29,8 +29,8 @@ from halimede.bus.connection import LinkedBus
 from halimede.bus.message import Packet
 from halimede.bus.transport import Answer, Deliver, Ended, Link
 from halimede.frames import new_frame
-from halimede.frames.channel import inference
 from halimede.inference.onnx import OnnxModel, open_onnx
+from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker

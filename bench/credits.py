@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from halimede.bus.mqtt import MqttSettings
-from halimede.frames import load_will, new_frame
-from halimede.frames.channel import inference
+from halimede.frames import new_frame
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.load_advertiser import load_will
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker

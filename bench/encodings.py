@@ -25,11 +25,11 @@ from examples.detection.scenes import LABELS, Scene, scenes
 from halimede.evaluation.detection import Detection
 from halimede.evaluation.service import read_chain
 from halimede.frames import Pixels, decode, encode_image, new_frame
-from halimede.frames.uploading import Densities, Wish
-from halimede.frames.uploading_write import Upload, resized, write
+from halimede.frames.transcode_policy import Densities, Wish
 from halimede.inference import Model, open_model
 from halimede.messages import Box, Frame, Prediction, Reply
 from halimede.pipeline.inference import Inference, Item
+from halimede.pipeline.transcode import Upload, resized, write
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -22,10 +22,10 @@ import psutil
 
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.frames import new_frame
-from halimede.frames.channel import hop
 from halimede.frames.payloads import new_id
 from halimede.messages import Frame, Load
 from halimede.offload import OffloadClient
+from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker

@@ -25,11 +25,11 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.memory.connection import MemoryLink
 from halimede.bus.transport import Link
 from halimede.frames import new_frame, pack
-from halimede.frames.channel import hop
 from halimede.messages import Load, Result
 from halimede.multiedge.balance import Balance
 from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing
 from halimede.multiedge.peers import Peers, peer_will
+from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import EdgeLimits, RequestIntake
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot

@@ -19,8 +19,8 @@ from halimede import log
 from halimede.bus.mqtt import MqttSettings
 from halimede.collection import rare_collections
 from halimede.frames import new_frame
-from halimede.frames.channel import inference
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
 from halimede.worker.runtime import connect_to, main
 
 SERVICE = "bench"

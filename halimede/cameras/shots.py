@@ -13,7 +13,7 @@ from PIL import Image
 from halimede.cameras.wire import Job
 from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels
-from halimede.frames.pictures import MAX_SIDE, read_jpeg
+from halimede.frames.image_headers import MAX_SIDE, read_jpeg
 
 #: a marker of JPEG tables without which a picture cannot be read by itself
 DHT = 0xC4

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.frames.pictures import JPEG_MAGIC, PNG_MAGIC, READERS, Picture
+from halimede.frames.image_headers import JPEG_MAGIC, PNG_MAGIC, READERS, Picture
 from halimede.messages import Frame
 
 Pixels = NDArray[Any]

@@ -17,15 +17,15 @@ from halimede import topics
 from halimede.bus.acked_publisher import Done
 from halimede.bus.reason_codes import SUCCESS
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
-from halimede.frames import OffloadError, Reason, new_id
-from halimede.frames.channel import inference
-from halimede.frames.recent import Recent
+from halimede.frames import new_id
 from halimede.frames.seldom import Seldom
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
 from halimede.mining.foresight import BEFORE
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.escalation import Escalation, NextTier, SampleClient
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.responders import ResultResponder
@@ -33,6 +33,7 @@ from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.triage import create as create_triage
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
+from halimede.system.lru import Recent
 from halimede.topic import Address
 from halimede.tracing import Record
 from halimede.worker.job import Parts, origin

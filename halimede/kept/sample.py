@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from halimede.frames.encodings import Pixels, decode, encode_image
-from halimede.frames.pictures import READERS
+from halimede.frames.image_headers import READERS
 from halimede.messages import Frame, KeptImage, KeptSample, Prediction, Result
 
 #: no file yet: it is made in the thread that writes it

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from halimede.bus import Bus
-from halimede.frames.channel import hop
-from halimede.frames.credits import Credits
 from halimede.messages import Frame, Load, Peer, Reply
 from halimede.multiedge.peers import Peers
 from halimede.offload import OffloadClient
+from halimede.offload.channel import hop
+from halimede.offload.load_balancer import Credits
 from halimede.tracing import Record
 
 HOP = "join"

@@ -14,8 +14,8 @@ import math
 import random
 from dataclasses import dataclass
 
-from halimede.frames.credits import STALE_S, Choose, Credits, Known
 from halimede.messages import Load
+from halimede.offload.load_balancer import STALE_S, Choose, Credits, Known
 
 #: peers with room of which all are looked at; of more, so many at random
 FEW, LOOK_AT = 8, 4

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 
 from halimede.bus import Bus
-from halimede.frames.channel import hop
 from halimede.messages import Frame, Load, Peer, Reply
 from halimede.multiedge.balance import Balance, Choice, spare
 from halimede.offload import OffloadClient
+from halimede.offload.channel import hop
 from halimede.pipeline.intake import RequestLimits
 from halimede.tracing import Record
 

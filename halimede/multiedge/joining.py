@@ -18,16 +18,16 @@ from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE, AckedPublisher
 from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.errors import BusError
-from halimede.frames.channel import Channel
-from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
 from halimede.multiedge.careful import Careful
 from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.multiedge.waiting import Waiting, found
 from halimede.observe.metrics import counter, gauge
+from halimede.offload.channel import Channel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.responders import REMEMBERED_BYTES, weight
+from halimede.system.lru import Recent
 from halimede.topic import Address
 
 M = TypeVar("M")

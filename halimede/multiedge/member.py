@@ -14,7 +14,6 @@ from prometheus_client.metrics_core import Metric
 
 from halimede import topics
 from halimede.bus import Bus
-from halimede.frames.channel import hop
 from halimede.messages import Load
 from halimede.multiedge import balancing
 from halimede.multiedge.application import Application
@@ -25,6 +24,7 @@ from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.takeover import Takeover
 from halimede.multiedge.together import Together
 from halimede.observe.metrics import counter, gauge
+from halimede.offload.channel import hop
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestIntake

@@ -16,9 +16,9 @@ import structlog
 
 from halimede import topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
-from halimede.frames.advertise import Herald
-from halimede.frames.credits import MAX_WORKERS, STALE_S
 from halimede.messages import Load, Peer
+from halimede.offload.load_advertiser import Herald
+from halimede.offload.load_balancer import MAX_WORKERS, STALE_S
 
 log = structlog.get_logger()
 

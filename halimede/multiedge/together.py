@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from halimede.frames.channel import hop
 from halimede.messages import Load, Peer
 from halimede.multiedge.application import Application
 from halimede.multiedge.asking import HOP
@@ -14,6 +13,7 @@ from halimede.multiedge.joining import Joining
 from halimede.multiedge.peers import Peers
 from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.stage import JointTools
+from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.worker.job import Parts
 

@@ -25,14 +25,14 @@ from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE
 from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER, REASONS
 from halimede.errors import BusError, DisconnectedError, RefusedError
-from halimede.frames.channel import Channel
-from halimede.frames.circuit import Circuit, State
-from halimede.frames.credits import MAX_WORKERS, Credits
-from halimede.frames.reasons import OffloadError, Reason
-from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
-from halimede.frames.way import Way
 from halimede.messages import Frame, Load, Reply
+from halimede.offload.channel import Channel
+from halimede.offload.circuit_breaker import Circuit, State
+from halimede.offload.congestion_window import Way
+from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.load_balancer import MAX_WORKERS, Credits
+from halimede.system.lru import Recent
 from halimede.topic import Address, Filter
 from halimede.tracing import Record, write
 from halimede.tracing.steps import REQUEST, WINDOW

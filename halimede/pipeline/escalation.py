@@ -15,13 +15,13 @@ from typing import Literal, Protocol
 import msgspec
 import structlog
 
-from halimede.frames.reasons import OffloadError, Reason
-from halimede.frames.uploading_write import Uploads
 from halimede.messages import Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
+from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.inference import Outcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
+from halimede.pipeline.transcode import Uploads
 from halimede.pipeline.upload_policy.triage import Decision, Triage
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Record

@@ -21,14 +21,13 @@ import structlog
 
 from halimede.bus import Bus, Delivery, Packet
 from halimede.errors import DecodeError
-from halimede.frames.advertise import Advertiser, Advertises
-from halimede.frames.channel import MAX_CORRELATION, Channel
 from halimede.frames.encodings import decode, find, measure
 from halimede.frames.payloads import open_payload
-from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Load, Reply
 from halimede.mining import Miner, Verdict, is_ours, judge_sample
+from halimede.offload.channel import MAX_CORRELATION, Channel
+from halimede.offload.load_advertiser import Advertiser, Advertises
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import prepare
@@ -39,6 +38,7 @@ from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.responders import Key, ReplyResponder, RequestStats, ResultResponder
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Count, Ledger
+from halimede.system.lru import Recent
 from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, read
 from halimede.tracing import Context as TraceContext

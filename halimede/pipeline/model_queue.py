@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from halimede.frames.pace import Pace
+from halimede.offload.service_rate import Pace
 from halimede.pipeline.sample import Sample
 
 #: bytes of decoded pixels that one batch may have

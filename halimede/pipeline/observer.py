@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from halimede.frames.pace import Pace
 from halimede.frames.seldom import Seldom
+from halimede.offload.service_rate import Pace
 from halimede.pipeline.inference import Outcome
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Count, Latency, Ledger

@@ -18,9 +18,9 @@ from typing import ParamSpec, Protocol
 import structlog
 
 from halimede.errors import DecodeError
-from halimede.frames.pace import Pace
-from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Load
+from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.service_rate import Pace
 from halimede.pipeline.escalation import SampleClient
 from halimede.pipeline.inference import Inference, Outcome
 from halimede.pipeline.model_queue import ModelQueue

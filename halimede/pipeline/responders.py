@@ -28,14 +28,14 @@ from halimede.bus import Bus
 from halimede.bus.acked_publisher import AckedPublisher, Done
 from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER
-from halimede.frames.channel import Channel
-from halimede.frames.reasons import Reason
-from halimede.frames.recent import Recent
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Prediction, Reply, Result
+from halimede.offload.channel import Channel
+from halimede.offload.errors import Reason
 from halimede.pipeline.escalation import NextTier
 from halimede.pipeline.sample import Conclusion, Outbox, Sample
 from halimede.stats.ledger import Count, Latency, Ledger
+from halimede.system.lru import Recent
 from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, EdgeTimes, write
 from halimede.tracing.steps import REPLY, RESULT

@@ -12,10 +12,10 @@ import math
 import structlog
 
 from halimede.bus import Bus
-from halimede.frames.advertise import Advertises
-from halimede.frames.channel import Channel
-from halimede.frames.pace import Pace
 from halimede.mining import Miner
+from halimede.offload.channel import Channel
+from halimede.offload.load_advertiser import Advertises
+from halimede.offload.service_rate import Pace
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Inference

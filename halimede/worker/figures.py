@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields
 from prometheus_client.metrics_core import Metric
 
 from halimede.bus import Bus
-from halimede.frames.circuit import State
 from halimede.messages import TaskInfo
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, sizes, times
 from halimede.offload import OffloadClient
+from halimede.offload.circuit_breaker import State
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.upload_policy.figures import figures as deferral
 from halimede.pipeline.upload_policy.triage import Triage

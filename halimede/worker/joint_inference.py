@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable
 
 from halimede import topics
-from halimede.frames import load_will
-from halimede.frames.channel import inference
 from halimede.mining import create as create_miner
 from halimede.mining.foresight import BEFORE
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.load_advertiser import load_will
 from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits

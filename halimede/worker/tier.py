@@ -14,13 +14,13 @@ from functools import partial
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import InvalidFieldError
-from halimede.frames import load_will
-from halimede.frames.channel import inference
 from halimede.mining import Miner
 from halimede.mining import create as create_miner
 from halimede.mining.foresight import BEFORE
 from halimede.observe.metrics import counter, gauge
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.load_advertiser import load_will
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.upload_policy import triage as deferral

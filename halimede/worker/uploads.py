@@ -8,11 +8,11 @@ from functools import partial
 
 from prometheus_client.metrics_core import Metric
 
-from halimede.frames.circuit import Circuit
-from halimede.frames.uploading import Wish
-from halimede.frames.uploading_write import Uploads
+from halimede.frames.transcode_policy import Wish
 from halimede.observe.metrics import counter, times
+from halimede.offload.circuit_breaker import Circuit
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.transcode import Uploads
 from halimede.worker.job import Parts
 
 

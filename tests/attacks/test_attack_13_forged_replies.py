@@ -17,10 +17,11 @@ from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.rpc import Requests
-from halimede.frames import OffloadError, new_id
-from halimede.frames.channel import inference
+from halimede.frames import new_id
 from halimede.messages import ApiReply, ApiRequest, Frame, Load, Prediction, Reply
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.errors import OffloadError
 from services.broker import Broker
 from tests.digits import ALL_HARD, Digits
 from tests.integration.workers import Site, site

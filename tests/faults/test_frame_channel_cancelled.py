@@ -15,11 +15,11 @@ from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttSettings
 from halimede.bus.settings import Client
-from halimede.frames import OffloadError
-from halimede.frames.channel import inference
 from halimede.messages import Frame, Reply
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
 from halimede.offload.client import PendingRequest
+from halimede.offload.errors import OffloadError
 from halimede.worker.runtime import connect_to
 from services.broker import Broker
 from tests.simulated import eventually

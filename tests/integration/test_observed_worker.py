@@ -13,10 +13,10 @@ import pytest
 
 from examples.digits import data
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames.channel import inference
 from halimede.messages import TaskInfo
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
+from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker

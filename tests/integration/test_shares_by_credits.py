@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames import OffloadError
-from halimede.frames.channel import inference
 from halimede.messages import Prediction
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.errors import OffloadError
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Outcome
 from halimede.pipeline.model_slot import Infer, LoadedModel, ModelSlot

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames import OffloadError
-from halimede.frames.channel import inference
-from halimede.frames.reasons import Reason
 from halimede.mining import Verdict
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.upload_policy.triage import Triage
 from halimede.pipeline.workers import RequestWorker

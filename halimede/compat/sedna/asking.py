@@ -18,12 +18,12 @@ import structlog
 
 from halimede.bus import Bus
 from halimede.errors import BusError
-from halimede.frames.channel import inference
-from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Frame, Reply
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.errors import OffloadError, Reason
 from halimede.stats.ledger import Count, Latency, Ledger
 from halimede.worker.figures import Figures
 from halimede.worker.job import Connect

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from halimede.frames.recent import Recent
 from halimede.inference import SampleError, unit
 from halimede.messages import IdentityAnswer, IdentityQuery, Prediction, Track
 from halimede.multiedge.reid.frame import Frame
@@ -24,6 +23,7 @@ from halimede.multiedge.reid.queries import answer
 from halimede.multiedge.reid.settings import Settings
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
 from halimede.multiedge.stages import vectors
+from halimede.system.lru import Recent
 
 #: boxes of one frame that are looked at
 MOST_BOXES = 256

@@ -18,12 +18,12 @@ from halimede import log as logging
 from halimede.bus import Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
-from halimede.frames.circuit import State
 from halimede.mining import create
 from halimede.mining.foresight import AFTER, modes_of
 from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
+from halimede.offload.circuit_breaker import State
 from halimede.serving.http import accepts
 from halimede.serving.router import finding
 from halimede.serving.router.frames import Cameras, Names

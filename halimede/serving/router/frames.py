@@ -17,7 +17,6 @@ from halimede import topics
 from halimede.bus import Bus, Delivery, Packet
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, open_payload
-from halimede.frames.recent import Recent
 from halimede.messages import Frame, Prediction, Result
 from halimede.pipeline.responders import result_outbox
 from halimede.serving.errors import UnavailableError
@@ -26,6 +25,7 @@ from halimede.serving.router.reading import UnreadableError
 from halimede.serving.router.router import Routed, Router, best
 from halimede.serving.router.upstream import HEADER_LENGTH
 from halimede.serving.tensors import BYTES, Tensor, objects, to_bytes
+from halimede.system.lru import Recent
 
 log = structlog.get_logger()
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from halimede.frames import Circuit
-from halimede.frames.reasons import Reason
 from halimede.frames.seldom import Seldom
 from halimede.messages import Prediction
 from halimede.mining import Miner, judge
+from halimede.offload.circuit_breaker import Circuit
+from halimede.offload.errors import Reason
 from halimede.serving.errors import UnavailableError
 from halimede.serving.router.reading import Body, Reader, UnreadableError
 from halimede.serving.router.upstream import Answer, Upstream, UpstreamError

@@ -10,9 +10,10 @@ import numpy as np
 from halimede import topics
 from halimede.bus import Bus, Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames import Pixels, load_will, new_frame
+from halimede.frames import Pixels, new_frame
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Frame, Load, Prediction, Reply
+from halimede.offload.load_advertiser import load_will
 
 NS, SERVICE = "default", "helmet"
 #: a pixel value that a `Brightness` model fails on

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.frames import Circuit, State
+from halimede.offload.circuit_breaker import Circuit, State
 
 
 def opened(now: float = 0.0) -> Circuit:

@@ -8,8 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.frames.credits import MAX_WORKERS, STALE_S, Credits
 from halimede.messages import Load
+from halimede.offload.load_balancer import MAX_WORKERS, STALE_S, Credits
 
 
 def load(credits_: int, service_ms: float = 1.0) -> Load:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.frames.pace import UNKNOWN, Pace
+from halimede.offload.service_rate import UNKNOWN, Pace
 
 
 def test_before_the_first_call_few_places_are_offered_and_it_goes_alone() -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import measure
-from halimede.frames.pictures import JPEG_MAGIC, PNG_MAGIC, READERS, read_jpeg, read_png
+from halimede.frames.image_headers import JPEG_MAGIC, PNG_MAGIC, READERS, read_jpeg, read_png
 from halimede.messages import Frame
 from tests.hostile_pictures import chunk, jpeg, png
 

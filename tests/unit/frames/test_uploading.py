@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.frames.uploading import (
+from halimede.frames.transcode_policy import (
     DOUBT,
     LEAST_SIDE,
     MOST_TRIES,

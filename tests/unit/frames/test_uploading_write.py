@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from halimede.errors import DecodeError
 from halimede.frames import decode, encode_image, new_frame
-from halimede.frames.circuit import Circuit
 from halimede.frames.encodings import measure
-from halimede.frames.reasons import OffloadError, Reason
-from halimede.frames.uploading import Densities, Wish
-from halimede.frames.uploading_write import Upload, Uploads, write
+from halimede.frames.transcode_policy import Densities, Wish
 from halimede.messages import Box, Frame, Prediction, Reply
+from halimede.offload.circuit_breaker import Circuit
+from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.transcode import Upload, Uploads, write
 from tests.hostile_pictures import jpeg_that_claims, jpeg_with_scans, png, png_that_claims, zeros
 
 

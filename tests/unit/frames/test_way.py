@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.frames.way import MOST, Way
+from halimede.offload.congestion_window import MOST, Way
 
 SIZE = 60_000
 

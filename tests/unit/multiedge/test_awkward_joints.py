@@ -12,11 +12,11 @@ import numpy as np
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
-from halimede.frames.channel import hop
 from halimede.messages import Box, Fused, Prediction, Reply, Sighting, Track
 from halimede.multiedge import joining
 from halimede.multiedge.joining import Joining
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
+from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelStuckError, ModelThread
 from tests.simulated import eventually, simulated
 

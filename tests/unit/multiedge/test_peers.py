@@ -10,9 +10,9 @@ from typing import Any
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames.credits import MAX_WORKERS
 from halimede.messages import Load, Peer
 from halimede.multiedge.peers import LAST_RANK, Peers, peer_will
+from halimede.offload.load_balancer import MAX_WORKERS
 from tests.simulated import eventually, simulated
 
 NS, SERVICE = "default", "lobby"

@@ -13,11 +13,12 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DisconnectedError
-from halimede.frames import Circuit, OffloadError, Reason, State
-from halimede.frames.channel import inference
 from halimede.messages import Frame, Prediction, Reply
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.circuit_breaker import Circuit, State
 from halimede.offload.client import PendingRequest
+from halimede.offload.errors import OffloadError, Reason
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, cloud_bus, frame, silent
 

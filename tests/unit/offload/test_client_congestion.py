@@ -8,9 +8,9 @@ import pytest
 
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames import OffloadError, Reason
-from halimede.frames.channel import inference
 from halimede.offload import OffloadClient
+from halimede.offload.channel import inference
+from halimede.offload.errors import OffloadError, Reason
 from tests.simulated import simulated
 from tests.unit.frames.clouds import NS, SERVICE, frame
 

@@ -8,8 +8,8 @@ import math
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from halimede.frames.pace import Pace
 from halimede.messages import Frame
+from halimede.offload.service_rate import Pace
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.inference import Inference
 from halimede.pipeline.model_slot import ModelSlot

@@ -15,9 +15,9 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.memory.connection import MemoryLink
 from halimede.bus.message import Packet
 from halimede.bus.transport import Link
-from halimede.frames.reasons import OffloadError, Reason
 from halimede.inference import Array, SampleError
 from halimede.messages import Frame, Load, Prediction, Reply
+from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.escalation import SampleClient
 from halimede.tracing import Record
 from tests.simulated import SimulatedLoop

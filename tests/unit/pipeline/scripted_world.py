@@ -14,11 +14,11 @@ from typing import Any
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.acked_publisher import AckedPublisher, ignore
-from halimede.frames.channel import Channel, hop, inference
-from halimede.frames.credits import Credits
 from halimede.messages import Reply, Result
 from halimede.mining.threshold import Threshold
 from halimede.offload import OffloadClient
+from halimede.offload.channel import Channel, hop, inference
+from halimede.offload.load_balancer import Credits
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.escalation import NextTier as Tier
 from halimede.pipeline.executor import InlinePolicy, ModelThread

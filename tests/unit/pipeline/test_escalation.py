@@ -14,9 +14,9 @@ import msgspec
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames.channel import inference
-from halimede.frames.reasons import OffloadError, Reason
 from halimede.messages import Frame, Load, Prediction, Reply
+from halimede.offload.channel import inference
+from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits

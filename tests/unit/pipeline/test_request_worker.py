@@ -15,9 +15,9 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
-from halimede.frames.channel import inference
 from halimede.inference import Array
 from halimede.messages import Box, Frame, Load, Prediction, Reply
+from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot

@@ -11,8 +11,8 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.frames.channel import inference
 from halimede.messages import Frame
+from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Outcome
 from halimede.pipeline.intake import RequestLimits

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
-from halimede.frames.reasons import Reason
 from halimede.messages import Prediction
 from halimede.mining import Verdict
 from halimede.mining.artefact import Artefact, MixtureRule, Reference, write_artefact
 from halimede.mining.cloud_only import CloudOnly
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.margin import Margin
+from halimede.offload.errors import Reason
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.triage import Decision, Triage, create

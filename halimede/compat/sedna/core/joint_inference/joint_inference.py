@@ -29,10 +29,10 @@ from halimede.compat.sedna.exchange import read_answer, write_call
 from halimede.compat.sedna.rules import Rule, rule_of
 from halimede.compat.sedna.serving import served
 from halimede.errors import InvalidFieldError
-from halimede.frames.reasons import OffloadError, Reason
 from halimede.inference.estimator import loaded
 from halimede.mining import Verdict
 from halimede.models.desired import read as read_desired
+from halimede.offload.errors import OffloadError, Reason
 from halimede.stats.ledger import Count, Latency
 from halimede.worker.runtime import connect_to, leave, main
 from halimede.worker.settings import MiningMode, Settings

@@ -19,12 +19,12 @@ from PIL import Image
 
 from halimede.api.deferral import AS_IT_CAME
 from halimede.errors import DecodeError
-from halimede.frames.circuit import Circuit
 from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
-from halimede.frames.pictures import Picture
-from halimede.frames.reasons import OffloadError, Reason
-from halimede.frames.uploading import MOST_TRIES, Densities, Size, Try, Wish, first, following
+from halimede.frames.image_headers import Picture
+from halimede.frames.transcode_policy import MOST_TRIES, Densities, Size, Try, Wish, first, following
 from halimede.messages import Box, Frame, Prediction, Reply
+from halimede.offload.circuit_breaker import Circuit
+from halimede.offload.errors import OffloadError, Reason
 from halimede.tracing.times import Distribution
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import structlog
 from halimede import topics
 from halimede.bus import Announcement, Bus, Packet
 from halimede.errors import BusError
-from halimede.frames.channel import Channel
 from halimede.messages import Load
+from halimede.offload.channel import Channel
 from halimede.topic import Address
 
 M = TypeVar("M")
