@@ -41,7 +41,7 @@ from halimede.mining.miner import Verdict
 from halimede.mining.mixture import mix
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.upload_policy.policy import Triage
 from halimede.stats.agreement import agreement
 
 WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "accuracy.json"

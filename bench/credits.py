@@ -32,7 +32,7 @@ from halimede.offload.load_advertiser import load_will
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
-from halimede.worker.runtime import connect_to
+from halimede.worker.main import connect_to
 from services.broker import Broker
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 

@@ -41,7 +41,7 @@ from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
-from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.worker.settings import Settings

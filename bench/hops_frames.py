@@ -21,9 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 from bench.hops_calls import CallRecorder, Cost
 from bench.hops_client import SERVICE, Client, client
 from halimede.bus.mqtt import MqttSettings
+from halimede.worker.bootstrap import serve
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.runtime import connect_to
-from halimede.worker.serve import serve
+from halimede.worker.main import connect_to
 from halimede.worker.settings import read
 from services.broker import Broker
 

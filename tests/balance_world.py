@@ -36,7 +36,7 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
-from halimede.worker.job import origin
+from halimede.worker.roles import origin
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 from tests.unit.worker.world import World as Workers
 

@@ -21,7 +21,7 @@ from halimede.collection import rare_collections
 from halimede.frames import new_frame
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
-from halimede.worker.runtime import connect_to, main
+from halimede.worker.main import connect_to, main
 
 SERVICE = "bench"
 #: seconds: for one sample; until the cloud worker advertises

@@ -30,13 +30,13 @@ from halimede.pipeline.escalation import Escalation, NextTier, SampleClient
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.responders import ResultResponder
 from halimede.pipeline.sample import Conclusion, Sample
-from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
 from halimede.system.lru import Recent
 from halimede.topic import Address
 from halimede.tracing import Record
-from halimede.worker.job import Parts, origin
+from halimede.worker.roles import Parts, origin
 
 log = structlog.get_logger()
 

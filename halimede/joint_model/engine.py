@@ -35,14 +35,14 @@ from halimede.joint_model.thread import Loose
 from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
-from halimede.worker.job import Connect, Job, Parts
+from halimede.worker.bootstrap import serve
+from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.mistakes import WorkerError
-from halimede.worker.runtime import connect_to
-from halimede.worker.serve import serve
+from halimede.worker.main import connect_to
+from halimede.worker.mid_tier import tier as tier_job
+from halimede.worker.model_reload import Opener, UnfitError
+from halimede.worker.roles import Connect, Job, Parts
 from halimede.worker.settings import Settings
-from halimede.worker.swap import Opener, UnfitError
-from halimede.worker.tier import tier as tier_job
 
 T = TypeVar("T")
 log = structlog.get_logger()

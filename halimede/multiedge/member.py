@@ -31,10 +31,10 @@ from halimede.pipeline.intake import RequestIntake
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
-from halimede.worker.job import Parts, drain, origin, source_of, unless
+from halimede.worker.roles import Parts, drain, origin, source_of, unless
 from halimede.worker.sources.base import Source
-from halimede.worker.sources.handing import session_id
-from halimede.worker.sources.suspects import Suspects
+from halimede.worker.sources.handler import session_id
+from halimede.worker.sources.poison_journal import Suspects
 
 #: frames that the broker may have under way to a member: each waits there until it is answered
 INTAKE_RECEIVE_MAXIMUM = 64

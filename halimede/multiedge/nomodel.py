@@ -10,7 +10,7 @@ from halimede.messages import Prediction
 from halimede.models.desired import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
-from halimede.worker.swap import Opener
+from halimede.worker.model_reload import Opener
 
 
 class Nothing(Model):

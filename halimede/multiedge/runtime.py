@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from halimede.multiedge.serve import joint, member
 from halimede.multiedge.settings import read_member
-from halimede.worker.job import Job
-from halimede.worker.runtime import leave, main
+from halimede.worker.main import leave, main
+from halimede.worker.roles import Job
 from halimede.worker.settings import Settings
 
 

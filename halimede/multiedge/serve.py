@@ -1,6 +1,6 @@
 """Puts the workers of a multi-edge service together: members, which take frames, and the joint, where findings meet.
 
-Both are jobs (``halimede.worker.job``): connection, model, ledger, reports and metrics are those of every worker.
+Both are jobs (``halimede.worker.roles``): connection, model, ledger, reports and metrics are those of every worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from halimede.multiedge.nomodel import NoModel
 from halimede.multiedge.peers import Peers, peer_will
 from halimede.multiedge.settings import OWNER_KIND, MemberSettings
 from halimede.multiedge.together import Together
-from halimede.worker.job import Job, Parts
+from halimede.worker.roles import Job, Parts
 
 
 def member(settings: MemberSettings) -> Job:

@@ -26,10 +26,10 @@ from halimede.errors import DisconnectedError, InvalidFieldError
 from halimede.messages import Peer
 from halimede.multiedge.peers import Peers
 from halimede.names import check_name
-from halimede.worker.job import Connect
+from halimede.worker.roles import Connect
 from halimede.worker.sources.base import Intake
-from halimede.worker.sources.handing import Handing
-from halimede.worker.sources.suspects import Suspects
+from halimede.worker.sources.handler import Handing
+from halimede.worker.sources.poison_journal import Suspects
 
 log = structlog.get_logger()
 

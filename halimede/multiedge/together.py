@@ -15,7 +15,7 @@ from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.stage import JointTools
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
-from halimede.worker.job import Parts
+from halimede.worker.roles import Parts
 
 #: folder of the joint's below the worker's
 FOLDER = "joint"

@@ -22,7 +22,7 @@ from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.inference import Outcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
 from halimede.pipeline.transcode import Uploads
-from halimede.pipeline.upload_policy.triage import Decision, Triage
+from halimede.pipeline.upload_policy.policy import Decision, Triage
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Record
 from halimede.tracing.steps import OFFLOAD

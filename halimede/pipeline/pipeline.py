@@ -27,7 +27,7 @@ from halimede.pipeline.model_queue import ModelQueue
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.observer import Observer
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
-from halimede.pipeline.upload_policy.triage import Decision
+from halimede.pipeline.upload_policy.policy import Decision
 
 P = ParamSpec("P")
 log = structlog.get_logger()

@@ -9,7 +9,7 @@ from msgspec import Struct
 from halimede.inference import Array
 from halimede.messages import Frame, Prediction, Reply
 from halimede.pipeline.inference import Outcome
-from halimede.pipeline.upload_policy.triage import Decision
+from halimede.pipeline.upload_policy.policy import Decision
 from halimede.topic import Address
 from halimede.tracing import Record
 

@@ -28,7 +28,7 @@ from halimede.serving.http import Rest, accepts
 from halimede.serving.repository import Repository
 from halimede.serving.repository import Settings as HowToRun
 from halimede.serving.settings import Settings, reachable, read_settings
-from halimede.worker.report import Reporter
+from halimede.worker.status_reporter import Reporter
 
 log = structlog.get_logger()
 

@@ -11,6 +11,6 @@ run_edge(Small)
 ```
 """
 
-from halimede.worker.runtime import run_cloud, run_edge
+from halimede.worker.main import run_cloud, run_edge
 
 __all__ = ["run_cloud", "run_edge"]

@@ -16,14 +16,14 @@ from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.responders import ResultResponder, result_outbox
-from halimede.pipeline.upload_policy.triage import create as create_triage
+from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count
-from halimede.worker.glimpses import Glimpses
-from halimede.worker.job import Job, Parts, count_requests, drain, origin, source_of, unless
-from halimede.worker.keeping import keeping
+from halimede.worker.hard_sample_writer import keeping
+from halimede.worker.preview_publisher import Glimpses
+from halimede.worker.roles import Job, Parts, count_requests, drain, origin, source_of, unless
 from halimede.worker.settings import Settings
-from halimede.worker.uploads import uploading
+from halimede.worker.upload_encoder import uploading
 
 #: camera frames that may be under way to a busy worker: they hold memory in the broker or here
 INTAKE_RECEIVE_MAXIMUM = 16

@@ -21,7 +21,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError
 from halimede.names import check_label, check_name
-from halimede.worker.cores import cores
+from halimede.system.cpu import cores
 
 T = TypeVar("T")
 

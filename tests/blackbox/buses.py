@@ -8,7 +8,7 @@ from typing import Protocol
 from halimede.bus import Announce, Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.worker.runtime import connect_to
+from halimede.worker.main import connect_to
 from services.broker import Broker
 from tests.proxy import Proxy
 

@@ -13,7 +13,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.messages import Frame, HardSample, TraceReply, TraceRequest
 from halimede.topic import Filter
-from halimede.worker import glimpses
+from halimede.worker import preview_publisher
 from tests.blackbox.models import EASY, HARD, big, small
 from tests.blackbox.requester import asking
 from tests.blackbox.scripted_cloud import ScriptedCloud
@@ -79,7 +79,9 @@ def steps(reply: TraceReply) -> set[str]:
 async def test_a_preview_of_a_hard_frame_is_published(
     world: World, monkeypatch: pytest.MonkeyPatch, switch: str, number: int
 ) -> None:
-    monkeypatch.setattr(glimpses, "EVERY_S", 60.0)  # seconds between two previews: the others here come too early
+    monkeypatch.setattr(
+        preview_publisher, "EVERY_S", 60.0
+    )  # seconds between two previews: the others here come too early
     seen: list[HardSample] = []
 
     async def keep(delivery: Delivery[HardSample]) -> None:

@@ -25,10 +25,10 @@ from halimede.messages import DeadLetter, Frame, Load, ModelInUse, Peer, Result,
 from halimede.multiedge.serve import joint, member
 from halimede.multiedge.settings import read_member
 from halimede.topic import Address, Topic
+from halimede.worker.bootstrap import serve
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.serve import serve
+from halimede.worker.mid_tier import tier
 from halimede.worker.settings import read
-from halimede.worker.tier import tier
 from tests.blackbox.buses import Buses
 from tests.scraping import scrape, value
 from tests.simulated import eventually

@@ -18,8 +18,8 @@ from halimede.bus.mqtt import MqttBus
 from halimede.errors import DisconnectedError
 from halimede.frames import new_frame, pack
 from halimede.messages import Result
-from halimede.worker.runtime import connect_to
-from halimede.worker.serve import serve
+from halimede.worker.bootstrap import serve
+from halimede.worker.main import connect_to
 from tests.faults.control import PATIENCE, Control, control
 from tests.proxy import Proxy
 from tests.unit.worker import world as workers

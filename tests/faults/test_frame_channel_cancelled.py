@@ -20,7 +20,7 @@ from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.client import PendingRequest
 from halimede.offload.errors import OffloadError
-from halimede.worker.runtime import connect_to
+from halimede.worker.main import connect_to
 from services.broker import Broker
 from tests.simulated import eventually
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, frame

@@ -20,7 +20,7 @@ from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
-from halimede.worker.figures import Figures
+from halimede.worker.metrics import Figures
 from halimede.worker.settings import read
 from services.broker import Broker
 from tests.integration.workers import Site, site, train

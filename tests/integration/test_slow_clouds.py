@@ -15,7 +15,7 @@ from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError, Reason
 from halimede.pipeline.model_slot import ModelSlot
-from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.upload_policy.policy import Triage
 from halimede.pipeline.workers import RequestWorker
 from tests.integration.test_shares_by_credits import Timed
 from tests.simulated import simulated

@@ -25,12 +25,12 @@ from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError, Reason
 from halimede.stats.ledger import Count, Latency, Ledger
-from halimede.worker.figures import Figures
-from halimede.worker.job import Connect
-from halimede.worker.mistakes import as_mistake
-from halimede.worker.report import Reporter, Status
-from halimede.worker.serve import open_ledger
+from halimede.worker.bootstrap import open_ledger
+from halimede.worker.errors import as_mistake
+from halimede.worker.metrics import Figures
+from halimede.worker.roles import Connect
 from halimede.worker.settings import Settings
+from halimede.worker.status_reporter import Reporter, Status
 
 log = structlog.get_logger()
 

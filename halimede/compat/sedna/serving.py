@@ -14,9 +14,9 @@ from halimede.compat.sedna.exchange import Call, read_call, write_answer
 from halimede.errors import DecodeError
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Frame, Prediction
-from halimede.worker.job import Job
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.runtime import Prepare
+from halimede.worker.main import Prepare
+from halimede.worker.roles import Job
 from halimede.worker.settings import Settings
 
 

@@ -11,7 +11,7 @@ import math
 
 from halimede.errors import InvalidFieldError
 from halimede.mining import Verdict
-from halimede.pipeline.upload_policy.steering import Steering, restored
+from halimede.pipeline.upload_policy.threshold_controller import Steering, restored
 
 
 class Budget:

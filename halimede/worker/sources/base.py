@@ -16,7 +16,7 @@ from halimede.api.jointinference import Source as SourceSpec
 from halimede.bus import Bus, Packet
 from halimede.errors import InvalidFieldError
 from halimede.tracing import Context as TraceContext
-from halimede.worker.sources.suspects import Suspects
+from halimede.worker.sources.poison_journal import Suspects
 
 
 class Intake(Protocol):

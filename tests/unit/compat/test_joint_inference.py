@@ -20,8 +20,8 @@ from halimede.compat.sedna.core.joint_inference import BigModelService, JointInf
 from halimede.compat.sedna.serving import served
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import WorkerInfo
-from halimede.worker.runtime import connect_to
-from halimede.worker.serve import serve
+from halimede.worker.bootstrap import serve
+from halimede.worker.main import connect_to
 from services.broker import Broker
 from tests.ports import free_port
 from tests.simulated import eventually

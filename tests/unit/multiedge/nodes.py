@@ -15,8 +15,8 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.multiedge.peers import Peers, peer_will
 from halimede.multiedge.takeover import Takeover
 from halimede.worker.sources.base import Context
-from halimede.worker.sources.cameras import CameraSource
-from halimede.worker.sources.handing import session_id
+from halimede.worker.sources.camera_topics import CameraSource
+from halimede.worker.sources.handler import session_id
 
 NS, SERVICE, GROUP = "default", "lobby", "lobby.test"
 ROOM, KEPT_S = 4, 60

@@ -19,7 +19,7 @@ from halimede.bus.memory import MemoryBus
 from halimede.messages import Peer, Result, Track
 from halimede.multiedge.serve import joint, member
 from halimede.multiedge.settings import MemberSettings
-from halimede.worker.serve import serve
+from halimede.worker.bootstrap import serve
 from tests.simulated import eventually
 from tests.unit.worker.world import NS, SERVICE, World
 

@@ -28,7 +28,7 @@ from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.upload_policy.policy import Triage
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Ledger
 from halimede.topic import Filter

@@ -22,7 +22,7 @@ from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.upload_policy.policy import Triage
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Ledger
 from halimede.topic import Filter

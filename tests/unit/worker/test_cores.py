@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halimede.worker.cores import allowed, cores
+from halimede.system.cpu import allowed, cores
 
 
 @pytest.mark.parametrize(

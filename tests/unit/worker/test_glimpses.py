@@ -11,7 +11,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.messages import HardSample
-from halimede.worker.glimpses import MOST_S
+from halimede.worker.preview_publisher import MOST_S
 from halimede.worker.settings import read
 from tests.simulated import simulated
 from tests.unit.worker.world import EASY, HARD, World, world

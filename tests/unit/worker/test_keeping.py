@@ -18,7 +18,7 @@ from halimede.kept.store import Store
 from halimede.messages import Frame, KeptRequest, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.worker.keeping import Keeper
+from halimede.worker.hard_sample_writer import Keeper
 from tests.simulated import eventually
 from tests.unit.worker.world import EASY, HARD, Big, Small, World, world
 

@@ -18,7 +18,7 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
-from halimede.worker.sources.suspects import Suspects
+from halimede.worker.sources.poison_journal import Suspects
 from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness
 from tests.unit.worker.world import NS, SERVICE

@@ -11,8 +11,8 @@ import pytest
 from halimede.api.jointinference import Source
 from halimede.errors import InvalidFieldError, RefusedError
 from halimede.stats.ledger import Ledger
-from halimede.worker.mistakes import WorkerError, as_mistake
-from halimede.worker.serve import serve
+from halimede.worker.bootstrap import serve
+from halimede.worker.errors import WorkerError, as_mistake
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import EASY, Big, Small, World, world
 

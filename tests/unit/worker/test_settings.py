@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
-from halimede.worker.cores import cores
+from halimede.system.cpu import cores
 from halimede.worker.settings import read
 
 EDGE = {

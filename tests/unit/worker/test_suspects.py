@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from halimede.worker.sources.suspects import DEATHS, Suspects
+from halimede.worker.sources.poison_journal import DEATHS, Suspects
 
 
 def life(folder: Path) -> Suspects:

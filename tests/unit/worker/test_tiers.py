@@ -16,9 +16,9 @@ import pytest
 from halimede.bus.memory import MemoryBroker
 from halimede.errors import InvalidFieldError
 from halimede.mining.artefact import Artefact, MixtureRule
-from halimede.worker.mistakes import WorkerError
-from halimede.worker.serve import serve
-from halimede.worker.tier import _prepare, tier
+from halimede.worker.bootstrap import serve
+from halimede.worker.errors import WorkerError
+from halimede.worker.mid_tier import _prepare, tier
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import NS, SERVICE, World, world
 

@@ -18,7 +18,7 @@ from halimede.bus import Announce, Bus, Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
 from halimede.messages import DeadLetter, Result, WorkerInfo
-from halimede.worker.serve import serve
+from halimede.worker.bootstrap import serve
 from halimede.worker.settings import Role, Settings
 from tests.simulated import eventually
 

@@ -15,7 +15,7 @@ from halimede.bus import Delivery
 from halimede.frames import new_frame, pack
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.mining.artefact import Artefact, MixtureRule, Reference, write_artefact
-from halimede.worker.mistakes import WorkerError
+from halimede.worker.errors import WorkerError
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import ScriptedCloud
 from tests.unit.worker.world import BREAKS_SMALL, EASY, HARD, NS, World, world

@@ -17,8 +17,8 @@ from halimede.mining.margin import Margin
 from halimede.offload.errors import Reason
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.triage import Decision, Triage, create
-from halimede.pipeline.upload_policy.uplink import Uplink
+from halimede.pipeline.upload_policy.latency_estimator import Uplink
+from halimede.pipeline.upload_policy.policy import Decision, Triage, create
 from tests.unit.worker.world import World
 
 SAID = Prediction(label="7")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from halimede.pipeline.upload_policy.uplink import LEAST, Uplink
+from halimede.pipeline.upload_policy.latency_estimator import LEAST, Uplink
 
 
 class Way:

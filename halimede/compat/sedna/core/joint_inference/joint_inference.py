@@ -34,7 +34,7 @@ from halimede.mining import Verdict
 from halimede.models.desired import read as read_desired
 from halimede.offload.errors import OffloadError, Reason
 from halimede.stats.ledger import Count, Latency
-from halimede.worker.runtime import connect_to, leave, main
+from halimede.worker.main import connect_to, leave, main
 from halimede.worker.settings import MiningMode, Settings
 
 __all__ = ("BigModelService", "JointInference", "TSBigModelService")

@@ -24,7 +24,7 @@ from halimede.messages import Frame, KeptSample, Prediction, Result
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
-from halimede.worker.job import Parts
+from halimede.worker.roles import Parts
 from halimede.worker.settings import Settings
 
 log = structlog.get_logger()

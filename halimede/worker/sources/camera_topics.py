@@ -14,7 +14,7 @@ import asyncio
 from halimede import topics
 from halimede.bus import Bus
 from halimede.worker.sources.base import Context, Intake, Source, register
-from halimede.worker.sources.handing import Handing
+from halimede.worker.sources.handler import Handing
 
 #: QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
 QUEUE = 16

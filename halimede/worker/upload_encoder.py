@@ -13,7 +13,7 @@ from halimede.observe.metrics import counter, times
 from halimede.offload.circuit_breaker import Circuit
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.transcode import Uploads
-from halimede.worker.job import Parts
+from halimede.worker.roles import Parts
 
 
 @asynccontextmanager

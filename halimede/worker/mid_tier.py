@@ -23,14 +23,14 @@ from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.intake import RequestLimits
-from halimede.pipeline.upload_policy import triage as deferral
+from halimede.pipeline.upload_policy import policy as deferral
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger
-from halimede.worker.figures import CIRCUIT
-from halimede.worker.job import Job, Parts, count_requests, unless
-from halimede.worker.runtime import leave, main
+from halimede.worker.main import leave, main
+from halimede.worker.metrics import CIRCUIT
+from halimede.worker.roles import Job, Parts, count_requests, unless
 from halimede.worker.settings import Settings, read
-from halimede.worker.uploads import uploading
+from halimede.worker.upload_encoder import uploading
 
 #: how a rule's field is called in errors of mining, which knows edge workers alone
 AT_EDGE = "spec.edgeWorker"

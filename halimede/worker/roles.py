@@ -17,12 +17,12 @@ from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Book
 from halimede.worker import sources
-from halimede.worker.figures import Figures
-from halimede.worker.report import Reporter
+from halimede.worker.metrics import Figures
+from halimede.worker.model_reload import Opener
 from halimede.worker.settings import Settings
 from halimede.worker.sources import Source
-from halimede.worker.sources.suspects import Suspects
-from halimede.worker.swap import Opener
+from halimede.worker.sources.poison_journal import Suspects
+from halimede.worker.status_reporter import Reporter
 
 T = TypeVar("T")
 log = structlog.get_logger()

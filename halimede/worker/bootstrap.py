@@ -23,13 +23,13 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.stats.ledger import Ledger, LedgerBusyError
 from halimede.tracing import Answers, Book
 from halimede.tracing.export import exporting
-from halimede.worker.figures import Figures
-from halimede.worker.job import Connect, Job, Parts, unless
+from halimede.worker.errors import WorkerError, as_mistake
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.mistakes import WorkerError, as_mistake
-from halimede.worker.report import Reporter
+from halimede.worker.metrics import Figures
+from halimede.worker.model_reload import Opener, Swapper, UnfitError, as_wish
+from halimede.worker.roles import Connect, Job, Parts, unless
 from halimede.worker.settings import Settings
-from halimede.worker.swap import Opener, Swapper, UnfitError, as_wish
+from halimede.worker.status_reporter import Reporter
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from halimede.errors import DecodeError
 from halimede.names import check_name
 from halimede.tracing import read
 from halimede.worker.sources.base import Intake
-from halimede.worker.sources.suspects import Suspects
+from halimede.worker.sources.poison_journal import Suspects
 
 #: cameras of one connection that are remembered
 MOST_CAMERAS = 256

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.observe.metrics import Samples, counter, gauge
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.upload_policy.policy import Triage
 from halimede.stats.agreement import agreement_of
 from halimede.stats.ledger import Count, Ledger
 

@@ -20,10 +20,10 @@ from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.collection import rare_collections
 from halimede.errors import InvalidFieldError
-from halimede.worker.job import Connect, Job
+from halimede.worker.bootstrap import serve
+from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.mistakes import WorkerError
-from halimede.worker.serve import serve
+from halimede.worker.roles import Connect, Job
 from halimede.worker.settings import Role, Settings, read
 
 log = structlog.get_logger()

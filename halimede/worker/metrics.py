@@ -17,8 +17,8 @@ from halimede.observe.metrics import buses, counter, gauge, sizes, times
 from halimede.offload import OffloadClient
 from halimede.offload.circuit_breaker import State
 from halimede.pipeline.model_slot import ModelSlot
-from halimede.pipeline.upload_policy.figures import figures as deferral
-from halimede.pipeline.upload_policy.triage import Triage
+from halimede.pipeline.upload_policy.metrics import figures as deferral
+from halimede.pipeline.upload_policy.policy import Triage
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import CloudTimes, EdgeTimes

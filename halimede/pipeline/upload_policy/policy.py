@@ -26,7 +26,7 @@ from halimede.offload.errors import Reason
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget, check_shares
 from halimede.pipeline.upload_policy.drift import Drift
-from halimede.pipeline.upload_policy.uplink import Trip, Uplink
+from halimede.pipeline.upload_policy.latency_estimator import Trip, Uplink
 
 log = structlog.get_logger()
 
