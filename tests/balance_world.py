@@ -26,9 +26,9 @@ from halimede.bus.memory.connection import MemoryLink
 from halimede.bus.transport import Link
 from halimede.frames import new_frame, pack
 from halimede.messages import Load, Result
-from halimede.multiedge.balance import Balance
-from halimede.multiedge.balancing import HOP, LIMITS, Room, Sharing
-from halimede.multiedge.peers import Peers, peer_will
+from halimede.multiedge.membership import Peers, peer_will
+from halimede.multiedge.peer_balancer import Balance
+from halimede.multiedge.peer_offload import HOP, LIMITS, Room, Sharing
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import EdgeLimits, RequestIntake

@@ -22,7 +22,7 @@ import numpy as np
 from halimede import codec, topics
 from halimede.bus import Delivery
 from halimede.messages import DeadLetter, Frame, Load, ModelInUse, Peer, Result, TaskInfo, WorkerInfo
-from halimede.multiedge.serve import joint, member
+from halimede.multiedge.roles import joint, member
 from halimede.multiedge.settings import read_member
 from halimede.topic import Address, Topic
 from halimede.worker.bootstrap import serve

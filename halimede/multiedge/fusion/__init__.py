@@ -5,8 +5,8 @@ makes one answer of it, ``joint.py`` is what a worker runs. ``calibration.py`` f
 labelled findings. Nothing in here knows a topic, and only monotonic time decides how long something waits.
 """
 
+from halimede.multiedge.fusion.class_distribution import Named
 from halimede.multiedge.fusion.joint import Fusion
-from halimede.multiedge.fusion.opinion import Named
 from halimede.multiedge.fusion.settings import Settings
 
 __all__ = ["Fusion", "Named", "Settings"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from halimede.calibration.temperature import calibrate, calibration_error
 from halimede.multiedge.fusion.fitting import accuracy, fit, fused
-from halimede.multiedge.fusion.labelled import Labelled, LabelledError, load
+from halimede.multiedge.fusion.labelled_findings import Labelled, LabelledError, load
 from halimede.multiedge.fusion.rules import RULES
 
 #: fewer instants say nothing

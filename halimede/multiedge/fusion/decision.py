@@ -10,10 +10,10 @@ import numpy as np
 
 from halimede.calibration.temperature import calibrate
 from halimede.messages import Box, Fused, FusedFrom, Prediction
-from halimede.multiedge.fusion.opinion import Opinion, Vector, together
+from halimede.multiedge.fusion.class_distribution import Opinion, Vector, together
 from halimede.multiedge.fusion.rules import RULES
 from halimede.multiedge.fusion.settings import Settings
-from halimede.multiedge.fusion.window import Instant
+from halimede.multiedge.fusion.time_window import Instant
 
 NS = 1_000_000_000
 MS = 1_000_000

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from halimede.calibration.temperature import Truth, calibrate, temperature
-from halimede.multiedge.fusion.labelled import Labelled
-from halimede.multiedge.fusion.opinion import Vector
+from halimede.multiedge.fusion.class_distribution import Vector
+from halimede.multiedge.fusion.labelled_findings import Labelled
 from halimede.multiedge.fusion.rules import RULES
 
 #: pull of the product's weights towards 1, so that few findings say little

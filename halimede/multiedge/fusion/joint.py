@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from halimede.messages import Fused, Prediction
 from halimede.multiedge.fusion.decision import MS, Decision, decide
 from halimede.multiedge.fusion.settings import Settings
-from halimede.multiedge.fusion.window import Instant, Window
+from halimede.multiedge.fusion.time_window import Instant, Window
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
 
 #: what ``figures`` counts: instants, how they ended, and findings that were no part of one when it did

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from halimede.calibration.temperature import softmax
-from halimede.multiedge.fusion.opinion import Vector
+from halimede.multiedge.fusion.class_distribution import Vector
 
 Rule = Callable[[Vector, Vector], tuple[int, Vector]]
 

@@ -6,7 +6,7 @@ where somebody was seen (``queries.py``). ``evaluation.py`` measures how well.
 """
 
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.known import Limits
+from halimede.multiedge.reid.identity_eviction import Limits
 from halimede.multiedge.reid.matcher import Matcher
 from halimede.multiedge.reid.settings import Settings, parse
 

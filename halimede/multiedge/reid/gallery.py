@@ -18,10 +18,10 @@ import structlog
 
 from halimede.inference import SampleError, unit, unpack
 from halimede.messages import Sighting, Track
-from halimede.multiedge.reid.index import Floats
-from halimede.multiedge.reid.known import Known, Limits, Shelf
+from halimede.multiedge.reid.embedding_bank import Vectors
+from halimede.multiedge.reid.identity_eviction import Known, Limits, Shelf
 from halimede.multiedge.reid.store import Changes, Row, Store
-from halimede.multiedge.reid.vectors import Vectors
+from halimede.multiedge.reid.vector_index import Floats
 
 log = structlog.get_logger()
 

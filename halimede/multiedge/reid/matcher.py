@@ -15,12 +15,12 @@ import numpy as np
 
 from halimede.inference import SampleError, unit
 from halimede.messages import IdentityAnswer, IdentityQuery, Prediction, Track
-from halimede.multiedge.reid.frame import Frame
+from halimede.multiedge.reid.frame_matcher import Frame
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.known import Known
-from halimede.multiedge.reid.paths import Paths
+from halimede.multiedge.reid.identity_eviction import Known
 from halimede.multiedge.reid.queries import answer
 from halimede.multiedge.reid.settings import Settings
+from halimede.multiedge.reid.trajectories import Paths
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
 from halimede.multiedge.stages import vectors
 from halimede.system.lru import Recent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from halimede.inference import SampleError, unit, unpack
 from halimede.messages import Identity, IdentityQuery
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.known import Known
+from halimede.multiedge.reid.identity_eviction import Known
 
 #: sightings of each, where several identities are asked for
 FEW = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from halimede.errors import InvalidFieldError
-from halimede.multiedge.reid.known import Limits
+from halimede.multiedge.reid.identity_eviction import Limits
 from halimede.multiedge.stage import Parameters
 
 #: parameters of the joint; those of the stages are the stages' own

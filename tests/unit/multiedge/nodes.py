@@ -12,8 +12,8 @@ from halimede import topics
 from halimede.api.jointinference import Source as SourceSpec
 from halimede.bus import Announce, Bus, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.multiedge.peers import Peers, peer_will
-from halimede.multiedge.takeover import Takeover
+from halimede.multiedge.membership import Peers, peer_will
+from halimede.multiedge.session_failover import Takeover
 from halimede.worker.sources.base import Context
 from halimede.worker.sources.camera_topics import CameraSource
 from halimede.worker.sources.handler import session_id

@@ -13,8 +13,8 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
 from halimede.messages import Box, Fused, Prediction, Reply, Sighting, Track
-from halimede.multiedge import joining
-from halimede.multiedge.joining import Joining
+from halimede.multiedge import joint_server
+from halimede.multiedge.joint_server import Joining
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelStuckError, ModelThread
@@ -163,12 +163,12 @@ async def test_a_joint_that_fails_at_what_is_due_is_not_asked_without_a_pause() 
 @simulated
 async def test_findings_that_a_joint_forgets_take_no_place_for_ever() -> None:
     async with desk() as d:
-        for _ in range(joining.CAPACITY):
+        for _ in range(joint_server.CAPACITY):
             await d.send("forget")
         await eventually(lambda: d.joining.load().credits == 0)
         assert (await d.answer(await d.send("good"))).error == "overloaded"
         await asyncio.sleep(3)
-        assert d.joining.load().credits == joining.CAPACITY
+        assert d.joining.load().credits == joint_server.CAPACITY
         assert (await d.answer(await d.send("good"))).prediction.label == "said"
         assert await d.joining.drain(1)
 
@@ -179,7 +179,7 @@ async def test_large_findings_are_refused_before_memory_is_full() -> None:
         for _ in range(100):
             await d.send("forget", padding=1024 * 1024)
         await eventually(lambda: d.joining.refused > 0)
-        assert d.joining.load().queued <= joining.CAPACITY_BYTES // (1024 * 1024)
+        assert d.joining.load().queued <= joint_server.CAPACITY_BYTES // (1024 * 1024)
         await asyncio.sleep(3)
         assert (await d.answer(await d.send("good"))).prediction.label == "said"
 

@@ -10,7 +10,7 @@ import pytest
 from halimede.calibration.temperature import calibration_error, temperature
 from halimede.multiedge.fusion.calibration import main
 from halimede.multiedge.fusion.fitting import accuracy, fit, fused
-from halimede.multiedge.fusion.labelled import Labelled, load
+from halimede.multiedge.fusion.labelled_findings import Labelled, load
 
 
 def scene(count: int = 1500, classes: int = 4, noises: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Labelled:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from halimede.calibration.temperature import calibrate
 from halimede.messages import Box, Prediction
-from halimede.multiedge.fusion.opinion import read, together
+from halimede.multiedge.fusion.class_distribution import read, together
 from halimede.multiedge.fusion.rules import RULES
 
 ONES = np.ones(3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from halimede.messages import Prediction
 from halimede.multiedge import Finding
-from halimede.multiedge.fusion.window import MAX_CAMERAS, MAX_KEYS, Instant, Window
+from halimede.multiedge.fusion.time_window import MAX_CAMERAS, MAX_KEYS, Instant, Window
 
 MS = 1_000_000
 NOON = 1_795_262_400_000 * MS

@@ -6,7 +6,7 @@ import pytest
 
 from halimede.errors import InvalidFieldError
 from halimede.multiedge import Parameters, create
-from halimede.multiedge.serve import joint
+from halimede.multiedge.roles import joint
 from halimede.multiedge.settings import read_member
 
 

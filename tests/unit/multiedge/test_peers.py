@@ -11,7 +11,7 @@ from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Load, Peer
-from halimede.multiedge.peers import LAST_RANK, Peers, peer_will
+from halimede.multiedge.membership import LAST_RANK, Peers, peer_will
 from halimede.offload.load_balancer import MAX_WORKERS
 from tests.simulated import eventually, simulated
 

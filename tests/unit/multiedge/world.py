@@ -17,7 +17,7 @@ from halimede.api.multiedge import Application
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBus
 from halimede.messages import Peer, Result, Track
-from halimede.multiedge.serve import joint, member
+from halimede.multiedge.roles import joint, member
 from halimede.multiedge.settings import MemberSettings
 from halimede.worker.bootstrap import serve
 from tests.simulated import eventually

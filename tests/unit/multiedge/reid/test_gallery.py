@@ -11,7 +11,7 @@ import pytest
 from halimede.messages import Track
 from halimede.multiedge.reid import Gallery, Limits
 from halimede.multiedge.reid.gallery import FILE
-from halimede.multiedge.reid.known import Known
+from halimede.multiedge.reid.identity_eviction import Known
 from tests.unit.multiedge.reid.scene import LENGTH, looks, sighting
 
 LOOKS = looks(200).astype(np.float32)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halimede.multiedge.reid import index as room
-from halimede.multiedge.reid.index import Index, clear
+from halimede.multiedge.reid import vector_index as room
+from halimede.multiedge.reid.vector_index import Index, clear
 from tests.unit.multiedge.reid.scene import LENGTH, looks
 
 COUNT = 3000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from halimede.multiedge.reid.paths import MOST_OBJECTS, Paths
+from halimede.multiedge.reid.trajectories import MOST_OBJECTS, Paths
 
 
 def corners(x: float) -> np.ndarray:

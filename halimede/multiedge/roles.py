@@ -13,12 +13,12 @@ from halimede.bus import Announce
 from halimede.errors import InvalidFieldError
 from halimede.inference import Model, open_model
 from halimede.multiedge.application import Application, create
-from halimede.multiedge.composite import StagesModel
-from halimede.multiedge.member import Member
-from halimede.multiedge.nomodel import NoModel
-from halimede.multiedge.peers import Peers, peer_will
+from halimede.multiedge.joint_runner import Together
+from halimede.multiedge.member_worker import Member
+from halimede.multiedge.membership import Peers, peer_will
+from halimede.multiedge.null_model import NoModel
 from halimede.multiedge.settings import OWNER_KIND, MemberSettings
-from halimede.multiedge.together import Together
+from halimede.multiedge.stages_model import StagesModel
 from halimede.worker.roles import Job, Parts
 
 

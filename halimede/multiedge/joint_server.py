@@ -20,9 +20,9 @@ from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.errors import BusError
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
-from halimede.multiedge.careful import Careful
+from halimede.multiedge.guarded_joint import Careful
+from halimede.multiedge.pending_findings import Waiting, found
 from halimede.multiedge.stage import Finding, Joint, Outcome
-from halimede.multiedge.waiting import Waiting, found
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import Channel
 from halimede.pipeline.executor import ModelThread

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from halimede.messages import Load, Peer
 from halimede.multiedge.application import Application
-from halimede.multiedge.asking import HOP
-from halimede.multiedge.inuse import HoldingThread
-from halimede.multiedge.joining import Joining
-from halimede.multiedge.peers import Peers
+from halimede.multiedge.joint_client import HOP
+from halimede.multiedge.joint_server import Joining
+from halimede.multiedge.membership import Peers
 from halimede.multiedge.settings import MemberSettings
+from halimede.multiedge.slot_model import HoldingThread
 from halimede.multiedge.stage import JointTools
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread

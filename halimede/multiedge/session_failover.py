@@ -24,7 +24,7 @@ from halimede import topics
 from halimede.bus import Bus
 from halimede.errors import DisconnectedError, InvalidFieldError
 from halimede.messages import Peer
-from halimede.multiedge.peers import Peers
+from halimede.multiedge.membership import Peers
 from halimede.names import check_name
 from halimede.worker.roles import Connect
 from halimede.worker.sources.base import Intake

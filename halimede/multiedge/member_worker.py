@@ -15,14 +15,14 @@ from prometheus_client.metrics_core import Metric
 from halimede import topics
 from halimede.bus import Bus
 from halimede.messages import Load
-from halimede.multiedge import balancing
+from halimede.multiedge import peer_offload
 from halimede.multiedge.application import Application
-from halimede.multiedge.asking import Joins
-from halimede.multiedge.balancing import Room, Sharing
-from halimede.multiedge.peers import Peers
+from halimede.multiedge.joint_client import Joins
+from halimede.multiedge.joint_runner import Together
+from halimede.multiedge.membership import Peers
+from halimede.multiedge.peer_offload import Room, Sharing
+from halimede.multiedge.session_failover import Takeover
 from halimede.multiedge.settings import MemberSettings
-from halimede.multiedge.takeover import Takeover
-from halimede.multiedge.together import Together
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import hop
 from halimede.pipeline.escalation import Escalation, NextTier
@@ -138,12 +138,12 @@ class Member:
         worker, bus = self._worker, self._parts.bus
         room = Room(self._home, self._peers.touch, lambda: len(self._peers.others))
         self._peers.share = room.load
-        channel = hop(worker.namespace, worker.service, balancing.HOP, worker.worker)
+        channel = hop(worker.namespace, worker.service, peer_offload.HOP, worker.worker)
         return RequestIntake(
             bus,
             channel,
             edge.pipeline,
-            limits=balancing.LIMITS,
+            limits=peer_offload.LIMITS,
             book=self._parts.book,
             advertiser=room,
             busy=room.busy,

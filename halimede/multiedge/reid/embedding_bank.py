@@ -13,9 +13,9 @@ import numpy as np
 import structlog
 
 from halimede.inference import pack, unit, unpack
-from halimede.multiedge.reid.index import Floats, Index, clear
-from halimede.multiedge.reid.known import Known, Limits
+from halimede.multiedge.reid.identity_eviction import Known, Limits
 from halimede.multiedge.reid.store import Changes, Store
+from halimede.multiedge.reid.vector_index import Floats, Index, clear
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Literal
 
 from halimede.messages import Box
-from halimede.multiedge.fusion.opinion import Opinion, read
+from halimede.multiedge.fusion.class_distribution import Opinion, read
 from halimede.multiedge.stage import Finding
 
 #: as many as fit into a Fused message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from halimede.multiedge.serve import joint, member
+from halimede.multiedge.roles import joint, member
 from halimede.multiedge.settings import read_member
 from halimede.worker.main import leave, main
 from halimede.worker.roles import Job

@@ -6,7 +6,7 @@ import msgspec
 
 from halimede.bus import Bus
 from halimede.messages import Frame, Load, Peer, Reply
-from halimede.multiedge.peers import Peers
+from halimede.multiedge.membership import Peers
 from halimede.offload import OffloadClient
 from halimede.offload.channel import hop
 from halimede.offload.load_balancer import Credits

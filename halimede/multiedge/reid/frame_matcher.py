@@ -11,10 +11,10 @@ from halimede.inference.boxes import overlaps
 from halimede.messages import Box, Sighting
 from halimede.multiedge.reid.assignment import assign
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.index import Floats
-from halimede.multiedge.reid.known import Known
-from halimede.multiedge.reid.paths import Paths, Step
+from halimede.multiedge.reid.identity_eviction import Known
 from halimede.multiedge.reid.settings import Settings
+from halimede.multiedge.reid.trajectories import Paths, Step
+from halimede.multiedge.reid.vector_index import Floats
 from halimede.multiedge.stage import Finding
 
 #: identities that each object is compared with

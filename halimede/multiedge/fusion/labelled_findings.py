@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from halimede import codec, topics
 from halimede.errors import DecodeError, HalimedeError
-from halimede.multiedge.fusion.opinion import Vector, read
+from halimede.multiedge.fusion.class_distribution import Vector, read
 
 #: bytes of a file, and numbers that it may make
 MAX_FILE, MAX_NUMBERS = 1 << 30, 1 << 28

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from halimede.bus import Bus
 from halimede.messages import Frame, Load, Peer, Reply
-from halimede.multiedge.balance import Balance, Choice, spare
+from halimede.multiedge.peer_balancer import Balance, Choice, spare
 from halimede.offload import OffloadClient
 from halimede.offload.channel import hop
 from halimede.pipeline.intake import RequestLimits
