@@ -114,13 +114,13 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@echo '==> deploy/crds is what the code says'
 	@$(BIN)/python -m halimede.api.crd --check
 	@echo "==> the inference protocol's messages are what its file says"
-	@$(BIN)/python -m halimede.serving.stubs --check
+	@$(BIN)/python -m halimede.serving.generate_descriptor --check
 	@echo 'All checks passed.'
 
 contract: setup ## Write topics.md and deploy/crds anew from the code
 	@$(BIN)/python -m halimede.contract --write
 	@$(BIN)/python -m halimede.api.crd --write
-	@$(BIN)/python -m halimede.serving.stubs --write
+	@$(BIN)/python -m halimede.serving.generate_descriptor --write
 	@echo 'topics.md and deploy/crds are written.'
 
 models: setup $(MODELS) $(MULTI) $(SCENES) ## Train the models of the examples

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from bench import serve_load as load
-from halimede.serving.rpc import InferRequest
+from halimede.serving.grpc_handlers import InferRequest
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "build" / "peers"

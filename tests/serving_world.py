@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 
 from halimede.messages.trial import Trial
 from halimede.models.desired import DesiredModel
-from halimede.serving.repository import Repository, Settings
+from halimede.serving.model_repository import Repository, Settings
 from halimede.serving.tensors import Tensor
 from tests.simulated import eventually
 

@@ -14,7 +14,7 @@ import numpy as np
 from bench import serve
 from bench.peers import peer
 from bench.peers.model import mean_model
-from halimede.serving.rpc import InferRequest, InferResponse
+from halimede.serving.grpc_handlers import InferRequest, InferResponse
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = (("grpc.max_receive_message_length", 1 << 25), ("grpc.max_send_message_length", 1 << 25))

@@ -24,7 +24,7 @@ def serve(ctx: typer.Context) -> None:
       halimede serve --file models.json --http :8080
     """
     try:
-        from halimede.serving.app import main
+        from halimede.serving.server import main
     except ImportError as error:
         raise _missing(error) from error
 
@@ -40,7 +40,7 @@ def router(ctx: typer.Context) -> None:
       halimede router --edge-service small --cloud-service big --mining IBT --camera cam0 --name helmet
     """
     try:
-        from halimede.serving.router.app import main
+        from halimede.serving.router.server import main
     except ImportError as error:
         raise _missing(error) from error
 

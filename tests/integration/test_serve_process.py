@@ -19,7 +19,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.messages import WorkerInfo
 from halimede.models import desired
 from halimede.models.desired import Desired
-from halimede.serving.app import main
+from halimede.serving.server import main
 from services.broker import Broker
 from tests.ports import free_port
 from tests.scraping import scrape

@@ -4,6 +4,6 @@ from halimede.starting import own_process
 
 own_process()
 
-from halimede.serving.router.app import main  # noqa: E402  # once that is done
+from halimede.serving.router.server import main  # noqa: E402  # once that is done
 
 raise SystemExit(main())

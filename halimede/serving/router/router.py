@@ -19,8 +19,8 @@ from halimede.mining import Miner, judge
 from halimede.offload.circuit_breaker import Circuit
 from halimede.offload.errors import Reason
 from halimede.serving.errors import UnavailableError
-from halimede.serving.router.reading import Body, Reader, UnreadableError
-from halimede.serving.router.upstream import Answer, Upstream, UpstreamError
+from halimede.serving.router.backend_client import Answer, Upstream, UpstreamError
+from halimede.serving.router.response_reader import Body, Reader, UnreadableError
 
 log = structlog.get_logger()
 

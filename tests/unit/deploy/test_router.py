@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from halimede import api
 from halimede.mining import create
 from halimede.observe import parse_bind
-from halimede.serving.router.app import parser
+from halimede.serving.router.server import parser
 from services.gm.workloads import serving
 from services.gm.workloads.settings import OUR_SERVER, PodSettings
 from tests.rendering import DEPLOY, documents, render

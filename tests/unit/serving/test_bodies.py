@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from halimede.serving import bodies
-from halimede.serving.bodies import Bodies
+from halimede.serving import body_limits
+from halimede.serving.body_limits import Bodies
 from halimede.serving.errors import ServeError
 
 MOST = 1_000_000
@@ -41,7 +41,7 @@ class Reader:
 
 @pytest.fixture
 async def reader(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Reader, str, aiohttp.ClientSession]]:
-    monkeypatch.setattr(bodies, "MAX_READING", 2 * MOST)
+    monkeypatch.setattr(body_limits, "MAX_READING", 2 * MOST)
     made = Reader()
     application = web.Application(client_max_size=MOST)
     application.router.add_post("/", made.answer)

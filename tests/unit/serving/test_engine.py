@@ -9,8 +9,8 @@ import pytest
 
 from halimede.inference import SampleError
 from halimede.pipeline.executor import InlinePolicy
-from halimede.serving import engine
-from halimede.serving.engine import Engine
+from halimede.serving import batch_executor
+from halimede.serving.batch_executor import Engine
 from halimede.serving.errors import ExpiredError, ModelFailedError, UnavailableError
 
 
@@ -88,7 +88,7 @@ async def test_whom_nobody_waits_for_any_more_is_not_run() -> None:
 
 
 async def test_more_than_can_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CAPACITY", 2)
+    monkeypatch.setattr(batch_executor, "CAPACITY", 2)
     gate = Gate()
     running = await started(gate)
     answers = [running.submit(0, 1), running.submit(2, 1)]

@@ -13,7 +13,7 @@ from halimede.api.model import ModelSpec
 from halimede.inference import ModelError
 from halimede.inference.tensors import open_tensors
 from halimede.serving.errors import ModelFailedError, ServeError
-from halimede.serving.loaded import Loaded, open_loaded
+from halimede.serving.loaded_model import Loaded, open_loaded
 from halimede.serving.tensors import DTYPES, Tensor
 from tests.serving_world import FLOAT, adds, echo, floats, graph
 

@@ -13,9 +13,9 @@ from halimede.errors import InvalidFieldError
 from halimede.messages.trial import Trial, TrialReason
 from halimede.models.desired import Desired, DesiredModel
 from halimede.models.rollout import CANARY_FAILED
-from halimede.serving import repository as room
+from halimede.serving import model_repository as room
 from halimede.serving.errors import ModelFailedError, NotFoundError, UnavailableError
-from halimede.serving.repository import Repository
+from halimede.serving.model_repository import Repository
 from halimede.serving.tensors import Tensor
 from tests.serving_world import FLOAT, adds, floats, graph, repository, wish
 from tests.simulated import eventually

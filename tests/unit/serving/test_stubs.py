@@ -5,12 +5,12 @@ from __future__ import annotations
 import tritonclient.grpc
 import tritonclient.grpc.service_pb2
 
-from halimede.serving import stubs
-from halimede.serving.rpc import InferRequest, message
+from halimede.serving import generate_descriptor
+from halimede.serving.grpc_handlers import InferRequest, message
 
 
 def test_what_is_checked_in_is_what_the_protocol_says() -> None:
-    assert stubs.MADE.read_text() == stubs.make()
+    assert generate_descriptor.MADE.read_text() == generate_descriptor.make()
 
 
 def test_another_clients_messages_of_the_same_names_are_no_trouble() -> None:

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from halimede.serving.router.app import main
-from halimede.serving.router.upstream import Upstream
+from halimede.serving.router.backend_client import Upstream
+from halimede.serving.router.server import main
 
 
 class One:

@@ -9,7 +9,7 @@ import pytest
 
 from halimede.models.rollout import Rollout
 from halimede.serving.errors import NotFoundError, UnavailableError
-from halimede.serving.versions import Served, Version
+from halimede.serving.model_version import Served, Version
 from tests.serving_world import wish
 
 LOADED = cast("Any", object())

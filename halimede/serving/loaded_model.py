@@ -29,7 +29,7 @@ from halimede.inference.tensors import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import InlinePolicy
 from halimede.pipeline.inference import Inference, Item
-from halimede.serving.engine import Engine, Ran
+from halimede.serving.batch_executor import Engine, Ran
 from halimede.serving.errors import ModelFailedError, ServeError
 from halimede.serving.tensors import BYTES, Tensor, objects
 

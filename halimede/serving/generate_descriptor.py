@@ -30,7 +30,7 @@ def make() -> str:
     lines = [f'    "{data[at : at + 112]}"' for at in range(0, len(data), 112)]
     return "\n".join(
         [
-            '"""Made by halimede.serving.stubs of open_inference.proto: change that, then run `make contract`."""',
+            '"""Made by halimede.serving.generate_descriptor of open_inference.proto: change that, then run `make contract`."""',
             "",
             "FILE = bytes.fromhex(",
             *lines,
@@ -42,7 +42,9 @@ def make() -> str:
 
 def main() -> int:
     """Write or check; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m halimede.serving.stubs", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m halimede.serving.generate_descriptor", description=__doc__.splitlines()[0]
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--write", action="store_true", help="write descriptor.py anew")
     what.add_argument("--check", action="store_true", help="exit 1 if it is not current")

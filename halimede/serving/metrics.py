@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from halimede.messages import Histogram
 from halimede.observe.metrics import PREFIX, counter, gauge, sizes, times
-from halimede.serving.versions import Served
+from halimede.serving.model_version import Served
 from halimede.stats import histogram
 
 #: how many answers or calls are counted together

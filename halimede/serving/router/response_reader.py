@@ -14,9 +14,9 @@ from halimede.inference import SampleError
 from halimede.inference.postprocess import Activation, classify
 from halimede.messages import Prediction
 from halimede.serving.errors import ServeError
-from halimede.serving.loaded import PREDICTION
-from halimede.serving.rest import BINARY_SIZE
-from halimede.serving.router.upstream import Answer
+from halimede.serving.loaded_model import PREDICTION
+from halimede.serving.rest_codec import BINARY_SIZE
+from halimede.serving.router.backend_client import Answer
 from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values
 
 FLOATS = {"FP16", "FP32", "FP64", "BF16"}

@@ -24,13 +24,13 @@ from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
 from halimede.offload.circuit_breaker import State
-from halimede.serving.http import accepts
-from halimede.serving.router import finding
-from halimede.serving.router.frames import Cameras, Names
-from halimede.serving.router.reading import Reader
-from halimede.serving.router.rest import Rest
+from halimede.serving.rest_handlers import accepts
+from halimede.serving.router import service_discovery
+from halimede.serving.router.backend_client import Upstream
+from halimede.serving.router.camera_bridge import Cameras, Names
+from halimede.serving.router.response_reader import Reader
+from halimede.serving.router.rest_handlers import Rest
 from halimede.serving.router.router import Router
-from halimede.serving.router.upstream import Upstream
 from halimede.serving.settings import seconds
 from halimede.worker.settings import BROKER
 
@@ -134,7 +134,7 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
         tasks = [group.create_task(cameras.run(), name="cameras")] if cameras else []
         for service, upstream in ((given.edge_service, router.edge), (given.cloud_service, router.cloud)):
             if bus and service:
-                await finding.follow(bus, namespace, check_name("InferenceModel", service), upstream)
+                await service_discovery.follow(bus, namespace, check_name("InferenceModel", service), upstream)
         await stop.wait()
         shown.stop_listening()
         leaving = [group.create_task(cameras.drain(grace_s), name="drain")] if cameras else []

@@ -6,13 +6,13 @@ import msgspec
 from aiohttp import web
 
 from halimede import __version__
-from halimede.serving.bodies import Bodies
+from halimede.serving.body_limits import Bodies
 from halimede.serving.errors import ServeError
-from halimede.serving.http import EXTENSIONS, HEADER_LENGTH, NAME, refuse
-from halimede.serving.rest import BINARY, JSON
+from halimede.serving.inflight_requests import UnderWay
+from halimede.serving.rest_codec import BINARY, JSON
+from halimede.serving.rest_handlers import EXTENSIONS, HEADER_LENGTH, NAME, refuse
+from halimede.serving.router.backend_client import PASSED
 from halimede.serving.router.router import Router, told
-from halimede.serving.router.upstream import PASSED
-from halimede.serving.underway import UnderWay
 
 
 class Rest:

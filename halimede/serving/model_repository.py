@@ -29,10 +29,10 @@ from halimede.models.desired import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError
 from halimede.models.trying import try_model
 from halimede.serving.errors import NotFoundError, ServeError
-from halimede.serving.figures import Figures
-from halimede.serving.loaded import Loaded, open_loaded
+from halimede.serving.loaded_model import Loaded, open_loaded
+from halimede.serving.metrics import Figures
+from halimede.serving.model_version import Served, Version
 from halimede.serving.tensors import Tensor
-from halimede.serving.versions import Served, Version
 
 log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from halimede.models.desired import DesiredModel
 from halimede.models.rollout import ALL_PERCENT, Rollout
 from halimede.serving.errors import NotFoundError, UnavailableError
-from halimede.serving.loaded import Loaded
+from halimede.serving.loaded_model import Loaded
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ from halimede.api import inferencemodel
 from halimede.bus import Bus, Delivery
 from halimede.errors import InvalidFieldError
 from halimede.messages import StatusDocument
-from halimede.serving.router.upstream import Upstream
+from halimede.serving.router.backend_client import Upstream
 
 log = structlog.get_logger()
 

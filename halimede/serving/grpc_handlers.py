@@ -10,11 +10,11 @@ import grpc
 from google.protobuf import descriptor_pool, message_factory
 
 from halimede import __version__
-from halimede.serving import http
+from halimede.serving import rest_handlers
 from halimede.serving.descriptor import FILE
 from halimede.serving.errors import ServeError
-from halimede.serving.repository import Repository
-from halimede.serving.rest import MAX_TENSORS, timeout_of
+from halimede.serving.model_repository import Repository
+from halimede.serving.rest_codec import MAX_TENSORS, timeout_of
 from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values, to_bytes
 
 SERVICE = "inference.GRPCInferenceService"
@@ -90,7 +90,9 @@ class Rpc:
         return message("ServerReadyResponse")(ready=not self._repository.not_ready())
 
     async def _server(self, _: Message, __: grpc.aio.ServicerContext) -> Message:
-        return message("ServerMetadataResponse")(name=http.NAME, version=__version__, extensions=http.EXTENSIONS)
+        return message("ServerMetadataResponse")(
+            name=rest_handlers.NAME, version=__version__, extensions=rest_handlers.EXTENSIONS
+        )
 
     async def _model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Message:
         try:
@@ -103,7 +105,7 @@ class Rpc:
 
     async def _model(self, request: Message, context: grpc.aio.ServicerContext) -> Message:
         try:
-            found = http.metadata(self._repository, request.name, request.version)
+            found = rest_handlers.metadata(self._repository, request.name, request.version)
         except ServeError as error:
             await _abort(context, error)
             raise

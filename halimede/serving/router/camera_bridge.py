@@ -20,10 +20,10 @@ from halimede.frames import decode, encode_image, open_payload
 from halimede.messages import Frame, Prediction, Result
 from halimede.pipeline.responders import result_outbox
 from halimede.serving.errors import UnavailableError
-from halimede.serving.loaded import IMAGE
-from halimede.serving.router.reading import UnreadableError
+from halimede.serving.loaded_model import IMAGE
+from halimede.serving.router.backend_client import HEADER_LENGTH
+from halimede.serving.router.response_reader import UnreadableError
 from halimede.serving.router.router import Routed, Router, best
-from halimede.serving.router.upstream import HEADER_LENGTH
 from halimede.serving.tensors import BYTES, Tensor, objects, to_bytes
 from halimede.system.lru import Recent
 

@@ -23,10 +23,10 @@ from halimede.names import check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import LoopWatchdog
-from halimede.serving import rpc
-from halimede.serving.http import Rest, accepts
-from halimede.serving.repository import Repository
-from halimede.serving.repository import Settings as HowToRun
+from halimede.serving import grpc_handlers
+from halimede.serving.model_repository import Repository
+from halimede.serving.model_repository import Settings as HowToRun
+from halimede.serving.rest_handlers import Rest, accepts
 from halimede.serving.settings import Settings, reachable, read_settings
 from halimede.worker.status_reporter import Reporter
 
@@ -155,8 +155,8 @@ async def _grpc(settings: Settings, models: Repository) -> AsyncIterator[str]:
     if address is None:
         yield ""
         return
-    server = grpc.aio.server(options=rpc.options(settings.max_request))
-    server.add_generic_rpc_handlers((rpc.Rpc(models).handler(),))
+    server = grpc.aio.server(options=grpc_handlers.options(settings.max_request))
+    server.add_generic_rpc_handlers((grpc_handlers.Rpc(models).handler(),))
     host, port = address
     shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
     try:

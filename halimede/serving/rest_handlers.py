@@ -19,14 +19,14 @@ from aiohttp import web
 
 from halimede import __version__
 from halimede.observe import Accepts
-from halimede.serving import rest
-from halimede.serving.bodies import Bodies
+from halimede.serving import rest_codec
+from halimede.serving.body_limits import Bodies
 from halimede.serving.errors import ServeError
-from halimede.serving.loaded import Loaded
-from halimede.serving.repository import Repository
+from halimede.serving.inflight_requests import UnderWay
+from halimede.serving.loaded_model import Loaded
+from halimede.serving.model_repository import Repository
+from halimede.serving.model_version import Version
 from halimede.serving.tensors import BYTES
-from halimede.serving.underway import UnderWay
-from halimede.serving.versions import Version
 
 NAME = "halimede"
 EXTENSIONS = ("binary_tensor_data", "model_repository")
@@ -40,7 +40,7 @@ _json = msgspec.json.Encoder()
 
 def refuse(status: int, text: str) -> web.Response:
     """Return a refusal as the protocol has it."""
-    return web.Response(status=status, body=rest.error(text), content_type=rest.JSON)
+    return web.Response(status=status, body=rest_codec.error(text), content_type=rest_codec.JSON)
 
 
 def accepts(max_request: int, closing_s: float) -> Accepts:
@@ -94,16 +94,16 @@ class Rest:
 
     async def _answer(self, request: web.Request, body: bytes) -> web.Response:
         """Answer a request. Raises ServeError."""
-        asked = rest.parse(body, request.headers.get(HEADER_LENGTH))
+        asked = rest_codec.parse(body, request.headers.get(HEADER_LENGTH))
         names = request.match_info
         until = time.monotonic() + asked.timeout_s
         version, answers = await self._repository.infer(
             names["model"], names.get("version", ""), asked.tensors, asked.wanted, until
         )
-        parts, head = rest.write(asked, names["model"], version.version, answers)
+        parts, head = rest_codec.write(asked, names["model"], version.version, answers)
         if not head:
-            return web.Response(body=parts[0], content_type=rest.JSON)
-        headers = {HEADER_LENGTH: str(head), "Content-Type": rest.BINARY}
+            return web.Response(body=parts[0], content_type=rest_codec.JSON)
+        headers = {HEADER_LENGTH: str(head), "Content-Type": rest_codec.BINARY}
         return web.Response(body=b"".join(parts), headers=headers)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
@@ -181,4 +181,4 @@ def _named(request: web.Request) -> tuple[str, str]:
 
 
 def _said(value: dict[str, Any] | Sequence[Any]) -> web.Response:
-    return web.Response(body=_json.encode(value), content_type=rest.JSON)
+    return web.Response(body=_json.encode(value), content_type=rest_codec.JSON)
