@@ -11,7 +11,7 @@ from typing import Any
 from halimede import codec, topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.cameras import process
+from halimede.cameras import camera_group
 from halimede.cameras.address import parse
 from halimede.cameras.camera import Backoff
 from halimede.cameras.settings import CameraSettings, ProcessSettings
@@ -86,7 +86,7 @@ async def cameras(broker: Broker, namespace: str, urls: Mapping[str, str], **cha
     settings = ProcessSettings(namespace=namespace, cameras=chosen, broker=broker.url, bare=bare)
     stop = asyncio.Event()
     async with watching(broker, namespace) as seen:
-        running = asyncio.create_task(process.run(settings, lambda id_, _: MqttBus(id_, broker.url), stop, QUICK))
+        running = asyncio.create_task(camera_group.run(settings, lambda id_, _: MqttBus(id_, broker.url), stop, QUICK))
         try:
             yield seen
         finally:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from halimede.cameras import wire
-from halimede.cameras.feed import Feed
+from halimede.cameras import ipc_messages
+from halimede.cameras.camera_status import State, Tracker
+from halimede.cameras.ipc_messages import Job, Picture, SourceError
+from halimede.cameras.reader_client import Feed
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.tracker import State, Tracker
-from halimede.cameras.wire import Job, Picture, SourceError
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ class Backoff:
     def pause(self, failures: int, reason: str, chance: float) -> float:
         """Return seconds to wait after so many failures in a row (1 is the first); ``chance`` is in 0..1."""
         pause = min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 16)) * (0.5 + chance / 2)
-        return max(pause, self.locked_s * (1 + chance)) if reason == wire.UNAUTHORIZED else pause
+        return max(pause, self.locked_s * (1 + chance)) if reason == ipc_messages.UNAUTHORIZED else pause
 
 
 class Camera:
@@ -71,7 +71,7 @@ class Camera:
             try:
                 await self._read(stop)
             except SourceError as error:
-                if not self.settings.address.live and error.reason == wire.ENDED:
+                if not self.settings.address.live and error.reason == ipc_messages.ENDED:
                     self.tracker.ended("stopped", error.reason, error.message)
                     return
                 if once and not self._sequence:
@@ -120,7 +120,7 @@ class Camera:
 
     def _broke(self, error: SourceError, pause: float, failures: int) -> None:
         text = self.settings.address.redacted(error.message)
-        state: State = "stalled" if error.reason == wire.STALLED else "failed"
+        state: State = "stalled" if error.reason == ipc_messages.STALLED else "failed"
         before = self.tracker.reason
         self.tracker.ended(state, error.reason, text)
         if before != error.reason or failures == 1:  # what stays as it is is said once

@@ -14,8 +14,8 @@ import structlog
 
 from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Packet
-from halimede.cameras.tracker import Tracker
-from halimede.cameras.wire import Picture
+from halimede.cameras.camera_status import Tracker
+from halimede.cameras.ipc_messages import Picture
 from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
 from halimede.frames.seldom import Seldom
 from halimede.messages import CameraStatus, Frame

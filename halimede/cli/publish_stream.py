@@ -54,9 +54,9 @@ def is_stream(paths: Sequence[str]) -> bool:
 async def publish(broker: Broker, order: Order) -> None:
     """Send a source's frames until its end or Ctrl-C, and say what became of them. Raises HalimedeError."""
     from halimede.cameras.camera import Camera
+    from halimede.cameras.ipc_messages import SourceError
     from halimede.cameras.publisher import Publisher
     from halimede.cameras.settings import CameraSettings, given
-    from halimede.cameras.wire import SourceError
 
     name = check_label("--camera", order.camera)
     if len(order.paths) > 1:

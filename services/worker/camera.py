@@ -12,7 +12,7 @@ from pathlib import Path
 
 from halimede import log as logging
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cameras import process
+from halimede.cameras import camera_group
 from halimede.cameras.settings import ProcessSettings, read
 from halimede.cli.broker import find
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -133,4 +133,4 @@ async def _run(settings: ProcessSettings, brokers: Mapping[str, MqttSettings]) -
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await process.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop)
+    await camera_group.run(settings, lambda client_id, camera: MqttBus(client_id, brokers[camera]), stop)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from halimede.cameras.pace import MOST_FPS
+from halimede.cameras.frame_rate import MOST_FPS
 from services.broker import Broker
 from tests.camera_world import PATIENCE_S, Seen, cameras
 from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of
@@ -114,7 +114,7 @@ async def test_a_camera_that_wants_another_password_and_nothing_shows_ours(
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):  # one of those that are refused
                 lines += [" ".join(child.cmdline()), str(child.environ())]
-        assert any("halimede.cameras.child" in line for line in lines)
+        assert any("halimede.cameras.reader_process" in line for line in lines)
         for name, camera in (("bad", bad), ("other", other)):
             said = await seen.says(name, state="failed", reason="Unauthorized")
             assert said.source == f"{camera.scheme}://***@127.0.0.1:{camera.port}/stream"
@@ -180,7 +180,7 @@ async def test_a_reader_that_dies_takes_nobody_along(mosquitto: Broker, unique: 
         await seen.more("bad")
         await seen.more("good")
         doomed, _ = sorted(
-            (c for c in psutil.Process().children() if "halimede.cameras.child" in c.cmdline()),
+            (c for c in psutil.Process().children() if "halimede.cameras.reader_process" in c.cmdline()),
             key=lambda child: all(peer.raddr and peer.raddr.port != bad.port for peer in child.net_connections()),
         )
         os.kill(doomed.pid, signal.SIGSEGV)

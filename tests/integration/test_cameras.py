@@ -18,9 +18,9 @@ from halimede import codec, topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.cameras.address import parse
 from halimede.cameras.camera import Camera
+from halimede.cameras.ipc_messages import Picture
 from halimede.cameras.publisher import Publisher
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.wire import Picture
 from services.broker import Broker
 from tests.camera_world import PATIENCE_S, cameras, watching
 from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, counting, jpeg, number_of, video

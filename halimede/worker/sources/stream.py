@@ -15,9 +15,9 @@ from dataclasses import replace
 from halimede.bus import Packet
 from halimede.cameras.address import name_of, parse
 from halimede.cameras.camera import Camera
+from halimede.cameras.ipc_messages import Picture
 from halimede.cameras.publisher import ID_BYTES, Herald, frame_of
 from halimede.cameras.settings import login, of_environment
-from halimede.cameras.wire import Picture
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import pack
 from halimede.worker.sources.base import Context, Intake, Source, register

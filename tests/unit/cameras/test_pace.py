@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.cameras import wire
+from halimede.cameras import ipc_messages
 from halimede.cameras.camera import Backoff
-from halimede.cameras.pace import MOST_FPS, Brake, Thinner, Timeline
+from halimede.cameras.frame_rate import MOST_FPS, Brake, Thinner, Timeline
 
 
 @given(
@@ -65,6 +65,6 @@ def test_a_file_that_says_no_times_is_played_evenly() -> None:
 
 def test_pauses_grow_to_a_bound_and_are_longer_where_a_password_is_wrong() -> None:
     backoff = Backoff()
-    assert [backoff.pause(n, wire.STALLED, 1.0) for n in (1, 2, 3, 50)] == [0.5, 1.0, 2.0, 30.0]
-    assert backoff.pause(3, wire.STALLED, 0.0) == 1.0
-    assert backoff.pause(1, wire.UNAUTHORIZED, 0.0) == 10.0
+    assert [backoff.pause(n, ipc_messages.STALLED, 1.0) for n in (1, 2, 3, 50)] == [0.5, 1.0, 2.0, 30.0]
+    assert backoff.pause(3, ipc_messages.STALLED, 0.0) == 1.0
+    assert backoff.pause(1, ipc_messages.UNAUTHORIZED, 0.0) == 10.0

@@ -10,12 +10,12 @@ import pytest
 
 from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.cameras import process
+from halimede.cameras import camera_group
 from halimede.cameras.address import parse
 from halimede.cameras.camera import Backoff
+from halimede.cameras.ipc_messages import Counts, Picture
 from halimede.cameras.publisher import Publisher
 from halimede.cameras.settings import CameraSettings, ProcessSettings
-from halimede.cameras.wire import Counts, Picture
 from halimede.errors import RefusedError
 from tests.cameras import jpeg, video
 from tests.inbox import Inbox
@@ -81,7 +81,7 @@ async def test_a_camera_that_the_broker_refuses_is_tried_again_and_the_others_go
         def came(name: str) -> int:
             return sum(delivery.names["camera"] == name for delivery in inbox.deliveries)
 
-        running = asyncio.create_task(process.run(settings, connect, asyncio.Event(), Backoff(locked_s=0.1)))
+        running = asyncio.create_task(camera_group.run(settings, connect, asyncio.Event(), Backoff(locked_s=0.1)))
         await eventually(lambda: came("good") == 5 and made["bad"].asked > 5, PATIENCE_S)  # type: ignore[attr-defined]
         assert not running.done()
         made["bad"].allowed = True  # type: ignore[attr-defined]

@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from halimede.cameras import opening, wire
+from halimede.cameras import ipc_messages, open_source
 from halimede.cameras.address import parse
-from halimede.cameras.box import Box
-from halimede.cameras.feed import environment
+from halimede.cameras.camera_status import Tracker
+from halimede.cameras.frame_encoder import NoTablesError, fitting, size_of
+from halimede.cameras.ipc_messages import Beat, Counts, Job, Over, Picture, SourceError
+from halimede.cameras.latest_value import Box
+from halimede.cameras.reader_client import environment
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.shots import NoTablesError, fitting, size_of
-from halimede.cameras.tracker import Tracker
-from halimede.cameras.wire import Beat, Counts, Job, Over, Picture, SourceError
 from halimede.errors import DecodeError
 from tests.cameras import jpeg
 
@@ -35,7 +35,7 @@ def test_a_newer_one_takes_an_older_ones_place_and_a_patient_box_waits() -> None
 def test_what_is_in_the_box_comes_out_before_the_end_is_told() -> None:
     box: Box[int] = Box(patient=False)
     box.put(1)
-    box.close(SourceError(wire.ENDED, "over"))
+    box.close(SourceError(ipc_messages.ENDED, "over"))
     assert box.take(0.0) == 1
     with pytest.raises(SourceError, match="Ended: over"):
         box.take(0.0)
@@ -77,11 +77,11 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
     def refuse(target: str, **options: object) -> None:
         asked.append((target, options["format"], options["options"]))
-        raise opening.av.error.ArgumentError(22, "Invalid argument", target)
+        raise open_source.av.error.ArgumentError(22, "Invalid argument", target)
 
-    monkeypatch.setattr(opening.av, "open", refuse)
+    monkeypatch.setattr(open_source.av, "open", refuse)
     with pytest.raises(SourceError, match="Garbage"):
-        opening.open_source(Job(parent=1, kind="device", target="/dev/video0", fps=10.0))
+        open_source.open_source(Job(parent=1, kind="device", target="/dev/video0", fps=10.0))
     assert asked == [
         ("/dev/video0", "v4l2", {"input_format": "mjpeg", "framerate": "10"}),
         ("/dev/video0", "v4l2", {"input_format": "mjpeg"}),
@@ -91,24 +91,24 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
 def test_v4l2_is_in_the_installed_ffmpeg() -> None:
     with pytest.raises(SourceError) as caught:
-        opening.open_source(Job(parent=1, kind="device", target="/dev/video99"))
-    assert caught.value.reason == wire.NOT_FOUND
+        open_source.open_source(Job(parent=1, kind="device", target="/dev/video99"))
+    assert caught.value.reason == ipc_messages.NOT_FOUND
 
 
 @pytest.mark.parametrize(
     "said",
     [
         Beat(counts=Counts(seen=3)),
-        Over(reason=wire.ENDED, message="x", counts=Counts(refused=1, why="y")),
+        Over(reason=ipc_messages.ENDED, message="x", counts=Counts(refused=1, why="y")),
         Picture(
             taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=Counts(), data=jpeg(1)
         ),
     ],
 )  # fmt: skip
-def test_what_is_said_is_heard(said: wire.Said) -> None:
-    packed = wire.pack(said)
-    (length,) = wire.LENGTH.unpack(packed[:4])
-    assert (length, wire.unpack(packed[4:])) == (len(packed) - 4, said)
+def test_what_is_said_is_heard(said: ipc_messages.Said) -> None:
+    packed = ipc_messages.pack(said)
+    (length,) = ipc_messages.LENGTH.unpack(packed[:4])
+    assert (length, ipc_messages.unpack(packed[4:])) == (len(packed) - 4, said)
 
 
 def test_a_reader_inherits_no_credentials_and_no_proxy() -> None:
@@ -135,7 +135,7 @@ def test_a_status_goes_on_counting_over_the_lives_of_a_reader() -> None:
         said = tracker.status(float(second))
     assert (said.state, said.frames, said.bytes, said.skipped, said.latency_ms) == ("running", 60, 6000, 1, 20.0)
     assert said.fps == pytest.approx(10.0, rel=0.01)
-    tracker.ended("stalled", wire.STALLED, "nothing came of rtsp://me:hidden@cam/x")
+    tracker.ended("stalled", ipc_messages.STALLED, "nothing came of rtsp://me:hidden@cam/x")
     tracker.opening(1001.0, again=True)
     said = tracker.status(7.0)
     assert (said.state, said.reason, said.error) == ("stalled", "Stalled", "nothing came of rtsp://***@cam/x")

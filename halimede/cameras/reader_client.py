@@ -17,8 +17,8 @@ from typing import Self
 import msgspec
 
 import halimede
-from halimede.cameras import wire
-from halimede.cameras.wire import LENGTH, MAX_MESSAGE, Job, Over, Said, SourceError
+from halimede.cameras import ipc_messages
+from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Job, Over, Said, SourceError
 
 #: what the child inherits: no credentials, and no proxy that would hear the source's
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ"})
@@ -47,7 +47,9 @@ class Feed:
         try:
             child = self._child = _start()
         except OSError as error:
-            raise SourceError(wire.CRASHED, f"no process could be started to read it: {error.strerror}") from error
+            raise SourceError(
+                ipc_messages.CRASHED, f"no process could be started to read it: {error.strerror}"
+            ) from error
         complaints = asyncio.StreamReader()
         for reader, pipe in ((self._said, child.stdout), (complaints, child.stderr)):
             transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
@@ -81,7 +83,7 @@ class Feed:
 
     def ask(self, count: int = 1) -> None:
         """Ask for so many pictures more."""
-        self._write(wire.ASK * count)
+        self._write(ipc_messages.ASK * count)
 
     def _write(self, data: bytes) -> None:
         """Write what a pipe always has room for; whether the child still reads it shows elsewhere."""
@@ -98,7 +100,7 @@ class Feed:
                 async with asyncio.timeout(patience):
                     said = await self._next()
             except TimeoutError:
-                raise SourceError(wire.STUCK, f"its reader has said nothing for {patience:g} s") from None
+                raise SourceError(ipc_messages.STUCK, f"its reader has said nothing for {patience:g} s") from None
             patience = SILENT_S
             yield said
             if isinstance(said, Over):
@@ -108,12 +110,12 @@ class Feed:
         try:
             (length,) = LENGTH.unpack(await self._said.readexactly(LENGTH.size))
             if length > MAX_MESSAGE:
-                raise SourceError(wire.CRASHED, "its reader said what cannot be read")
-            return wire.unpack(await self._said.readexactly(length))
+                raise SourceError(ipc_messages.CRASHED, "its reader said what cannot be read")
+            return ipc_messages.unpack(await self._said.readexactly(length))
         except asyncio.IncompleteReadError:
-            raise SourceError(wire.CRASHED, await self._end()) from None
+            raise SourceError(ipc_messages.CRASHED, await self._end()) from None
         except (msgspec.DecodeError, ConnectionError):
-            raise SourceError(wire.CRASHED, "its reader said what cannot be read") from None
+            raise SourceError(ipc_messages.CRASHED, "its reader said what cannot be read") from None
 
     async def _end(self) -> str:
         """Say how the child ended, and its last words."""
@@ -145,7 +147,7 @@ class Feed:
 
 def _start() -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "halimede.cameras.child"],
+        [sys.executable, "-P", "-m", "halimede.cameras.reader_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,8 +13,8 @@ import av.error
 from av import VideoCodecContext
 from av.container import InputContainer
 
-from halimede.cameras import wire
-from halimede.cameras.wire import Job, SourceError
+from halimede.cameras import ipc_messages
+from halimede.cameras.ipc_messages import Job, SourceError
 
 #: bytes and microseconds of a live source that FFmpeg looks at before the first frame comes
 PROBE = {"probesize": "500000", "analyzeduration": "1000000", "fflags": "nobuffer"}
@@ -28,11 +28,11 @@ WHITELISTS = {
 }
 
 TEXTS = {
-    wire.UNAUTHORIZED: "it refuses us: check user and password",
-    wire.NOT_FOUND: "there is nothing of that name: check the address",
-    wire.GARBAGE: "what it sends is no video that can be read",
-    wire.UNREACHABLE: "it cannot be reached",
-    wire.INVALID: "it is no source of a kind that can be read here",
+    ipc_messages.UNAUTHORIZED: "it refuses us: check user and password",
+    ipc_messages.NOT_FOUND: "there is nothing of that name: check the address",
+    ipc_messages.GARBAGE: "what it sends is no video that can be read",
+    ipc_messages.UNREACHABLE: "it cannot be reached",
+    ipc_messages.INVALID: "it is no source of a kind that can be read here",
 }
 
 
@@ -55,11 +55,11 @@ def open_source(job: Job) -> InputContainer:
         raise as_error(error, opening=True) from None
     if not container.streams.video:
         container.close()
-        raise SourceError(wire.GARBAGE, "there is no video in it")
+        raise SourceError(ipc_messages.GARBAGE, "there is no video in it")
     context: VideoCodecContext | None = container.streams.video[0].codec_context
     if context is None:  # PyAV's types say that it cannot be, but damaged files name codecs that nobody knows
         container.close()
-        raise SourceError(wire.INVALID, "the video in it is of a codec that nobody here knows")
+        raise SourceError(ipc_messages.INVALID, "the video in it is of a codec that nobody here knows")
     # a hostile header must not make room for a picture that nobody can take
     context.options = {"max_pixels": str(MAX_PIXELS)}
     return container
@@ -85,7 +85,7 @@ def as_error(error: Exception, *, opening: bool) -> SourceError:
     reason = _reason(error, opening=opening)
     said = getattr(error, "strerror", None)
     text = TEXTS.get(reason, "it broke off")
-    if reason == wire.STALLED:
+    if reason == ipc_messages.STALLED:
         text = "nothing that can be used came from it in time"
     elif isinstance(said, str) and said:
         text += f" ({said})"
@@ -94,15 +94,15 @@ def as_error(error: Exception, *, opening: bool) -> SourceError:
 
 def _reason(error: Exception, *, opening: bool) -> str:
     kinds: list[tuple[Any, str]] = [
-        ((av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError, PermissionError), wire.UNAUTHORIZED),
-        ((av.error.HTTPNotFoundError, FileNotFoundError), wire.NOT_FOUND),
-        ((av.error.ExitError, TimeoutError), wire.STALLED),
-        ((av.error.EOFError,), wire.GARBAGE if opening else wire.ENDED),
-        ((av.error.DemuxerNotFoundError, av.error.ProtocolNotFoundError), wire.INVALID),
-        ((av.error.DecoderNotFoundError, av.error.PatchWelcomeError), wire.INVALID),
-        ((av.error.InvalidDataError, av.error.ArgumentError, ValueError), wire.GARBAGE),
+        ((av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError, PermissionError), ipc_messages.UNAUTHORIZED),
+        ((av.error.HTTPNotFoundError, FileNotFoundError), ipc_messages.NOT_FOUND),
+        ((av.error.ExitError, TimeoutError), ipc_messages.STALLED),
+        ((av.error.EOFError,), ipc_messages.GARBAGE if opening else ipc_messages.ENDED),
+        ((av.error.DemuxerNotFoundError, av.error.ProtocolNotFoundError), ipc_messages.INVALID),
+        ((av.error.DecoderNotFoundError, av.error.PatchWelcomeError), ipc_messages.INVALID),
+        ((av.error.InvalidDataError, av.error.ArgumentError, ValueError), ipc_messages.GARBAGE),
     ]
     for types, reason in kinds:
         if isinstance(error, types):
             return reason
-    return wire.UNREACHABLE if opening else wire.ENDED
+    return ipc_messages.UNREACHABLE if opening else ipc_messages.ENDED

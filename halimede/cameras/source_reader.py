@@ -14,11 +14,11 @@ import av.error
 from av import Packet, VideoFrame, VideoStream
 from av.container import InputContainer
 
-from halimede.cameras import wire
-from halimede.cameras.opening import as_error, open_source
-from halimede.cameras.pace import Brake, Thinner, Timeline
-from halimede.cameras.shots import Made, NoTablesError, Shot, fitting, from_frame, from_pixels, size_of
-from halimede.cameras.wire import Counts, Job, SourceError
+from halimede.cameras import ipc_messages
+from halimede.cameras.frame_encoder import Made, NoTablesError, Shot, fitting, from_frame, from_pixels, size_of
+from halimede.cameras.frame_rate import Brake, Thinner, Timeline
+from halimede.cameras.ipc_messages import Counts, Job, SourceError
+from halimede.cameras.open_source import as_error, open_source
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.payloads import open_payload
@@ -72,10 +72,12 @@ def _live(job: Job, reading: Reading) -> Iterator[Shot]:
                 if thinner.wants(now):
                     yield found.taken(time.time_ns())
             if now - good > job.stall_s:
-                raise SourceError(wire.GARBAGE, reading.counts.why or "what it sends is no video that can be read")
+                raise SourceError(
+                    ipc_messages.GARBAGE, reading.counts.why or "what it sends is no video that can be read"
+                )
             if pause := brake.pause(now):
                 time.sleep(pause)
-    raise SourceError(wire.ENDED, "it ended the stream")
+    raise SourceError(ipc_messages.ENDED, "it ended the stream")
 
 
 def _packets(job: Job, container: InputContainer, reading: Reading) -> Iterator[Packet[VideoStream]]:
@@ -162,9 +164,9 @@ def _file(job: Job, reading: Reading) -> Iterator[Shot]:
                         wait(due)
                         yield found.taken(due)
         if not count:
-            raise SourceError(wire.GARBAGE, reading.counts.why or "there is no picture in it that can be read")
+            raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no picture in it that can be read")
         timeline.again()
-    raise SourceError(wire.ENDED, "it has been played to its end")
+    raise SourceError(ipc_messages.ENDED, "it has been played to its end")
 
 
 def _seconds(pts: int | None, unit: Fraction | None) -> float | None:
@@ -193,9 +195,9 @@ def _folder(job: Job, folder: Path, reading: Reading) -> Iterator[Shot]:
             wait(due)
             yield Shot(due, name, partial(_same, made))
         if not good:
-            raise SourceError(wire.GARBAGE, reading.counts.why or "there is no JPEG or PNG in it")
+            raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no JPEG or PNG in it")
         timeline.again()
-    raise SourceError(wire.ENDED, "it has been played to its end")
+    raise SourceError(ipc_messages.ENDED, "it has been played to its end")
 
 
 def _same(made: Made) -> Made:

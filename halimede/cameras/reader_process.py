@@ -1,4 +1,4 @@
-"""``python -m halimede.cameras.child``: reads one source, in a process of its own that may die of it.
+"""``python -m halimede.cameras.reader_process``: reads one source, in a process of its own that may die of it.
 
 A decoder of FFmpeg's is a large program that a hostile stream talks to. Here it has no credentials but the source's
 own, bounded memory, writes no files, and takes nobody along when it breaks. It ends with whoever started it.
@@ -16,11 +16,11 @@ from typing import BinaryIO
 import msgspec
 from av import logging
 
-from halimede.cameras import wire
-from halimede.cameras.box import Box
-from halimede.cameras.reading import Reading, shots
-from halimede.cameras.shots import Shot
-from halimede.cameras.wire import BEAT_S, Beat, Job, Over, Picture, SourceError
+from halimede.cameras import ipc_messages
+from halimede.cameras.frame_encoder import Shot
+from halimede.cameras.ipc_messages import BEAT_S, Beat, Job, Over, Picture, SourceError
+from halimede.cameras.latest_value import Box
+from halimede.cameras.source_reader import Reading, shots
 from halimede.datasets.beside import end_with
 from halimede.errors import DecodeError
 
@@ -74,7 +74,7 @@ class Sender:
             if shot:
                 self._send(shot)
             if time.monotonic() > self._reading.until_s + GRACE_S:
-                self._over(wire.STALLED, "it hangs")
+                self._over(ipc_messages.STALLED, "it hangs")
                 return
             if time.monotonic() - self._told >= BEAT_S:
                 self._say(Beat(counts=self._counts()))
@@ -110,12 +110,12 @@ class Sender:
     def _over(self, reason: str, message: str) -> None:
         self._say(Over(reason=reason, message=message, counts=self._counts()))
 
-    def _counts(self) -> wire.Counts:
+    def _counts(self) -> ipc_messages.Counts:
         self._reading.counts.skipped = self._box.skipped
         return self._reading.counts
 
-    def _say(self, said: wire.Said) -> None:
-        self._out.write(wire.pack(said))
+    def _say(self, said: ipc_messages.Said) -> None:
+        self._out.write(ipc_messages.pack(said))
         self._out.flush()
         self._told = time.monotonic()
 
@@ -124,13 +124,13 @@ def _read(job: Job, box: Box[Shot], reading: Reading) -> None:
     try:
         for shot in shots(job, reading):
             box.put(shot)
-        box.close(SourceError(wire.ENDED, "it ended"))
+        box.close(SourceError(ipc_messages.ENDED, "it ended"))
     except SourceError as error:
         box.close(error)
     except MemoryError:
-        box.close(SourceError(wire.GARBAGE, f"it takes more than {job.memory_bytes >> 20} MB of memory"))
+        box.close(SourceError(ipc_messages.GARBAGE, f"it takes more than {job.memory_bytes >> 20} MB of memory"))
     except Exception as error:  # noqa: BLE001 - its text may hold the address
-        box.close(SourceError(wire.FAILED, f"reading it failed: {type(error).__name__}"))
+        box.close(SourceError(ipc_messages.FAILED, f"reading it failed: {type(error).__name__}"))
 
 
 def _limit(job: Job) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from halimede.cameras import wire
-from halimede.cameras.pace import MOST_FPS
+from halimede.cameras import ipc_messages
+from halimede.cameras.frame_rate import MOST_FPS
+from halimede.cameras.ipc_messages import Counts, Picture
 from halimede.cameras.settings import CameraSettings
-from halimede.cameras.wire import Counts, Picture
 from halimede.messages import CameraStatus
 
 State = Literal["connecting", "running", "stalled", "failed", "stopped", "gone"]
@@ -127,7 +127,7 @@ class Tracker:
         reason, error = self.reason, self.error
         if self.state == "running":
             if rate >= NEARLY * MOST_FPS:
-                reason, error = wire.FLOOD, FLOOD.format(rate=rate)
+                reason, error = ipc_messages.FLOOD, FLOOD.format(rate=rate)
             elif self._now.refused:
                 error = self._now.why
         return CameraStatus(

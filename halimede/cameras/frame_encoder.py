@@ -10,7 +10,7 @@ from typing import Literal
 from av import VideoFrame
 from PIL import Image
 
-from halimede.cameras.wire import Job
+from halimede.cameras.ipc_messages import Job
 from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels
 from halimede.frames.image_headers import MAX_SIDE, read_jpeg
