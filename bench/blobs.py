@@ -30,7 +30,7 @@ from aiohttp import web
 from bench.children import ROOT, child
 from halimede import log
 from halimede.blobs import with_fallback
-from halimede.blobs.names import url
+from halimede.blobs.uris import url
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.models import Cache, fetch

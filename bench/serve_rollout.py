@@ -23,8 +23,8 @@ from onnx import TensorProto, helper
 
 from bench import serve_load as load
 from bench.serve import OUT, free_port, running
-from halimede.models import desired
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models import desired_state
+from halimede.models.desired_state import Desired, DesiredModel
 
 RATE = 200
 WIDTH = 512
@@ -109,7 +109,7 @@ async def measure(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
     def want(number: int) -> None:
         path = folder / f"{number}.onnx"
         write_model(path, number)
-        desired.write(wish, Desired(models=[DesiredModel(name="bench", path=str(path), version=str(number))]))
+        desired_state.write(wish, Desired(models=[DesiredModel(name="bench", path=str(path), version=str(number))]))
 
     want(0)
     port = free_port()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from halimede import log
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.models.policy import VARIABLE, Policy
+from halimede.models.address_policy import VARIABLE, Policy
 from services.broker import find_mosquitto
 from services.site import Security
 from services.system import DEFAULT_NODES, Layout, parse_nodes, run

@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from halimede.messages.trial import Trial
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.serving.model_repository import Repository, Settings
 from halimede.serving.tensors import Tensor
 from tests.simulated import eventually

@@ -5,8 +5,8 @@ fetcher, and ``Desk`` does what operators ask of a source (``halimede blob put``
 """
 
 from halimede.blobs.client import BlobClient
+from halimede.blobs.file_provider import Shelf, of_cache
 from halimede.blobs.opener import BusOpener, with_fallback
-from halimede.blobs.shelf import Shelf, of_cache
-from halimede.blobs.source import Source
+from halimede.blobs.server import Source
 
 __all__ = ["BlobClient", "BusOpener", "Shelf", "Source", "of_cache", "with_fallback"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from halimede import topics
-from halimede.blobs.names import place
+from halimede.blobs.uris import place
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.bus.rpc import new_ticket

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import structlog
 
 from halimede.blobs.client import BlobClient
-from halimede.blobs.names import ANY, SCHEME, party, place, read_url, url
-from halimede.blobs.reading import Reading
+from halimede.blobs.download import Reading
+from halimede.blobs.uris import ANY, SCHEME, party, place, read_url, url
 from halimede.models import Cache, Fetched, FetchError, Reason
 from halimede.models.errors import redact
 from halimede.models.fetcher import Progress
-from halimede.models.stream import Limits, Opener, Stream
+from halimede.models.source_types import Limits, Opener, Stream
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from halimede.blobs import BlobClient, BusOpener, Shelf, Source, with_fallback
-from halimede.blobs.names import ANY, GM, SCHEME, check_digest, party, url
+from halimede.blobs.uris import ANY, GM, SCHEME, check_digest, party, url
 from halimede.cli.broker import Broker
 from halimede.cli.client import Client, NotLetInError
 from halimede.cli.output import console, table, warn
@@ -21,7 +21,7 @@ from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
 from halimede.messages import BlobEntry, BlobOrder
 from halimede.models import Cache, fetch
 from halimede.models.cache import in_thread
-from halimede.models.delivery import deliver
+from halimede.models.materialize import deliver
 from halimede.names import check_name
 
 #: seconds: for an answer, without progress before it is given up, between two lines about it, and at most in all

@@ -32,7 +32,7 @@ from halimede.joint_model.answer import Answer
 from halimede.joint_model.desk import CREDENTIALS, Desk, closed
 from halimede.joint_model.plan import Plan, Rule, Stage
 from halimede.joint_model.thread import Loose
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
 from halimede.worker.bootstrap import serve

@@ -5,13 +5,13 @@ differs, an empty or endless body, a folder; and it connects to no address that 
 shows a secret of a URL.
 """
 
+from halimede.models.address_policy import Policy
 from halimede.models.cache import Cache, Fetched
 from halimede.models.errors import FetchError, Reason, redact
 from halimede.models.fetcher import fetch
-from halimede.models.policy import Policy
-from halimede.models.sources import local_path
-from halimede.models.speed import Speed
-from halimede.models.stream import Limits, Opener, Stream
+from halimede.models.source_registry import local_path
+from halimede.models.source_types import Limits, Opener, Stream
+from halimede.models.transfer_rate import Speed
 
 __all__ = [
     "Cache",

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from halimede import log as logging
 from halimede.errors import InvalidFieldError
-from halimede.models.bring import Wanted, bring, check
+from halimede.models.address_policy import VARIABLE, Policy
 from halimede.models.errors import FetchError
-from halimede.models.policy import VARIABLE, Policy
+from halimede.models.init_container import Wanted, bring, check
 
 TEMPORARY, MISTAKE = 1, 2
 #: as shells say that SIGTERM ended a process

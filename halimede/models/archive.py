@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from halimede.models.archive_extract import ArchiveLimits, Unpacking, kind_of, unpack_tar, unpack_zip
 from halimede.models.cache import Cache, Fetched, in_thread, sync_folder
 from halimede.models.errors import FetchError, Reason, disk_error
-from halimede.models.members import ArchiveLimits, Unpacking, kind_of, unpack_tar, unpack_zip
 
 #: seconds to wait for another process that unpacks the same
 PATIENCE_S = 600.0

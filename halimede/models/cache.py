@@ -24,7 +24,7 @@ import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
 
-from halimede.models import eviction
+from halimede.models import cache_eviction
 from halimede.models.errors import FetchError, Reason
 
 T = TypeVar("T")
@@ -76,26 +76,26 @@ class Cache:
 
     def digests(self) -> dict[str, int]:
         """Return the bytes on disk of each digest, with what was unpacked of it. Blocks: call it in a thread."""
-        return eviction.digests(self.root)
+        return cache_eviction.digests(self.root)
 
     def touch(self, digest: str) -> None:
         """Note that a digest is used now. It needs no call after ``find``, ``fetch`` or ``unpack``."""
-        eviction.touch(self.root, digest)
+        cache_eviction.touch(self.root, digest)
 
     def using(self, digest: str) -> AbstractContextManager[None]:
         """Keep a digest from being evicted by any process, for the length of a block. Raises FetchError: it is gone."""
-        return eviction.using(self.root, digest)
+        return cache_eviction.using(self.root, digest)
 
     def evict(self, in_use: Collection[str], max_bytes: int) -> list[str]:
         """Take away what was used the longest ago until the cache has no more than ``max_bytes``; return what went.
 
         What is ``in_use``, held by any process (``using``) or being fetched stays. Blocks: call it in a thread.
         """
-        return eviction.evict(self.root, in_use, max_bytes)
+        return cache_eviction.evict(self.root, in_use, max_bytes)
 
     def forget(self, digest: str) -> bool:
         """Take one digest away with what was unpacked of it; False: somebody holds it. Blocks: call it in a thread."""
-        return eviction.forget(self.root, digest)
+        return cache_eviction.forget(self.root, digest)
 
     def recall(self, key: str) -> UrlRecord | None:
         """Return what an asker's URL, which names no digest, led to. ``key`` is ``Asker.key``."""

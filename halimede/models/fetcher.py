@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import structlog
 
 from halimede.errors import InvalidFieldError
+from halimede.models.address_policy import Policy
 from halimede.models.cache import Cache, Fetched, UrlRecord, in_thread
 from halimede.models.errors import FetchError, Reason, disk_error, redact
-from halimede.models.part import Part
-from halimede.models.policy import Policy
-from halimede.models.sources import asker, open_source
-from halimede.models.speed import not_slower
-from halimede.models.stream import Ask, Asker, Limits, Opener, Stream
+from halimede.models.partial_download import Part
+from halimede.models.source_registry import asker, open_source
+from halimede.models.source_types import Ask, Asker, Limits, Opener, Stream
+from halimede.models.transfer_rate import not_slower
 
 log = structlog.get_logger()
 

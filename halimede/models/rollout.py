@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Generic, Literal, Protocol, TypeVar
 
 from halimede.messages import ModelInUse
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 
 #: requests that a canary may fail at where the current version does not, until it is withdrawn
 STRIKES = 3

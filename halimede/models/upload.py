@@ -15,12 +15,12 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
+from halimede.models.address_policy import Policy
 from halimede.models.cache import BLOCK, in_thread
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.policy import Policy
-from halimede.models.sources import local_path
-from halimede.models.stores import Sending, put_file, put_http, put_s3
-from halimede.models.stream import Limits
+from halimede.models.source_registry import local_path
+from halimede.models.source_types import Limits
+from halimede.models.upload_targets import Sending, put_file, put_http, put_s3
 
 log = structlog.get_logger()
 

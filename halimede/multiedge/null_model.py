@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
 from halimede.worker.model_reload import Opener

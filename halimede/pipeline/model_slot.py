@@ -18,7 +18,7 @@ import structlog
 
 from halimede.frames.encodings import find
 from halimede.inference import Model
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import Rollout
 from halimede.pipeline.executor import BLOCK_BYTES, LONGEST_MS, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
 from halimede.pipeline.inference import Outcome

@@ -25,9 +25,9 @@ from halimede.inference import ModelError
 from halimede.messages import ModelInUse
 from halimede.messages.trial import Trial, TrialReason
 from halimede.models.archive import model_file
-from halimede.models.desired import Desired, DesiredModel, spec_of
+from halimede.models.desired_state import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError
-from halimede.models.trying import try_model
+from halimede.models.model_trial import try_model
 from halimede.serving.errors import NotFoundError, ServeError
 from halimede.serving.loaded_model import Loaded, open_loaded
 from halimede.serving.metrics import Figures

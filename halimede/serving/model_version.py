@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import ALL_PERCENT, Rollout
 from halimede.serving.errors import NotFoundError, UnavailableError
 from halimede.serving.loaded_model import Loaded

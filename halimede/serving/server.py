@@ -18,7 +18,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import load_estimator
 from halimede.messages import ModelInUse
-from halimede.models import desired
+from halimede.models import desired_state
 from halimede.names import check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import registry
@@ -102,7 +102,7 @@ async def _follow(settings: Settings, models: Repository, reporter: Reporter | N
     else:
         while True:
             try:
-                async for wish in desired.changes(settings.file):
+                async for wish in desired_state.changes(settings.file):
                     await models.apply(wish)
                     _tell(models, reporter)
                     _settle()
@@ -111,7 +111,7 @@ async def _follow(settings: Settings, models: Repository, reporter: Reporter | N
             except InvalidFieldError as error:
                 # who wrote it may write it anew; what is served goes on
                 log.warning("the wish cannot be followed", error=str(error))
-                await asyncio.sleep(desired.LOOK_S * 4)
+                await asyncio.sleep(desired_state.LOOK_S * 4)
 
 
 def _refused(models: Repository) -> str:

@@ -17,7 +17,7 @@ from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.messages.control import WorkerRole
-from halimede.models.desired import Desired, DesiredModel, read
+from halimede.models.desired_state import Desired, DesiredModel, read
 from halimede.names import check_label, check_name
 from halimede.observe import parse_bind
 

@@ -14,8 +14,8 @@ import structlog
 from halimede.bus import Bus
 from halimede.errors import HalimedeError
 from halimede.inference import load_estimator
-from halimede.models.desired import DesiredModel
-from halimede.models.desired import read as read_desired
+from halimede.models.desired_state import DesiredModel
+from halimede.models.desired_state import read as read_desired
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread

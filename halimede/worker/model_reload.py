@@ -1,6 +1,6 @@
 """A running worker takes another model: opened beside the one that answers, then put in its place between two batches.
 
-Which one it shall be stands in a file that the local controller writes (``halimede.models.desired``). A model that
+Which one it shall be stands in a file that the local controller writes (``halimede.models.desired_state``). A model that
 cannot be taken changes nothing but what the worker says of it: the one that answers goes on.
 """
 
@@ -21,10 +21,10 @@ from halimede.api.model import ModelSpec
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Model, ModelError, open_model
 from halimede.models.archive import model_file
-from halimede.models.desired import Desired, DesiredModel, changes, spec_of
+from halimede.models.desired_state import Desired, DesiredModel, changes, spec_of
 from halimede.models.errors import FetchError
+from halimede.models.model_trial import try_model
 from halimede.models.rollout import ALL_PERCENT
-from halimede.models.trying import try_model
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from halimede.blobs.desk import Store
-from halimede.blobs.names import GM
-from halimede.blobs.peer import Peer
+from halimede.blobs.admin import Store
+from halimede.blobs.node import Peer
+from halimede.blobs.uris import GM
 from halimede.bus.port import Bus
 from halimede.errors import InvalidFieldError
 from halimede.models import Cache

@@ -17,7 +17,7 @@ from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.collection import rare_collections
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.models.policy import VARIABLE, Policy
+from halimede.models.address_policy import VARIABLE, Policy
 from halimede.names import check_name
 from halimede.observe import parse_bind
 from services.lc.app import Config, LocalController

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 import services
 from halimede import topics
 from halimede.api.dataset import PLURAL as DATASETS
-from halimede.blobs.names import SCHEME
+from halimede.blobs.uris import SCHEME
 from halimede.bus.port import Bus
 from halimede.datasets.child import count_in_child
 from halimede.errors import HalimedeError, first_error

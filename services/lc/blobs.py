@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from halimede.blobs.desk import Store
-from halimede.blobs.names import party
-from halimede.blobs.peer import Peer
+from halimede.blobs.admin import Store
+from halimede.blobs.node import Peer
+from halimede.blobs.uris import party
 from halimede.bus.port import Bus
 from halimede.models import Cache
 from halimede.names import check_name

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from halimede.messages import TaskInfo, WorkerInfo
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.process import Process, Role, Start

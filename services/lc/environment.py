@@ -15,7 +15,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.placement import Placement, Service
 from halimede.api.workers import Brought, Told, common
 from halimede.messages import ModelFacts
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from services.lc.folders import Worker
 from services.lc.rollout import WISH
 from services.lc.wants import Preparation

@@ -19,12 +19,12 @@ from halimede.blobs.opener import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
 from halimede.models import Cache, Fetched, fetch
+from halimede.models.address_policy import Policy
 from halimede.models.archive import model_file, unpack
 from halimede.models.cache import in_thread
 from halimede.models.fetcher import Progress
-from halimede.models.policy import Policy
-from halimede.models.stream import Opener
-from halimede.models.trying import Trial, TrialLimits, try_model
+from halimede.models.model_trial import Trial, TrialLimits, try_model
+from halimede.models.source_types import Opener
 from services.lc.wants import Want
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ import msgspec
 
 from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
 from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.items import Item

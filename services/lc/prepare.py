@@ -16,7 +16,7 @@ import structlog
 
 from halimede.messages import ModelFacts
 from halimede.models import Cache, FetchError, Reason
-from halimede.models.speed import Speed
+from halimede.models.transfer_rate import Speed
 from halimede.names import Key
 from halimede.tracing.times import Distribution
 from services.lc.modelfiles import Bring, Brought, UnusableError

@@ -15,7 +15,7 @@ import msgspec
 
 from halimede.errors import HalimedeError
 from halimede.messages.control import WorkerRole
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import Key
 from services.lc.folders import Worker
 from services.lc.store import ProcessRecord

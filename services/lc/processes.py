@@ -14,7 +14,7 @@ from halimede.api.placement import Placement
 from halimede.api.workers import Brought
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
-from halimede.models.desired import Desired
+from halimede.models.desired_state import Desired
 from halimede.names import check_name
 from halimede.observe.http import OFF
 from services.lc import serving

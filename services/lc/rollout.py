@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelInUse
-from halimede.models import desired as wishes
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models import desired_state as wishes
+from halimede.models.desired_state import Desired, DesiredModel
 
 log = structlog.get_logger()
 

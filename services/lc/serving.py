@@ -1,6 +1,6 @@
 """An InferenceModel on a node that runs workers itself: one server process, which takes new versions while it runs.
 
-Which version it answers with is in the file beside it (``halimede.models.desired``); the process is started anew only
+Which version it answers with is in the file beside it (``halimede.models.desired_state``); the process is started anew only
 for what concerns the process itself. While a new version is on its way the one before is served.
 """
 
@@ -19,7 +19,7 @@ from halimede.api.quantity import quantity
 from halimede.api.workers import LC_PERIOD, OWN_IMAGE
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelFacts
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import check_name
 from services.lc.folders import Folders, Worker
 from services.lc.process import SERVER, ProcessSpec, Start

@@ -169,7 +169,7 @@ async def test_attack_15_a_slow_one_holds_up_no_other(origin: Origin, cache: Cac
 async def test_attack_15_a_slow_disk_of_this_node_is_not_the_origins_fault(
     origin: Origin, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from halimede.models.part import Part
+    from halimede.models.partial_download import Part
 
     origin.body = bytes(20 * 65_536)
     write = Part._write

@@ -25,7 +25,7 @@ import pytest
 
 from halimede.models import Cache, FetchError, Reason
 from halimede.models.archive import unpack
-from halimede.models.members import ArchiveLimits
+from halimede.models.archive_extract import ArchiveLimits
 from tests.unit.models.archives import FILES, member, stored, tar, tar_of, tree, zip_of, zipped
 
 OUTSIDE = b"written by an archive"

@@ -15,7 +15,7 @@ import pytest
 
 from halimede.api.model import ModelSpec
 from halimede.inference import ModelError, UnsafeModelError, open_model
-from halimede.models.trying import TrialReason, try_model
+from halimede.models.model_trial import TrialReason, try_model
 from tests.hostile_models import adding, in_attribute, in_function, in_sparse, in_subgraph, outside
 
 SPEC = ModelSpec(url="/m.onnx", format="onnx")

@@ -9,7 +9,7 @@ from onnx import helper
 
 from halimede.api.model import ModelSpec
 from halimede.inference import ModelError, UnsafeModelError, open_model
-from halimede.models.trying import TrialReason, try_model
+from halimede.models.model_trial import TrialReason, try_model
 from tests.hostile_models import save, strangers, zipped
 
 SPEC = ModelSpec(url="/m.onnx", format="onnx")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.models.trying import TrialLimits, TrialReason, try_model
+from halimede.models.model_trial import TrialLimits, TrialReason, try_model
 from tests.hostile_models import endless, harmless, huge
 from tests.simulated import eventually
 

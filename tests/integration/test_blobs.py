@@ -12,13 +12,13 @@ import pytest
 from halimede import codec, topics
 from halimede.access.site import Principal
 from halimede.blobs import with_fallback
-from halimede.blobs.names import url
-from halimede.blobs.peer import Peer
+from halimede.blobs.node import Peer
+from halimede.blobs.uris import url
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import BlobChunk, BlobOrder, BlobQuery, BlobRequest
 from halimede.models import Cache, FetchError, fetch
-from halimede.models.stream import Limits
+from halimede.models.source_types import Limits
 from halimede.topic import Role
 from services.broker import Broker
 from services.gm.blobs import Blobs as GmBlobs

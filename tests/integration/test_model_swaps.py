@@ -15,7 +15,7 @@ import pytest
 
 from examples.digits import data
 from halimede.messages import ModelInUse
-from halimede.models.desired import Desired, DesiredModel, write
+from halimede.models.desired_state import Desired, DesiredModel, write
 from services.broker import Broker
 from tests.integration.workers import PREPROCESS, Site, site, train
 from tests.simulated import eventually

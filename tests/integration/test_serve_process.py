@@ -17,8 +17,8 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import WorkerInfo
-from halimede.models import desired
-from halimede.models.desired import Desired
+from halimede.models import desired_state
+from halimede.models.desired_state import Desired
 from halimede.serving.server import main
 from services.broker import Broker
 from tests.ports import free_port
@@ -51,7 +51,7 @@ async def test_it_tells_its_local_controller_which_model_it_has_and_where(tmp_pa
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"no model")
     first = wish(adds(tmp_path / "1.onnx", 1), version="1")
-    desired.write(file, Desired(models=[wish(bad, version="0")]))
+    desired_state.write(file, Desired(models=[wish(bad, version="0")]))
     told = {
         "HALIMEDE_BROKER": broker.url, "NAMESPACE": "default", "SERVICE_NAME": "face", "SERVICE_UID": "u-1",
         "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
@@ -62,7 +62,7 @@ async def test_it_tells_its_local_controller_which_model_it_has_and_where(tmp_pa
         async with server(tmp_path / "server", "--file", str(file), **told) as made:
             await eventually(lambda: infos and infos[-1].model and infos[-1].reason, 60)
             assert (infos[-1].status, infos[-1].reason) == ("starting", "ModelInvalid")
-            desired.write(file, Desired(models=[first]))
+            desired_state.write(file, Desired(models=[first]))
             await eventually(lambda: infos[-1].status == "running", 60)
             said = infos[-1]
             assert (said.role, said.owner_kind, said.owner_name, said.owner_uid) == (
@@ -71,7 +71,7 @@ async def test_it_tells_its_local_controller_which_model_it_has_and_where(tmp_pa
             assert said.url == said.http == made.http
             assert said.model
             assert (said.model.version, said.model.mark) == ("1", first.mark)
-            desired.write(file, Desired(models=[wish(bad, version="2")]))
+            desired_state.write(file, Desired(models=[wish(bad, version="2")]))
             await eventually(lambda: infos[-1].model and infos[-1].model.reason == "ModelInvalid", 60)
             assert infos[-1].status == "running"
             assert infos[-1].model
@@ -87,7 +87,7 @@ async def test_it_tells_that_a_model_came_late(tmp_path: Path, broker: Broker) -
         infos.append(delivery.body)
 
     file = tmp_path / "models.json"
-    desired.write(file, Desired(models=[wish(tmp_path / "late.onnx", version="1")]))
+    desired_state.write(file, Desired(models=[wish(tmp_path / "late.onnx", version="1")]))
     told = {
         "HALIMEDE_BROKER": broker.url, "NAMESPACE": "default", "SERVICE_NAME": "face", "SERVICE_UID": "u-1",
         "WORKER_NAME": "face-serve-n1", "NODE_NAME": "n1", "LC_PERIOD": "0.1",
@@ -165,7 +165,7 @@ def test_a_mistake_is_the_only_word_of_the_process_and_its_exit_code() -> None:
 def test_a_strict_server_ends_with_the_reason_when_nothing_answers(tmp_path: Path) -> None:
     file, bad = tmp_path / "models.json", tmp_path / "bad.onnx"
     bad.write_bytes(b"no model")
-    desired.write(file, Desired(models=[wish(bad, version="2")]))
+    desired_state.write(file, Desired(models=[wish(bad, version="2")]))
     command = [sys.executable, "-m", "halimede.serving", "--file", str(file), "--strict", "--http", "127.0.0.1:0"]
     told = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=90, env=told, check=False)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import aiohttp
 
-from halimede.models import desired
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models import desired_state
+from halimede.models.desired_state import Desired, DesiredModel
 from tests.scraping import scrape, value
 from tests.serving_world import Server, adds, server, wish
 from tests.simulated import eventually
@@ -60,7 +60,7 @@ class Load:
 @contextlib.asynccontextmanager
 async def serving(folder: Path, first: DesiredModel, **told: str) -> AsyncIterator[tuple[Server, Path]]:
     file = folder / "models.json"
-    desired.write(file, Desired(models=[first]))
+    desired_state.write(file, Desired(models=[first]))
     async with server(folder / "server", "--file", str(file), **told) as made:
         await made.ready()
         yield made, file
@@ -71,7 +71,7 @@ async def test_versions_replace_one_another_under_load_and_nobody_is_refused(tmp
     load = Load()
     async with serving(tmp_path, wish(models[0], version="1")) as (made, file), load.on(made.http):
         for n in (2, 3, 4):
-            desired.write(file, Desired(models=[wish(models[n - 1], version=str(n))]))
+            desired_state.write(file, Desired(models=[wish(models[n - 1], version=str(n))]))
             await eventually(lambda n=n: load.answers[str(n), n] > 50, 60)
     assert load.failed == []
     assert set(load.answers) == {("1", 1), ("2", 2), ("3", 3), ("4", 4)}, "a version's answer under another's name"
@@ -83,7 +83,7 @@ async def test_a_corrupt_version_changes_nothing_but_what_is_told(tmp_path: Path
     load = Load()
     first = wish(adds(tmp_path / "1.onnx", 1), version="1")
     async with serving(tmp_path, first) as (made, file), load.on(made.http) as session:
-        desired.write(file, Desired(models=[wish(bad, version="2")]))
+        desired_state.write(file, Desired(models=[wish(bad, version="2")]))
         await eventually(lambda: made.said("model refused"), 60)
         before = load.answers["1", 1]
         await eventually(lambda: load.answers["1", 1] > before + 50, 60)
@@ -95,7 +95,7 @@ async def test_a_corrupt_version_changes_nothing_but_what_is_told(tmp_path: Path
         assert value(found, "halimede_serve_version_info", model="m", version="1", **{"as": "current"}) == 1
         file.write_text("{")  # nor does a wish that nobody can read
         await eventually(lambda: made.said("the wish cannot be followed"), 60)
-        desired.write(file, Desired(models=[wish(adds(tmp_path / "3.onnx", 3), version="3")]))
+        desired_state.write(file, Desired(models=[wish(adds(tmp_path / "3.onnx", 3), version="3")]))
         await eventually(lambda: load.answers["3", 3] > 10, 60)
     assert load.failed == []
 
@@ -103,7 +103,7 @@ async def test_a_corrupt_version_changes_nothing_but_what_is_told(tmp_path: Path
 async def test_a_canary_gets_its_share_over_the_wire(tmp_path: Path) -> None:
     load = Load()
     async with serving(tmp_path, wish(adds(tmp_path / "1.onnx", 1), version="1")) as (made, file), load.on(made.http):
-        desired.write(file, Desired(models=[wish(adds(tmp_path / "2.onnx", 2), version="2", percent=20)]))
+        desired_state.write(file, Desired(models=[wish(adds(tmp_path / "2.onnx", 2), version="2", percent=20)]))
         await eventually(lambda: load.answers["2", 2], 60)
         load.answers.clear()
         await eventually(lambda: load.answers.total() > 300, 60)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from halimede.models.desired import Desired
+from halimede.models.desired_state import Desired
 from services.gm.workloads.settings import parse
 from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
 from tests.kubernetes.apiserver import Api

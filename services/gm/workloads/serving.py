@@ -19,7 +19,7 @@ from halimede.api import Resource
 from halimede.api.inferencemodel import InferenceModelSpec, Ingress, Version, model_spec, pod, target, wanted
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models.desired_state import Desired, DesiredModel
 from services.gm.tally import Problem
 from services.gm.workloads import identity
 from services.gm.workloads.delivery import CONFINED, NODE_NAME, Delivery, deliver, host_file, literal, needs_secret

@@ -20,7 +20,7 @@ from halimede.api.base import convert
 from halimede.api.inferencemodel import OURS
 from halimede.bus.settings import MqttSettings
 from halimede.errors import InvalidFieldError
-from halimede.models.policy import Policy
+from halimede.models.address_policy import Policy
 from halimede.names import check_name
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -51,7 +51,7 @@ class Server:
 
     In ``command``, ``args``, ``live`` and ``ready`` these are replaced: ``{name}`` the model's name, ``{version}``,
     ``{model}`` the path of its file or folder, ``{port}``, ``{grpcPort}``, and ``{file}`` the path of the wish as our
-    own server reads it (``halimede.models.desired``).
+    own server reads it (``halimede.models.desired_state``).
 
     Attributes:
         image: which runs it.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from halimede.blobs import with_fallback
-from halimede.blobs.names import url
+from halimede.blobs.uris import url
 from halimede.models import Cache, Fetched, FetchError, Reason
 from tests.simulated import simulated
 

@@ -9,12 +9,12 @@ import pytest
 
 from halimede import topics
 from halimede.blobs import BlobClient, BusOpener, with_fallback
-from halimede.blobs.names import url
+from halimede.blobs.uris import url
 from halimede.bus.memory import MemoryBus
 from halimede.bus.message import Delivery
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
 from halimede.models import Cache, FetchError, Reason, fetch
-from halimede.models.stream import Limits
+from halimede.models.source_types import Limits
 from tests.simulated import simulated
 from tests.unit.blobs.world import World, digest_of, keep, read, some_bytes, world
 

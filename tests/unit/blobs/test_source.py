@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede import codec, topics
-from halimede.blobs.names import read_url, url
-from halimede.blobs.turns import EACH, Turns
+from halimede.blobs.fair_queue import EACH, Turns
+from halimede.blobs.uris import read_url, url
 from halimede.bus.memory import MemoryBus
 from halimede.bus.message import Delivery, Packet
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.blobs.pace import FAST, FIRST, FIRST_WAIT, LARGEST, LATEST, MOST, SMALLEST, Pace
-from halimede.blobs.transfer import AHEAD, Transfer
+from halimede.blobs.chunk_scheduler import AHEAD, Transfer
+from halimede.blobs.flow_control import FAST, FIRST, FIRST_WAIT, LARGEST, LATEST, MOST, SMALLEST, Pace
 
 
 def piece(file: bytes, offset: int, length: int) -> memoryview:

@@ -13,7 +13,7 @@ from pathlib import Path
 from halimede.blobs import BlobClient, BusOpener, Shelf, Source, of_cache
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.models import Cache
-from halimede.models.stream import Limits
+from halimede.models.source_types import Limits
 
 
 def some_bytes(size: int, seed: int = 0) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from halimede.messages import ModelInUse, NodeStatus
-from halimede.models.desired import DesiredModel, read
+from halimede.models.desired_state import DesiredModel, read
 from services.lc.folders import Worker
 from services.lc.rollout import PROVEN_S
 from tests.integration.lc_world import EDGE, HELMET, World, model, service, world

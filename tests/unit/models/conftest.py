@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halimede.models.policy import VARIABLE
+from halimede.models.address_policy import VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from halimede.models import delivery
+from halimede.models import materialize
 from halimede.models.__main__ import MISTAKE, TEMPORARY, main
-from halimede.models.bring import OWN_CACHE
+from halimede.models.init_container import OWN_CACHE
 from tests.unit.models.archives import FILES, tar
 
 BODY = os.urandom(300_000)
@@ -251,7 +251,7 @@ def test_what_a_killed_one_left_is_written_over(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(BODY)
     (tmp_path / ".target.new").write_bytes(b"half")
-    delivery.deliver(source, target)
+    materialize.deliver(source, target)
     assert target.read_bytes() == BODY
     assert not (tmp_path / ".target.new").exists()
 

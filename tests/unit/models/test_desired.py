@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from halimede.models.desired import Desired, DesiredModel, changes, write
+from halimede.models.desired_state import Desired, DesiredModel, changes, write
 
 
 async def test_a_place_that_cannot_be_looked_at_is_waited_for(tmp_path: Path) -> None:

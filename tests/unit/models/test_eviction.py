@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from halimede.models import Cache, Fetched, FetchError, Reason, fetch
 from halimede.models.archive import unpack
-from halimede.models.eviction import Entry, order
+from halimede.models.cache_eviction import Entry, order
 from tests.unit.models.archives import FILES, stored, tar
 
 KIB = 1024

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from halimede.errors import InvalidFieldError
 from halimede.models import FetchError, Reason
-from halimede.models.policy import METADATA, Kind, Policy, kind_of
+from halimede.models.address_policy import METADATA, Kind, Policy, kind_of
 
 NOTHING = Policy()
 

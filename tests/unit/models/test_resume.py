@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from halimede.models import Cache, Fetched, FetchError, Limits, Reason, Stream, fetch
-from halimede.models import part as part_module
+from halimede.models import partial_download as part_module
 from tests.origins import Handler, Origin, serving
 
 SIZE, HALF = 3_000_000, 1_500_000

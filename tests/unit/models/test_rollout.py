@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelInUse
-from halimede.models.desired import DesiredModel, spec_of
+from halimede.models.desired_state import DesiredModel, spec_of
 from halimede.models.rollout import ALL_PERCENT, CANARY_FAILED, MAX_MESSAGE, MAX_REASON, STRIKES, Rollout
 
 

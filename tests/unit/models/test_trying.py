@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from halimede.messages import TensorInfo
-from halimede.models import trying
-from halimede.models.trying import Trial, TrialLimits, TrialReason, try_model, verdict
+from halimede.models import model_trial
+from halimede.models.model_trial import Trial, TrialLimits, TrialReason, try_model, verdict
 from tests.hostile_models import endless, harmless
 from tests.simulated import eventually
 
@@ -52,7 +52,9 @@ def test_an_answer_is_taken_as_it_was_said():
 
 async def test_nothing_is_tried_where_nothing_could_run_it(tmp_path, monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(trying.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
+    monkeypatch.setattr(
+        model_trial.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name)
+    )
     trial = await try_model(tmp_path / "absent", "{}")
     assert (trial.ok, trial.skipped, trial.reason) == (True, True, "")
     assert "onnxruntime is not installed" in trial.message
@@ -118,7 +120,7 @@ async def test_it_ends_with_its_parent_even_when_that_is_killed(tmp_path):
     code = f"""
 import asyncio
 from pathlib import Path
-from halimede.models.trying import try_model
+from halimede.models.model_trial import try_model
 asyncio.run(try_model(Path({json.dumps(str(path))}), "{{}}"))
 """
     with subprocess.Popen([sys.executable, "-c", code]) as parent:

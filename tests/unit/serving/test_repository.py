@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from halimede.errors import InvalidFieldError
 from halimede.messages.trial import Trial, TrialReason
-from halimede.models.desired import Desired, DesiredModel
+from halimede.models.desired_state import Desired, DesiredModel
 from halimede.models.rollout import CANARY_FAILED
 from halimede.serving import model_repository as room
 from halimede.serving.errors import ModelFailedError, NotFoundError, UnavailableError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halimede.models.desired import DesiredModel
+from halimede.models.desired_state import DesiredModel
 from halimede.worker.model_reload import Opener, UnfitError
 from tests.serving_world import adds
 

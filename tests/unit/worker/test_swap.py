@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from halimede.messages import ModelInUse
-from halimede.models.desired import Desired, DesiredModel, write
+from halimede.models.desired_state import Desired, DesiredModel, write
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import EASY, HARD, World, world
 

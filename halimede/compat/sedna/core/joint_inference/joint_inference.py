@@ -31,7 +31,7 @@ from halimede.compat.sedna.serving import served
 from halimede.errors import InvalidFieldError
 from halimede.inference.estimator import loaded
 from halimede.mining import Verdict
-from halimede.models.desired import read as read_desired
+from halimede.models.desired_state import read as read_desired
 from halimede.offload.errors import OffloadError, Reason
 from halimede.stats.ledger import Count, Latency
 from halimede.worker.main import connect_to, leave, main

@@ -16,15 +16,15 @@ from pathlib import Path
 import structlog
 
 from halimede.errors import InvalidFieldError
+from halimede.models.address_policy import Policy
 from halimede.models.archive import unpack
 from halimede.models.cache import Cache, Fetched, in_thread
-from halimede.models.delivery import deliver, deliver_folder, make_place
 from halimede.models.errors import FetchError, Reason, redact
 from halimede.models.fetcher import fetch
-from halimede.models.policy import Policy
-from halimede.models.sources import local_path, open_file
-from halimede.models.speed import Speed
-from halimede.models.stream import Ask, Limits
+from halimede.models.materialize import deliver, deliver_folder, make_place
+from halimede.models.source_registry import local_path, open_file
+from halimede.models.source_types import Ask, Limits
+from halimede.models.transfer_rate import Speed
 
 log = structlog.get_logger()
 

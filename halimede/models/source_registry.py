@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from halimede.models.address_policy import Policy
 from halimede.models.cache import BLOCK, in_thread
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.http import SCHEMES, open_http
-from halimede.models.policy import Policy
-from halimede.models.s3 import open_s3, s3_asker
-from halimede.models.stream import Ask, Asker, Limits, Opener, Stream
+from halimede.models.http_source import SCHEMES, open_http
+from halimede.models.s3_source import open_s3, s3_asker
+from halimede.models.source_types import Ask, Asker, Limits, Opener, Stream
 
 #: what looks like files here is the kernel speaking of processes, their environments and devices
 KERNEL = ("/proc/", "/sys/")

@@ -12,17 +12,17 @@ import structlog
 
 from halimede import topics
 from halimede.blobs.client import BlobClient
-from halimede.blobs.names import ANY, SCHEME, url
+from halimede.blobs.fair_queue import Turns
+from halimede.blobs.file_provider import BUS
 from halimede.blobs.opener import BusOpener, with_fallback
-from halimede.blobs.shelf import BUS
-from halimede.blobs.turns import Turns
+from halimede.blobs.uris import ANY, SCHEME, url
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError
 from halimede.messages import BlobAnswer, BlobEntry, BlobOrder
 from halimede.models import Cache, FetchError, fetch
 from halimede.models.cache import in_thread
-from halimede.models.stream import Limits
+from halimede.models.source_types import Limits
 
 log = structlog.get_logger()
 

@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Sequence
 import structlog
 
 from halimede import topics
+from halimede.blobs.chunk_scheduler import Ask, Transfer
 from halimede.blobs.client import BlobClient
-from halimede.blobs.names import place
-from halimede.blobs.transfer import Ask, Transfer
+from halimede.blobs.uris import place
 from halimede.bus.message import Delivery
 from halimede.bus.rpc import new_ticket
 from halimede.errors import BusError, DisconnectedError
 from halimede.messages import BlobChunk, BlobRequest
 from halimede.models.errors import FetchError, Reason
-from halimede.models.stream import Limits
+from halimede.models.source_types import Limits
 
 log = structlog.get_logger()
 

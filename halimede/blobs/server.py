@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import structlog
 
 from halimede import topics
-from halimede.blobs.shelf import Shelf
-from halimede.blobs.turns import Turns
+from halimede.blobs.fair_queue import Turns
+from halimede.blobs.file_provider import Shelf
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError, first_error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from halimede.blobs.pace import MOST, Pace
+from halimede.blobs.flow_control import MOST, Pace
 
 #: pieces that may wait to be given on, beside those in flight
 AHEAD = 4

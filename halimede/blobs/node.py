@@ -6,11 +6,11 @@ import asyncio
 
 import structlog
 
+from halimede.blobs.admin import Desk, Store
 from halimede.blobs.client import BlobClient
-from halimede.blobs.desk import Desk, Store
+from halimede.blobs.file_provider import Shelf, of_cache
 from halimede.blobs.opener import BusOpener
-from halimede.blobs.shelf import Shelf, of_cache
-from halimede.blobs.source import Source
+from halimede.blobs.server import Source
 from halimede.bus.port import Bus
 from halimede.errors import RefusedError, first_error
 

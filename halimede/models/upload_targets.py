@@ -15,12 +15,12 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halimede.models.address_policy import Policy
 from halimede.models.cache import in_thread, sync_folder
 from halimede.models.errors import FetchError, Reason, disk_error
-from halimede.models.http import PASSING, REDIRECTS, Guard
-from halimede.models.policy import Policy
-from halimede.models.s3 import MISSING, Access, store_access, store_place
-from halimede.models.stream import Limits
+from halimede.models.http_source import PASSING, REDIRECTS, Guard
+from halimede.models.s3_source import MISSING, Access, store_access, store_place
+from halimede.models.source_types import Limits
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse

@@ -14,11 +14,11 @@ import socket
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from halimede.models.address_policy import Policy
 from halimede.models.cache import BLOCK
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.part import strong
-from halimede.models.policy import Policy
-from halimede.models.stream import Ask, Limits, Stream
+from halimede.models.partial_download import strong
+from halimede.models.source_types import Ask, Limits, Stream
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

@@ -17,10 +17,10 @@ from datetime import timedelta
 from urllib.parse import quote, urlsplit
 
 from halimede.errors import InvalidFieldError
+from halimede.models.address_policy import Policy
 from halimede.models.errors import FetchError, Reason, redact
-from halimede.models.http import open_http
-from halimede.models.policy import Policy
-from halimede.models.stream import Ask, Asker, Limits, Stream
+from halimede.models.http_source import open_http
+from halimede.models.source_types import Ask, Asker, Limits, Stream
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 REGION = "us-east-1"

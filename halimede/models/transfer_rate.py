@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from halimede.models.errors import FetchError, Reason
-from halimede.models.stream import Limits
+from halimede.models.source_types import Limits
 
 #: seconds that a speed is the mean of, and between two of the points that it is made from
 SPAN_S, STEP_S = 10.0, 0.5
