@@ -11,9 +11,9 @@ from halimede.cli.broker import Broker
 from halimede.cli.client import Client
 from halimede.cli.output import Format, as_json, console, dump, plain, table, warn
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.kept.asking import KeptSamples
-from halimede.kept.export import SUFFIXES, By, Export, Form, moment
-from halimede.kept.export import as_json as told_of
+from halimede.hard_samples.client import KeptSamples
+from halimede.hard_samples.export import SUFFIXES, By, Export, Form, moment
+from halimede.hard_samples.export import as_json as told_of
 from halimede.messages import KeptEntry, KeptReply, KeptRequest
 
 COLUMNS = ("TIME", "SERVICE", "CAMERA", "EDGE", "SCORE", "FINAL", "SCORE", "BY", "REASON", "HARDNESS", "NODE", "ID")

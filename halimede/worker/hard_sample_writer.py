@@ -17,9 +17,9 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, TooLargeError
-from halimede.kept.answers import Answers
-from halimede.kept.sample import describe, picture
-from halimede.kept.store import Store
+from halimede.hard_samples.sample import describe, picture
+from halimede.hard_samples.server import Answers
+from halimede.hard_samples.store import Store
 from halimede.messages import Frame, KeptSample, Prediction, Result
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread

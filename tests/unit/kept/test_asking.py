@@ -14,9 +14,9 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Delivery
 from halimede.errors import HalimedeError
-from halimede.kept import asking
-from halimede.kept.asking import KeptSamples
-from halimede.kept.store import entry
+from halimede.hard_samples import client
+from halimede.hard_samples.client import KeptSamples
+from halimede.hard_samples.store import entry
 from halimede.messages import KeptReply, KeptRequest
 from tests.unit.kept.samples import sample
 
@@ -46,8 +46,8 @@ async def told(replies: Callable[[KeptRequest], list[KeptReply]]) -> AsyncIterat
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "QUIET_S", 0.05)
-    monkeypatch.setattr(asking, "LONGEST_S", 1.0)
+    monkeypatch.setattr(client, "QUIET_S", 0.05)
+    monkeypatch.setattr(client, "LONGEST_S", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_a_worker_counts_once_and_those_who_were_not_asked_not_at_all() ->
 
 
 async def test_answers_to_one_question_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(client, "MOST_BYTES", 10_000)
     large = [msgspec.structs.replace(TRUE, worker=f"e{i}", data=bytes(3000)) for i in range(20)]
     async with told(lambda _: large) as kept:
         assert len(await kept.pages(KeptRequest())) == 2
@@ -76,7 +76,7 @@ async def test_answers_to_one_question_take_bounded_memory(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("step", [1, -1])
 async def test_pages_without_an_end_are_an_error(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "MOST_SAMPLES", 20)
+    monkeypatch.setattr(client, "MOST_SAMPLES", 20)
     one = entry(SAMPLE, 1)
 
     def page(wanted: KeptRequest) -> list[KeptReply]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import read_labelled
 from halimede.frames import encode_image
-from halimede.kept.export import Export, class_folder
+from halimede.hard_samples.export import Export, class_folder
 from halimede.messages import KeptReply, KeptSample, Prediction
 from tests.unit.kept.samples import box, sample
 

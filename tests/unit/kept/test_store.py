@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.errors import TooLargeError
-from halimede.kept.store import BLOCK, Store
+from halimede.hard_samples.store import BLOCK, Store
 from halimede.messages import KeptRequest
 from tests.unit.kept.samples import sample
 
@@ -136,7 +136,7 @@ def test_samples_that_fit_are_found_page_by_page(tmp_path: Path) -> None:
 
 
 def test_a_long_search_says_where_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.kept.store.READ", 4)
+    monkeypatch.setattr("halimede.hard_samples.store.READ", 4)
     kept = store(tmp_path, room=1000 * BLOCK, samples=100)
     for number in range(1, 11):
         kept.add(sample(number, camera="rare" if number == 2 else "cam0"), b"picture")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from halimede.api.jointinference import KeepHardSamples
 from halimede.frames import new_frame
-from halimede.kept.store import Store
+from halimede.hard_samples.store import Store
 from halimede.messages import Frame, KeptRequest, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot

@@ -14,7 +14,7 @@ from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError, RefusedError, TooLargeError
-from halimede.kept.store import Store
+from halimede.hard_samples.store import Store
 from halimede.messages import KeptReply, KeptRequest
 
 P = ParamSpec("P")
