@@ -30,8 +30,8 @@ from sklearn.neural_network import MLPClassifier
 
 from bench.accuracy_digits import Array, Digits, Half, big, digits, predictions, small, trained
 from bench.accuracy_report import RATIOS, RISK, TARGET, show, summed_up
+from halimede.calibration.calibrate import Calibrated, Goal, Samples, asking, fit
 from halimede.calibration.deferral import hardness_by
-from halimede.calibration.fitting import Calibrated, Goal, Samples, asking, fit
 from halimede.evaluation import curves
 from halimede.evaluation.quality import right
 from halimede.inference.embedding import pack, unit

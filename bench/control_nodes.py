@@ -22,9 +22,9 @@ from typing import Any
 import services
 from halimede import log
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.collection import rare_collections
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
+from halimede.system.garbage_collection import rare_collections
 from services.lc.folders import Folders, Worker
 from services.lc.items import Items
 from services.lc.plan import Plan, Running, plan

@@ -17,10 +17,10 @@ from bench.peers.model import mean_model
 from bench.peers.profiled import Profiles
 from halimede import log
 from halimede.bus.mqtt import MqttSettings
-from halimede.collection import rare_collections
 from halimede.frames import new_frame
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
+from halimede.system.garbage_collection import rare_collections
 from halimede.worker.main import connect_to, main
 
 SERVICE = "bench"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from halimede.access import authority as a
+from halimede.access import certificate_authority as a
 from halimede.access import files
 from halimede.access.report import Entry, Found, Report
 from halimede.access.rules import write_rules

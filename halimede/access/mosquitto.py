@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from halimede.access.bridge_routes import rights
 from halimede.access.grants import Action, Grant
-from halimede.access.routes import rights
 from halimede.access.site import Principal, Site
 
 PORT, PLAIN_PORT = 8883, 1883

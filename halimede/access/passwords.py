@@ -15,8 +15,8 @@ import secrets
 from pathlib import Path
 
 from halimede.access import files
+from halimede.access.bridge_routes import behind
 from halimede.access.report import Entry, Found, Report
-from halimede.access.routes import behind
 from halimede.access.rules import make_place, write_rules
 from halimede.access.site import Site
 

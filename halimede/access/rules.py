@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from halimede.access import files
+from halimede.access.bridge_routes import behind
 from halimede.access.mosquitto import acl_file
-from halimede.access.routes import behind
 from halimede.access.site import Bridge, Site
 
 

@@ -16,7 +16,7 @@ from halimede.calibration.logistic import fit_head, predict
 from halimede.calibration.temperature import Vector
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
-from halimede.mining.artefact import Head, LearnedRule
+from halimede.mining.calibration_file import Head, LearnedRule
 from halimede.mining.learned import features_of
 
 Hits = NDArray[np.bool_]

@@ -14,7 +14,7 @@ import numpy as np
 
 from halimede.calibration.deferral import FOLDS, folds
 from halimede.calibration.temperature import Truth, Vector
-from halimede.mining.artefact import MixtureRule
+from halimede.mining.calibration_file import MixtureRule
 
 #: weights of the small model that are tried; that of the big one is 1 minus it
 WEIGHTS = np.linspace(0, 0.9, 19)

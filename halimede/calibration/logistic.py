@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from halimede.calibration.temperature import Vector
-from halimede.mining.artefact import Head
+from halimede.mining.calibration_file import Head
 
 ROUNDS = 50
 SETTLED = 1e-8

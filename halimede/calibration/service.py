@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from halimede.calibration.calibrate import LEARNED, Calibrated, Goal, fit, part
 from halimede.calibration.deadline import Way, share_in_time
-from halimede.calibration.fitting import LEARNED, Calibrated, Goal, fit, part
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import Labelled
 from halimede.evaluation.rules import decide, parameters_of
 from halimede.evaluation.service import Chain, Tier, answered, answers
-from halimede.mining.foresight import AFTER
+from halimede.mining.pre_inference import AFTER
 
 #: gets what is done, how many samples are done, and how many there are
 Told = Callable[[str, int, int], None]

@@ -21,7 +21,7 @@ from halimede.cameras.frame_encoder import Shot
 from halimede.cameras.ipc_messages import BEAT_S, Beat, Job, Over, Picture, SourceError
 from halimede.cameras.latest_value import Box
 from halimede.cameras.source_reader import Reading, shots
-from halimede.datasets.beside import end_with
+from halimede.datasets.forked_task import end_with
 from halimede.errors import DecodeError
 
 #: seconds beyond a deadline of FFmpeg's own after which it counts as hanging

@@ -15,7 +15,7 @@ from halimede.cli.run import run
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from halimede.calibration.fitting import Calibrated, Goal
+    from halimede.calibration.calibrate import Calibrated, Goal
     from halimede.calibration.service import Deadline
     from halimede.evaluation.service import Chain
 
@@ -88,8 +88,8 @@ def calibrate(
 
     async def command() -> None:
         try:
+            from halimede.calibration.calibrate import Goal
             from halimede.calibration.deadline import Way
-            from halimede.calibration.fitting import Goal
             from halimede.calibration.service import Deadline
         except ModuleNotFoundError as error:
             raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
@@ -126,10 +126,10 @@ def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: st
 
 def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, Path]:
     """Write both files, each whole or not at all."""
-    from halimede.calibration.fragment import manifests, name_of
+    from halimede.calibration.manifests import manifests, name_of
     from halimede.cli.output import to_yaml
     from halimede.errors import InvalidFieldError
-    from halimede.mining.artefact import write_artefact
+    from halimede.mining.calibration_file import write_artefact
 
     name, contents = name_of(chain, at), write_artefact(found.artefact)
     artefact, fragment = out / f"{name}.calibration", out / f"{name}.calibration.yaml"
@@ -152,7 +152,7 @@ def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], 
 
     from rich.table import Table
 
-    from halimede.calibration.words import about, rows
+    from halimede.calibration.summary import about, rows
     from halimede.cli.output import clean, console, warn
 
     if as_json:

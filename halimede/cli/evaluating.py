@@ -133,17 +133,17 @@ def _show(report: Report, out: Path, *, as_json: bool) -> None:
     import msgspec
 
     from halimede.cli.output import clean, console
-    from halimede.evaluation import figures
+    from halimede.evaluation import metrics
 
     if as_json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(report), indent=1) + "\n")
         return
     shown = console()
-    shown.print(clean(f"{report.service}: {figures.about(report)}"), markup=False)
+    shown.print(clean(f"{report.service}: {metrics.about(report)}"), markup=False)
     for heading, rows in (
-        figures.tier_rows(report),
-        figures.ratio_rows(report),
-        (["AS CONFIGURED", ""], figures.operating_rows(report)),
+        metrics.tier_rows(report),
+        metrics.ratio_rows(report),
+        (["AS CONFIGURED", ""], metrics.operating_rows(report)),
     ):
         shown.print()
         shown.print(_table(heading, rows))

@@ -2,7 +2,7 @@
 
 One file a format, registered with ``@register``. Everything is read block by block, so that memory does not grow with
 the data, and a file that has not changed is not read again. Files of users are not trusted: no entities, no pickles,
-no entry without a limit. ``python -m halimede.datasets`` counts in a process of its own (``halimede.datasets.child``).
+no entry without a limit. ``python -m halimede.datasets`` counts in a process of its own (``halimede.datasets.count_process``).
 """
 
 from halimede.datasets.counting import Counted, count

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.beside import end_with
-from halimede.datasets.child import Progress, Said
+from halimede.datasets.count_process import Progress, Said
 from halimede.datasets.counting import count
 from halimede.datasets.errors import UNREADABLE, DatasetError
+from halimede.datasets.forked_task import end_with
 
 NICENESS = 10
 #: bytes of memory of its own; Parquet's library alone takes more than all other formats together

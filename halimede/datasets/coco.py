@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from halimede.datasets.counts import Tally
 from halimede.datasets.errors import UNREADABLE, DatasetError
+from halimede.datasets.file_blocks import Source
 from halimede.datasets.registry import register
-from halimede.datasets.source import Source
 from halimede.datasets.stream import lists
-from halimede.datasets.tally import Tally
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 PARTS = (IMAGES, ANNOTATIONS, CATEGORIES)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from halimede.datasets import coco, csv_, images, jsonl, parquet, txt, voc
+from halimede.datasets.count_cache import Ledger, Print, Record
+from halimede.datasets.counts import Tally
 from halimede.datasets.errors import NOT_FOUND, UNREADABLE, DatasetError
-from halimede.datasets.ledger import Ledger, Print, Record
+from halimede.datasets.file_blocks import Source
 from halimede.datasets.registry import Reader, find
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
 from halimede.messages import DatasetFacts
 
 #: each registers itself

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.beside import Beside
+from halimede.datasets.counts import Tally
 from halimede.datasets.errors import UNREADABLE, DatasetError
+from halimede.datasets.file_blocks import Source
+from halimede.datasets.forked_task import Beside
 from halimede.datasets.registry import register
 from halimede.datasets.rows import MAX_ROW, Rows, record_end
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
 
 SEPARATORS = ",;\t|"
 #: bytes from which on a file is worth a second process

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from halimede.datasets.counts import Tally
+from halimede.datasets.file_blocks import Source
 from halimede.datasets.registry import register
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
 
 #: folders that split a dataset and are no class
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})

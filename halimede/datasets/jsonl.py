@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from halimede.datasets.counts import MAX_CLASSES, Tally
+from halimede.datasets.file_blocks import Source
 from halimede.datasets.registry import register
-from halimede.datasets.source import Source
-from halimede.datasets.tally import MAX_CLASSES, Tally
 
 #: bytes of one line
 MAX_LINE = 8 * 1024 * 1024

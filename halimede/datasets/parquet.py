@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from halimede.datasets.columns import class_column
+from halimede.datasets.counts import Tally
 from halimede.datasets.errors import NOT_INSTALLED, UNREADABLE, DatasetError
+from halimede.datasets.file_blocks import Source
 from halimede.datasets.registry import register
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
 
 #: rows that are looked at together
 ROWS = 16 * 1024

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from halimede.datasets.counts import Tally
 from halimede.datasets.errors import UNSUPPORTED, DatasetError
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
+from halimede.datasets.file_blocks import Source
 
 
 class Reader(Protocol):

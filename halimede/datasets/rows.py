@@ -7,8 +7,8 @@ import io
 from collections import Counter
 
 from halimede.datasets.columns import class_column
-from halimede.datasets.source import Source
-from halimede.datasets.tally import MAX_CLASSES, Tally
+from halimede.datasets.counts import MAX_CLASSES, Tally
+from halimede.datasets.file_blocks import Source
 
 #: bytes of one row
 MAX_ROW = 4 * 1024 * 1024

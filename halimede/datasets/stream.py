@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.source import Source
+from halimede.datasets.file_blocks import Source
 
 #: characters of one entry
 MAX_ENTRY = 4 * 1024 * 1024

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from halimede.datasets.counts import Tally
+from halimede.datasets.file_blocks import Source
 from halimede.datasets.registry import register
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
 
 #: white space other than the newline
 BLANKS = b" \t\r\v\f"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
+from halimede.datasets.counts import Tally
+from halimede.datasets.file_blocks import Source
 from halimede.datasets.registry import register
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
 
 #: bytes of one file, depth of its elements, objects in it, characters of one text
 MAX_BYTES, MAX_DEPTH, MAX_OBJECTS, MAX_TEXT = 16 * 1024 * 1024, 32, 100_000, 4096

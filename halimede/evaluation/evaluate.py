@@ -22,7 +22,7 @@ from halimede.evaluation.service import Answered, Chain, Tier, answered
 from halimede.frames.payloads import ID_BYTES, pack
 from halimede.inference import Array
 from halimede.messages import Frame, Prediction
-from halimede.mining.artefact import read_artefact
+from halimede.mining.calibration_file import read_artefact
 from halimede.mining.mixture import mix
 
 #: gets what is done, how many samples are done, and how many there are

@@ -11,9 +11,9 @@ from string import Template
 
 import msgspec
 
-from halimede.evaluation import figures
+from halimede.evaluation import metrics
 from halimede.evaluation.evaluate import Report
-from halimede.evaluation.figures import Line, Rows
+from halimede.evaluation.metrics import Line, Rows
 
 WIDTH, HEIGHT = 860, 460
 LEFT, RIGHT, TOP, BOTTOM = 64, 110, 12, 48
@@ -21,7 +21,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 110, 12, 48
 
 def page(report: Report) -> str:
     """Return the page. Whatever comes from manifests and data is escaped."""
-    drawn = figures.lines(report)
+    drawn = metrics.lines(report)
     data = {
         "curves": {line.name: line.points for line in drawn},
         "costs": msgspec.to_builtins(report.costs),
@@ -33,12 +33,12 @@ def page(report: Report) -> str:
     return template.substitute(
         title=escape(title),
         heading=escape(title),
-        about=escape(figures.about(report)),
+        about=escape(metrics.about(report)),
         svg=_svg(report, drawn),
         switches="".join(_switch(line) for line in drawn),
-        ratios=_table(*figures.ratio_rows(report)),
-        tiers=_table(*figures.tier_rows(report)),
-        operating=_table([], figures.operating_rows(report)),
+        ratios=_table(*metrics.ratio_rows(report)),
+        tiers=_table(*metrics.tier_rows(report)),
+        operating=_table([], metrics.operating_rows(report)),
         notes=_notes(report),
         # inside a script nothing is unescaped, and only this sign could end it
         data=json.dumps(data).replace("<", "\\u003c"),
@@ -46,7 +46,7 @@ def page(report: Report) -> str:
 
 
 def _svg(report: Report, drawn: Sequence[Line]) -> str:
-    low, high = figures.scale(report)
+    low, high = metrics.scale(report)
 
     def x(ratio: float) -> float:
         return round(LEFT + ratio * (WIDTH - LEFT - RIGHT), 1)
@@ -77,7 +77,7 @@ def _svg(report: Report, drawn: Sequence[Line]) -> str:
     point = report.operating_point
     said = f"as configured: {point.rule}, {point.upload_ratio:.1%} go up, {report.metric} {point.accuracy:.4f}"
     parts.append(
-        f'<circle cx="{x(point.upload_ratio)}" cy="{y(point.accuracy)}" r="6" fill="{figures.OPERATING_COLOUR}">'
+        f'<circle cx="{x(point.upload_ratio)}" cy="{y(point.accuracy)}" r="6" fill="{metrics.OPERATING_COLOUR}">'
         f"<title>{escape(said)}</title></circle>"
     )
     parts.append(f'<line id="at" y1="{TOP}" y2="{foot}"/></svg>')
@@ -93,7 +93,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _switch(line: Line) -> str:
-    style = "solid" if not line.stroke else "dashed" if line.stroke == figures.STROKES[1] else "dotted"
+    style = "solid" if not line.stroke else "dashed" if line.stroke == metrics.STROKES[1] else "dotted"
     key = f'<span class="key" style="border-color:{line.colour};border-top-style:{style}"></span>'
     name = escape(line.name)
     return f'<label><input type="checkbox" value="{name}" checked> {key} {name}</label>'

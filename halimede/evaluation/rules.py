@@ -14,7 +14,7 @@ from halimede.evaluation.service import Tier
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.mining import Miner, Verdict, create, judge, names
-from halimede.mining.foresight import AFTER, BEFORE, check_mode, judge_sample, modes_of
+from halimede.mining.pre_inference import AFTER, BEFORE, check_mode, judge_sample, modes_of
 from halimede.mining.random_ import Random
 
 FIELD = "--rules"

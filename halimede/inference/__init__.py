@@ -7,8 +7,8 @@ operator libraries and no pickles.
 from halimede.inference.batching import group, isolate, signature
 from halimede.inference.embedding import pack, unit, unpack
 from halimede.inference.estimator import load_estimator
-from halimede.inference.loading import open_model
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
+from halimede.inference.open_model import open_model
 
 __all__ = [
     "Array",

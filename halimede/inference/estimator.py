@@ -16,7 +16,7 @@ from typing import Any
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
-from halimede.inference.answers import as_prediction
+from halimede.inference.estimator_output import as_prediction
 from halimede.inference.model import Array, Model, ModelError, SampleError
 from halimede.messages import Prediction
 

@@ -25,12 +25,12 @@ from halimede.api.processing import Boxes, Crop, Grayscale, Letterbox, Postproce
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.batching import Together
-from halimede.inference.contents import check_model
 from halimede.inference.detection import BoxReader
 from halimede.inference.embedding import EmbeddingReader, FeaturedClassReader
+from halimede.inference.file_checks import check_model
 from halimede.inference.geometry import Geometry, follow, geometry_of, placed
 from halimede.inference.model import Array, Model, ModelError, SampleError
-from halimede.inference.ports import Declared, InputPort, choose_input, choose_output, choose_outputs
+from halimede.inference.onnx_io import Declared, InputPort, choose_input, choose_output, choose_outputs
 from halimede.inference.postprocess import ClassReader
 from halimede.messages import Prediction
 

@@ -30,8 +30,8 @@ from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
 from halimede.inference.model import Array, ModelError, SampleError, UnsafeModelError
 from halimede.inference.onnx import check_spec, fit, open_session
-from halimede.inference.ports import Declared, choose_input
-from halimede.inference.tensors import Port, TensorModel
+from halimede.inference.onnx_io import Declared, choose_input
+from halimede.inference.onnx_tensors import Port, TensorModel
 from halimede.messages.facts import TensorInfo
 from halimede.messages.trial import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
 

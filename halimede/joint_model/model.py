@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import InvalidFieldError
-from halimede.joint_model.answers import TIMEOUT_S, Answers
-from halimede.joint_model.plan import DEFAULT, Plan, Rule, Tier, chain, edge_of, from_manifests, stage
+from halimede.joint_model.predict_api import TIMEOUT_S, Answers
+from halimede.joint_model.tiers import DEFAULT, Plan, Rule, Tier, chain, edge_of, from_manifests, stage
 from halimede.names import check_label, check_name
 from halimede.worker.settings import BROKER, Fusion, MiningMode
 

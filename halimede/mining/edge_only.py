@@ -9,7 +9,7 @@ from halimede.messages import Prediction
 from halimede.mining.registry import register
 
 if TYPE_CHECKING:
-    from halimede.mining.foresight import Image
+    from halimede.mining.pre_inference import Image
 
 
 @register("EdgeOnly")

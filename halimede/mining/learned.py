@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
-from halimede.mining.artefact import FORMAT_FIX, Head, LearnedRule, read_artefact
+from halimede.mining.calibration_file import FORMAT_FIX, Head, LearnedRule, read_artefact
 from halimede.mining.miner import ByHardness, MiningError
 from halimede.mining.registry import FIELD, register
 from halimede.mining.scores import distribution

@@ -10,7 +10,7 @@ import math
 import sys
 
 from halimede.messages import Prediction
-from halimede.mining.artefact import Artefact, MixtureRule
+from halimede.mining.calibration_file import Artefact, MixtureRule
 from halimede.mining.miner import MiningError
 from halimede.mining.scores import distribution
 

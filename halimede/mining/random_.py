@@ -14,7 +14,7 @@ from halimede.mining.registry import register
 from halimede.mining.scores import Ratio, ratio
 
 if TYPE_CHECKING:
-    from halimede.mining.foresight import Image
+    from halimede.mining.pre_inference import Image
 
 Seed = Annotated[int, Meta(ge=0, description="a whole number from 0")]
 

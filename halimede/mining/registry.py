@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import msgspec
 
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.mining.foresight import check_mode
 from halimede.mining.miner import Miner
+from halimede.mining.pre_inference import check_mode
 
 GROUP = "halimede.mining"
 FIELD = "spec.edgeWorker.hardExampleMining"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from msgspec import Meta
 
 from halimede.messages import Prediction
-from halimede.mining.foresight import BEFORE, Mode
 from halimede.mining.miner import MiningError, just_over
+from halimede.mining.pre_inference import BEFORE, Mode
 from halimede.mining.registry import register
 
 if TYPE_CHECKING:
-    from halimede.mining.foresight import Image
+    from halimede.mining.pre_inference import Image
 
 LIMIT = 1e9
 

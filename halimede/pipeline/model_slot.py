@@ -22,7 +22,7 @@ from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import Rollout
 from halimede.pipeline.executor import BLOCK_BYTES, LONGEST_MS, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
 from halimede.pipeline.inference import Outcome
-from halimede.tracing.times import Distribution
+from halimede.tracing.latency import Distribution
 
 if TYPE_CHECKING:
     from halimede.pipeline.sample import Sample

@@ -11,8 +11,8 @@ from halimede.pipeline.inference import Outcome
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Count, Latency, Ledger
 from halimede.tracing import Book, CloudTimes, EdgeTimes, Record
+from halimede.tracing.latency import Distribution
 from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Kind
-from halimede.tracing.times import Distribution
 
 
 @dataclass(frozen=True, slots=True)

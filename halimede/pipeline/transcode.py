@@ -25,7 +25,7 @@ from halimede.frames.transcode_policy import MOST_TRIES, Densities, Size, Try, W
 from halimede.messages import Box, Frame, Prediction, Reply
 from halimede.offload.circuit_breaker import Circuit
 from halimede.offload.errors import OffloadError, Reason
-from halimede.tracing.times import Distribution
+from halimede.tracing.latency import Distribution
 
 if TYPE_CHECKING:
     from halimede.pipeline.executor import ModelThread

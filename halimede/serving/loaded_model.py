@@ -25,7 +25,7 @@ from halimede.frames.encodings import MAGIC
 from halimede.inference import Array, Model, SampleError, open_model
 from halimede.inference.batching import isolate
 from halimede.inference.onnx import OnnxModel
-from halimede.inference.tensors import Port, TensorModel, open_tensors
+from halimede.inference.onnx_tensors import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import InlinePolicy
 from halimede.pipeline.inference import Inference, Item

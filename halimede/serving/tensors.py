@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from halimede.inference import Array
-from halimede.inference.tensors import BF16, TYPES, as_float
+from halimede.inference.onnx_tensors import BF16, TYPES, as_float
 from halimede.serving.errors import ServeError, TooMuchError
 
 BYTES = "BYTES"

@@ -3,10 +3,10 @@
 Nothing here is in a frame's way: a record costs some microseconds, an exporter that cannot keep up drops and counts.
 """
 
-from halimede.tracing.answer import Answers
 from halimede.tracing.context import Context, read, trace_of, write
+from halimede.tracing.latency import CloudTimes, Distribution, EdgeTimes
 from halimede.tracing.record import Batch, Book, Exporter, Record, new_span, origin, spans
-from halimede.tracing.times import CloudTimes, Distribution, EdgeTimes
+from halimede.tracing.trace_server import Answers
 
 __all__ = [
     "Answers",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from halimede import topics
 from halimede.mining import create as create_miner
-from halimede.mining.foresight import BEFORE
+from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from halimede.errors import InvalidFieldError
 from halimede.mining import Miner
 from halimede.mining import create as create_miner
-from halimede.mining.foresight import BEFORE
+from halimede.mining.pre_inference import BEFORE
 from halimede.observe.metrics import counter, gauge
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference

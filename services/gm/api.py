@@ -24,7 +24,7 @@ from halimede.errors import BusError, InvalidFieldError, TooLargeError
 from halimede.messages import ApiError, ApiReply, ApiRequest, NodeInfo, ResourceBody
 from halimede.names import Key, check_label, check_name
 from halimede.topics import API_REPLY, API_REQUEST
-from halimede.tracing.times import Distribution
+from halimede.tracing.latency import Distribution
 from services.gm.budget import Budgets
 from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of, utc_now
 from services.gm.controllers import CONTROLLERS

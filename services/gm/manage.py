@@ -8,9 +8,9 @@ from pathlib import Path
 from aiohttp import web
 
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.collection import brief_collections
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
+from halimede.system.garbage_collection import brief_collections
 from services.gm.alone import refuse_a_second
 from services.gm.app import GlobalManager
 from services.gm.blobs import Blobs, most_bytes

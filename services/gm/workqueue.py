@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from halimede.errors import HalimedeError
-from halimede.tracing.times import Distribution
+from halimede.tracing.latency import Distribution
 
 K = TypeVar("K")
 log = structlog.get_logger()

@@ -15,11 +15,11 @@ from halimede import log as logging
 from halimede.api.quantity import quantity
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.collection import rare_collections
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models.address_policy import VARIABLE, Policy
 from halimede.names import check_name
 from halimede.observe import parse_bind
+from halimede.system.garbage_collection import rare_collections
 from services.lc.app import Config, LocalController
 from services.lc.blobs import client_id
 from services.lc.credentials import NodeCredentials

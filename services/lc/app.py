@@ -22,7 +22,7 @@ from halimede import topics
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.blobs.uris import SCHEME
 from halimede.bus.port import Bus
-from halimede.datasets.child import count_in_child
+from halimede.datasets.count_process import count_in_child
 from halimede.errors import HalimedeError, first_error
 from halimede.models import Cache, Policy
 from halimede.names import Key, check_name

@@ -19,10 +19,10 @@ import msgspec
 import structlog
 
 from halimede.datasets import Counted, DatasetError
-from halimede.datasets.child import Job, Progress, count_in_child
+from halimede.datasets.count_cache import Print
+from halimede.datasets.count_process import Job, Progress, count_in_child
 from halimede.datasets.counting import print_of
 from halimede.datasets.errors import NOT_FOUND
-from halimede.datasets.ledger import Print
 from halimede.messages import DatasetFacts
 from halimede.models import FetchError, local_path, redact
 from halimede.models.cache import in_thread

@@ -18,7 +18,7 @@ from halimede.messages import ModelFacts
 from halimede.models import Cache, FetchError, Reason
 from halimede.models.transfer_rate import Speed
 from halimede.names import Key
-from halimede.tracing.times import Distribution
+from halimede.tracing.latency import Distribution
 from services.lc.modelfiles import Bring, Brought, UnusableError
 from services.lc.room import Room
 from services.lc.wants import Phase, Preparation, Want

@@ -10,7 +10,7 @@ from halimede.access.site import Principal
 from halimede.bus import Announcement, Delivery, Packet
 from halimede.bus.memory import MemoryBus
 from halimede.bus.mqtt import MqttBus
-from halimede.contract_examples import NAMES, UID
+from halimede.contract.examples import NAMES, UID
 from halimede.errors import DisconnectedError
 from halimede.messages import DeadLetter, NodeStatus, Output, Presence, Sync, TaskInfo
 from halimede.topic import Role

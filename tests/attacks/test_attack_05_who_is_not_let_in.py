@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.access import authority as a
+from halimede.access import certificate_authority as a
 from halimede.access.certs import make_certificates
 from halimede.access.mosquitto import listener_lines
 from halimede.access.passwords import make_passwords

@@ -19,7 +19,7 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.mqtt5.decoder import properties as read
 from halimede.bus.paho.properties import v5_properties
 from halimede.bus.settings import Client
-from halimede.contract_examples import EXAMPLES, address
+from halimede.contract.examples import EXAMPLES, address
 from halimede.topic import Topic
 from services.broker import Broker
 from tests.attacks.flooding import connect, publish, user

@@ -14,7 +14,7 @@ from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.datasets import Counted, count
-from halimede.datasets.child import Job, Progress
+from halimede.datasets.count_process import Job, Progress
 from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Synced, TaskInfo, WorkerInfo
 from halimede.models import Cache, Fetched
 from halimede.names import Key

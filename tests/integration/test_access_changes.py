@@ -17,7 +17,7 @@ from halimede.access.passwords import make_passwords
 from halimede.access.site import Principal, Site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.contract_examples import NAMES
+from halimede.contract.examples import NAMES
 from halimede.errors import DisconnectedError, NotAllowedError
 from halimede.topic import Role
 from halimede.topics import PRESENCE, RESULT, SYNC

@@ -18,7 +18,7 @@ import pytest
 
 from halimede.access.site import Principal
 from halimede.bus.topic_filter import matches, split_shared
-from halimede.contract_examples import NAMES
+from halimede.contract.examples import NAMES
 from halimede.topic import Role, Topic
 from halimede.topics import CONTRACT
 from tests.access_world import AUDITOR, SITE, Client, access_world, until

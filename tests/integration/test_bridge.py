@@ -11,12 +11,12 @@ import pytest
 
 from halimede import topics
 from halimede.access.bridge import AGAIN_MOST_S, configuration
-from halimede.access.routes import routes
+from halimede.access.bridge_routes import routes
 from halimede.access.site import Principal, read_site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.topic_filter import matches
-from halimede.contract_examples import NAMES
+from halimede.contract.examples import NAMES
 from halimede.topic import Role
 from halimede.topics import CONTRACT
 from tests.bridged import SITE, Bridged, bridged

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from halimede.access.authority import Pair, new_authority, new_server, write_bundle, write_key
+from halimede.access.certificate_authority import Pair, new_authority, new_server, write_bundle, write_key
 
 DAYS = 30
 

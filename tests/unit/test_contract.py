@@ -11,8 +11,9 @@ import msgpack
 import msgspec
 import pytest
 
-from halimede import api, codec, contract, topics
-from halimede.contract_examples import EXAMPLES, SERVICE, address
+from halimede import api, codec, topics
+from halimede.contract import render
+from halimede.contract.examples import EXAMPLES, SERVICE, address
 from halimede.errors import DecodeError
 from halimede.topic import Encoding, Topic
 from halimede.topics import CONTRACT
@@ -21,12 +22,12 @@ every_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic
 
 
 def test_topics_md_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    assert contract.main(["--check"]) == 0, capsys.readouterr().err
+    assert render.main(["--check"]) == 0, capsys.readouterr().err
 
 
 def test_every_topic_has_one_example_and_one_section() -> None:
     assert list(EXAMPLES) == [topic.id for topic in CONTRACT]
-    document = contract.render()
+    document = render.render()
     for topic in CONTRACT:
         assert document.count(f"\n## {topic.id}\n") == 1
         assert f"| [`{topic.template}`](#{topic.id}) |" in document
@@ -41,14 +42,14 @@ def test_an_example_survives_encoding_and_decoding(topic: Topic[Any]) -> None:
 
 @every_topic
 def test_an_example_fits_the_schema_beside_it(topic: Topic[Any]) -> None:
-    jsonschema.Draft202012Validator.check_schema(contract.schema(topic))
+    jsonschema.Draft202012Validator.check_schema(render.schema(topic))
     plain = json.loads(msgspec.json.encode(EXAMPLES[topic.id]))
-    jsonschema.validate(plain, contract.schema(topic))
+    jsonschema.validate(plain, render.schema(topic))
 
 
 @pytest.mark.parametrize("topic", [t for t in CONTRACT if t.encoding is Encoding.MSGPACK], ids=lambda t: t.id)
 def test_a_msgpack_example_is_shown_byte_by_byte_and_any_msgpack_library_reads_those_bytes(topic: Topic[Any]) -> None:
-    shown = contract.annotate(codec.encode(topic, EXAMPLES[topic.id]))
+    shown = render.annotate(codec.encode(topic, EXAMPLES[topic.id]))
     payload = bytes.fromhex("".join(line.split("#")[0] for line in shown))
     assert payload == codec.encode(topic, EXAMPLES[topic.id])
     assert msgpack.unpackb(payload) == msgspec.msgpack.decode(payload)
@@ -69,8 +70,8 @@ def test_a_frame_example_holds_a_picture_that_opens() -> None:
 def test_a_changed_contract_is_caught_and_the_difference_is_shown(tmp_path: Any, capsys: Any) -> None:
     file = tmp_path / "topics.md"
     changed = tuple(replace(t, qos=0, retain=True) if t is topics.RESULT else t for t in CONTRACT)
-    file.write_text(contract.render(changed))
-    assert contract.main(["--check"], file) == 1
+    file.write_text(render.render(changed))
+    assert render.main(["--check"], file) == 1
     said = capsys.readouterr().err
     assert "+- QoS 1; JSON: Result" in said
     assert said.strip().endswith("run `make contract`")
@@ -78,9 +79,9 @@ def test_a_changed_contract_is_caught_and_the_difference_is_shown(tmp_path: Any,
 
 def test_a_missing_topics_md_is_caught_and_written(tmp_path: Any) -> None:
     file = tmp_path / "topics.md"
-    assert contract.main(["--check"], file) == 1
-    assert contract.main(["--write"], file) == 0
-    assert contract.main(["--check"], file) == 0
+    assert render.main(["--check"], file) == 1
+    assert render.main(["--write"], file) == 0
+    assert render.main(["--check"], file) == 0
 
 
 def test_bytes_that_break_the_contract_of_an_example_are_refused() -> None:

@@ -19,12 +19,14 @@ def run(*words: str) -> str:
 @pytest.mark.parametrize("module", ["services.gm", "services.lc", "services.worker", "halimede.serving"])
 def test_a_service_loads_neither_tables_nor_their_colours(module: str) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in run("-X", "importtime", "-m", module, "--help").splitlines()}
-    assert {"structlog", "halimede.starting"} <= loaded
+    assert {"structlog", "halimede.system.start"} <= loaded
     assert not {"rich.console", "pygments", "typer"} & loaded
 
 
 def test_a_process_that_asks_for_them_later_has_them() -> None:
-    script = "from halimede.starting import own_process; own_process(); import structlog, rich.console; print('there')"
+    script = (
+        "from halimede.system.start import own_process; own_process(); import structlog, rich.console; print('there')"
+    )
     assert run("-c", script) == "there\n"
 
 
@@ -35,7 +37,7 @@ def test_what_imports_our_services_keeps_its_collections_and_its_log_lines() -> 
 
 def test_what_is_open_at_the_end_is_written() -> None:
     script = (
-        "from halimede.starting import own_process; own_process(); import sys; print('to standard output');"
+        "from halimede.system.start import own_process; own_process(); import sys; print('to standard output');"
         "import atexit; atexit.register(print, 'at the end')"
     )
     assert run("-c", script) == "to standard output\nat the end\n"

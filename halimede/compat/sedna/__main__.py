@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from halimede.compat.sedna import hook
+from halimede.compat.sedna import import_hook
 from halimede.errors import HalimedeError
 
 USAGE = "usage: python -m halimede.compat.sedna SCRIPT [ARGUMENT...]"
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
         return MISTAKE
     sys.argv = arguments
     sys.path[0] = str(script.resolve().parent)
-    hook.install()
+    import_hook.install()
     try:
         runpy.run_path(str(script), run_name="__main__")
     except HalimedeError as error:

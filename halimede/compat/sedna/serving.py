@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from halimede.compat.sedna import surroundings
-from halimede.compat.sedna.exchange import Call, read_call, write_answer
+from halimede.compat.sedna import environment
+from halimede.compat.sedna.call_codec import Call, read_call, write_answer
 from halimede.errors import DecodeError
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Frame, Prediction
@@ -113,7 +113,7 @@ def served(service: Service) -> tuple[Estimator, Mapping[str, str], Prepare]:
     """Return what ``runtime.main`` takes to run a script's cloud worker."""
 
     def prepare(environ: Mapping[str, str], _: bool) -> tuple[Settings, Job]:  # noqa: FBT001
-        settings = surroundings.settings("cloud", environ)
+        settings = environment.settings("cloud", environ)
         return settings, replace(joint_inference(settings), compose=lambda model: BigModel(model, service))
 
     return Estimator(service), os.environ, prepare

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from halimede.mining.artefact import Artefact
+from halimede.mining.calibration_file import Artefact
 from halimede.stats.agreement import wilson
 
 #: samples that are compared; how often; audits that are compared, and from how many on

@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from halimede.messages import Prediction
 from halimede.mining import Graded, Miner, Verdict
-from halimede.mining.artefact import Artefact, read_artefact
+from halimede.mining.calibration_file import Artefact, read_artefact
 from halimede.mining.edge_only import EdgeOnly
-from halimede.mining.foresight import BEFORE, ForesightedByNumber
+from halimede.mining.pre_inference import BEFORE, ForesightedByNumber
 from halimede.offload.errors import Reason
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget, check_shares

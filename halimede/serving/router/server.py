@@ -19,7 +19,7 @@ from halimede.bus import Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.mining import create
-from halimede.mining.foresight import AFTER, modes_of
+from halimede.mining.pre_inference import AFTER, modes_of
 from halimede.names import check_label, check_name
 from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry

@@ -18,7 +18,7 @@ from halimede.cli.client import Client
 from halimede.cli.output import Format
 from halimede.cli.record import Limits
 from halimede.cli.replay import Plan
-from halimede.contract_examples import PNG
+from halimede.contract.examples import PNG
 from halimede.errors import InvalidFieldError
 from services.broker import Broker
 from services.gm.app import GlobalManager

@@ -17,7 +17,7 @@ from halimede.cli import publish, publish_stream, results
 from halimede.cli.broker import Broker as Address
 from halimede.cli.output import Format
 from halimede.cli.publish import Plan
-from halimede.contract_examples import EXAMPLES, PNG
+from halimede.contract.examples import EXAMPLES, PNG
 from halimede.errors import HalimedeError, TooLargeError
 from halimede.messages import Frame, Result
 from halimede.tracing import read

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from halimede.access import authority, certs
+from halimede.access import certificate_authority, certs
 from halimede.access.certs import finish_authority, look, make_certificates, rotate_authority
 from halimede.access.site import Site
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -126,7 +126,7 @@ def test_what_is_about_to_expire_is_renewed(tmp_path: Path, monkeypatch: pytest.
         def now(cls, tz: object = None) -> datetime:
             return real + days
 
-    for module in (authority, certs):
+    for module in (certificate_authority, certs):
         monkeypatch.setattr(module, "datetime", Later)
     days = timedelta(days=58)
     assert not make_certificates(SITE, tmp_path, days=90).changed

@@ -14,7 +14,7 @@ from examples.digits import data
 from halimede import api
 from halimede.cli.app import app
 from halimede.evaluation.service import read_chain
-from halimede.mining.artefact import read_artefact
+from halimede.mining.calibration_file import read_artefact
 from services.lc.modelfiles import ModelFiles
 
 SERVICE = Path("examples/digits/2-service.yaml")

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from halimede.calibration.calibrate import Goal, Samples, asking, fit
 from halimede.calibration.deferral import fit_learned, hardness_by
-from halimede.calibration.fitting import Goal, Samples, asking, fit
 from halimede.calibration.logistic import fit_head, predict
-from halimede.calibration.words import about, rows
+from halimede.calibration.summary import about, rows
 from halimede.errors import InvalidFieldError
 from halimede.evaluation import curves
 from halimede.evaluation.quality import right
 from halimede.messages import Box, Prediction
 from halimede.mining import create, hardness_of, judge
-from halimede.mining.artefact import Artefact, read_artefact, write_artefact
+from halimede.mining.calibration_file import Artefact, read_artefact, write_artefact
 from halimede.mining.learned import expected_gain
 from tests.unit.calibration.samples import LABELS, answers, pair
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from halimede.calibration.fusion import fit_mixture, mixture
 from halimede.calibration.temperature import calibrate, calibration_error, temperature
 from halimede.messages import Box, Prediction
-from halimede.mining.artefact import Artefact, MixtureRule
+from halimede.mining.calibration_file import Artefact, MixtureRule
 from halimede.mining.mixture import mix, pool, tempered
 
 

@@ -9,7 +9,7 @@ import pytest
 from halimede import codec, topics
 from halimede.cli import replay, tape
 from halimede.cli.replay import Plan
-from halimede.contract_examples import PNG
+from halimede.contract.examples import PNG
 from halimede.errors import DecodeError, HalimedeError
 from halimede.messages import Frame
 

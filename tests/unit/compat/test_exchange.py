@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from halimede.codec import decode, encode
-from halimede.compat.sedna.exchange import MARK, read_answer, read_call, write_answer, write_call
+from halimede.compat.sedna.call_codec import MARK, read_answer, read_call, write_answer, write_call
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.payloads import new_frame
 from halimede.inference.model import SampleError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from halimede.api.model import ModelSpec
+from halimede.compat.sedna.call_codec import MARK, read_answer, write_call
 from halimede.compat.sedna.core.joint_inference import BigModelService, TSBigModelService
-from halimede.compat.sedna.exchange import MARK, read_answer, write_call
 from halimede.compat.sedna.serving import BigModel, Estimator
 from halimede.errors import DecodeError
 from halimede.frames.payloads import new_frame

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halimede.compat.sedna import surroundings
+from halimede.compat.sedna import environment
 from halimede.compat.sedna.common.config import BaseConfig, Context
 from halimede.compat.sedna.common.file_ops import FileOps
 from halimede.compat.sedna.core.base import model_path
@@ -21,7 +21,7 @@ from halimede.compat.sedna.core.multi_edge_inference.data_classes import DetTrac
 from halimede.compat.sedna.core.multi_edge_inference.plugins import PluggableModel
 from halimede.compat.sedna.core.multi_edge_inference.plugins.registered import ReID_I
 from halimede.compat.sedna.datasources import CSVDataParse, TxtDataParse
-from halimede.compat.sedna.missing import NotThereError
+from halimede.compat.sedna.unsupported import NotThereError
 from halimede.errors import HalimedeError, InvalidFieldError
 from tests.ports import free_port
 
@@ -173,7 +173,7 @@ def test_a_script_without_a_broker_ends_quietly() -> None:
     script = f"""
 import atexit, os, numpy, time
 os.environ |= {{"SERVICE_NAME": "x", "HALIMEDE_BROKER": "127.0.0.1:{free_port()}", "HEM_NAME": "CloudOnly"}}
-import halimede.compat.sedna.asking as asking
+import halimede.compat.sedna.cloud_client as asking
 asking.FIRST_S = asking.LAST_S = 0.3
 from halimede.compat.sedna.core.joint_inference import JointInference
 class Small:
@@ -191,4 +191,4 @@ atexit.register(time.sleep, 2)  # before it closes, when Python starts no more t
 
 def test_a_service_that_cannot_be_one_is_named() -> None:
     with pytest.raises(InvalidFieldError, match="SERVICE_NAME: 'X_x'"):
-        surroundings.settings("edge", {"SERVICE_NAME": "X_x"})
+        environment.settings("edge", {"SERVICE_NAME": "X_x"})

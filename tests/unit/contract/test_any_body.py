@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede import codec, topics
-from halimede.contract_examples import EXAMPLES
+from halimede.contract.examples import EXAMPLES
 from halimede.errors import DecodeError
 from halimede.topic import Encoding, Topic
 from halimede.topics import CONTRACT

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.datasets import DatasetError, count
-from halimede.datasets.source import Source
+from halimede.datasets.file_blocks import Source
 from halimede.messages import DatasetFacts
 
 

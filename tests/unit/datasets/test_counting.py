@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from halimede.datasets import DatasetError, count, find
-from halimede.datasets.child import Job, Progress, count_in_child
-from halimede.datasets.source import Source
-from halimede.datasets.tally import Tally
+from halimede.datasets.count_process import Job, Progress, count_in_child
+from halimede.datasets.counts import Tally
+from halimede.datasets.file_blocks import Source
 from tests.simulated import eventually
 
 
@@ -149,7 +149,7 @@ async def test_a_count_that_is_not_wanted_any_more_ends(tmp_path: Path) -> None:
 
 async def test_a_count_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import asyncio, sys; from pathlib import Path; from halimede.datasets.child import *\n"
+        "import asyncio, sys; from pathlib import Path; from halimede.datasets.count_process import *\n"
         "asyncio.run(count_in_child(Job(Path(sys.argv[1]), 'txt'), lambda _: print('told', flush=True)))"
     )
     path = _large(tmp_path / "data")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from halimede.datasets import count, csv_
 from halimede.datasets import rows as rows_
-from halimede.datasets.beside import Beside
-from halimede.datasets.source import Source
+from halimede.datasets.file_blocks import Source
+from halimede.datasets.forked_task import Beside
 from halimede.messages import DatasetFacts
 
 VALUES = st.sampled_from(["", "1", "0.5", "cat", "dog", "a,b", "a\nb", 'say "x"', '"', " s ", "\u00e9"])

@@ -20,7 +20,7 @@ from halimede.evaluation.page import page, ticks
 from halimede.evaluation.quality import referenced
 from halimede.evaluation.service import Chain, read_chain
 from halimede.messages import Box, Prediction
-from halimede.mining.artefact import Artefact, MixtureRule, write_artefact
+from halimede.mining.calibration_file import Artefact, MixtureRule, write_artefact
 from tests.unit.evaluation.worlds import joint, model, write
 
 #: rows of three scores: of the first 60 the highest is the truth; the others lie, and the less the surer they are

@@ -252,7 +252,7 @@ def test_a_mistake_that_only_opening_shows_is_one_error(tmp_path: Path) -> None:
 
 
 async def test_closing_tells_all_who_wait_and_cancels_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halimede.joint_model.engine.GRACE_S", 0.1)
+    monkeypatch.setattr("halimede.joint_model.background_loop.GRACE_S", 0.1)
 
     class Slow:
         def predict(self, data: Any) -> str:
@@ -272,9 +272,9 @@ async def test_closing_tells_all_who_wait_and_cancels_none(monkeypatch: pytest.M
 def test_a_model_that_hangs_does_not_keep_a_script_from_ending() -> None:
     script = """
 import time
-import halimede.joint_model.thread
+import halimede.joint_model.daemon_executor
 from halimede import JointModel
-halimede.joint_model.thread.LAST_S = 0.1
+halimede.joint_model.daemon_executor.LAST_S = 0.1
 class Hangs:
     def predict(self, data):
         time.sleep(1000)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from halimede.datasets import Counted, count
-from halimede.datasets.child import Job, Progress
+from halimede.datasets.count_process import Job, Progress
 from halimede.names import Key
 from services.lc.datasets import Datasets
 from services.lc.wants import Want

@@ -12,7 +12,7 @@ from PIL import Image, ImageFilter
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining import Foresighted, Verdict, check_mode, create, judge, judge_sample
-from halimede.mining.foresight import AFTER, BEFORE
+from halimede.mining.pre_inference import AFTER, BEFORE
 from halimede.mining.sharpness import variance_of_laplacian
 
 MODE = "spec.edgeWorker.hardExampleMining.mode"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.stats.histogram import HIGHEST, LOWEST, bucket
-from halimede.tracing.times import AT_ONCE, Distribution
+from halimede.tracing.latency import AT_ONCE, Distribution
 
 odd = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 1.0, 5e-324, 1.7e308])
 

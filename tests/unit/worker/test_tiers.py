@@ -15,7 +15,7 @@ import pytest
 
 from halimede.bus.memory import MemoryBroker
 from halimede.errors import InvalidFieldError
-from halimede.mining.artefact import Artefact, MixtureRule
+from halimede.mining.calibration_file import Artefact, MixtureRule
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
 from halimede.worker.mid_tier import _prepare, tier

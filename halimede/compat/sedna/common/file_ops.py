@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from halimede.compat.sedna.missing import NotThereError
+from halimede.compat.sedna.unsupported import NotThereError
 from halimede.errors import InvalidFieldError
 
 __all__ = ("FileOps",)

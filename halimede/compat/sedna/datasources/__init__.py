@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halimede.compat.sedna.common.class_factory import post_processing
-from halimede.compat.sedna.missing import NotThereError
+from halimede.compat.sedna.unsupported import NotThereError
 from halimede.errors import InvalidFieldError
 
 __all__ = ("BaseDataSource", "CSVDataParse", "TxtDataParse")

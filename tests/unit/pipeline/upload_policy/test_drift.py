@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from halimede.mining.artefact import Artefact, Reference
+from halimede.mining.calibration_file import Artefact, Reference
 from halimede.pipeline.upload_policy.drift import AGREEMENT, Drift
 
 CLASSES = [str(i) for i in range(10)]

@@ -14,7 +14,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_frame, pack
 from halimede.messages import Frame, Prediction, Reply, Result
-from halimede.mining.artefact import Artefact, MixtureRule, Reference, write_artefact
+from halimede.mining.calibration_file import Artefact, MixtureRule, Reference, write_artefact
 from halimede.worker.errors import WorkerError
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import ScriptedCloud

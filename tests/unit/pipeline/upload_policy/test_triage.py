@@ -10,7 +10,7 @@ import pytest
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining import Verdict
-from halimede.mining.artefact import Artefact, MixtureRule, Reference, write_artefact
+from halimede.mining.calibration_file import Artefact, MixtureRule, Reference, write_artefact
 from halimede.mining.cloud_only import CloudOnly
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.margin import Margin

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType
 from halimede.compat.sedna.common.log import LOGGER
-from halimede.compat.sedna.missing import absent
-from halimede.inference.answers import as_prediction
+from halimede.compat.sedna.unsupported import absent
+from halimede.inference.estimator_output import as_prediction
 from halimede.inference.model import SampleError
 from halimede.mining import Miner, Verdict, create, judge
 
@@ -38,7 +38,7 @@ class BaseFilter(abc.ABC):
 
 
 class Mined(BaseFilter):
-    """A rule of halimede's that is called with whatever an estimator returns (see ``halimede.inference.answers``)."""
+    """A rule of halimede's that is called with whatever an estimator returns (see ``halimede.inference.estimator_output``)."""
 
     def __init__(self, miner: Miner) -> None:
         self._miner = miner

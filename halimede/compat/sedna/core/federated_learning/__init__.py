@@ -1,7 +1,7 @@
 """Federated learning, which is not there: its names can be imported, and say so when they are used."""
 
-from halimede.compat.sedna.missing import FEDERATED, absent
 from halimede.compat.sedna.service.server import AggregationServer
+from halimede.compat.sedna.unsupported import FEDERATED, absent
 
 __all__ = ("AggregationServer", "FederatedLearning")
 

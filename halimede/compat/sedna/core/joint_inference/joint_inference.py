@@ -21,11 +21,11 @@ import structlog
 
 from halimede import log as logging
 from halimede.bus.mqtt import MqttSettings
-from halimede.compat.sedna import surroundings
-from halimede.compat.sedna.asking import Cloud
+from halimede.compat.sedna import environment
+from halimede.compat.sedna.call_codec import read_answer, write_call
+from halimede.compat.sedna.cloud_client import Cloud
 from halimede.compat.sedna.common.class_factory import post_processing
 from halimede.compat.sedna.core.base import JobBase, model_path
-from halimede.compat.sedna.exchange import read_answer, write_call
 from halimede.compat.sedna.rules import Rule, rule_of
 from halimede.compat.sedna.serving import served
 from halimede.errors import InvalidFieldError
@@ -51,7 +51,7 @@ class BigModelService(JobBase):
 
     def start(self) -> None:
         """Load the model and answer until SIGTERM or SIGINT. Exits with code 2 after a mistake of the user's."""
-        surroundings.check_main_thread("BigModelService.start")
+        environment.check_main_thread("BigModelService.start")
         leave(main("cloud", *served(self)))
 
     def load(self, path: str) -> None:
@@ -94,7 +94,7 @@ class JointInference(JobBase):
         if estimator is None:
             raise InvalidFieldError("estimator", None, "give a class or an instance with load and predict")
         self.cloud = cloud
-        self._settings = None if surroundings.is_alone(os.environ) else surroundings.settings("edge")
+        self._settings = None if environment.is_alone(os.environ) else environment.settings("edge")
         self._bus = self._open(self._settings) if self._settings else None
         try:
             self.estimator = loaded(estimator, model_path(estimator, _told(self._settings)))

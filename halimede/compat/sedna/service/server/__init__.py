@@ -1,6 +1,6 @@
 """The server of federated learning, which is not there."""
 
-from halimede.compat.sedna.missing import FEDERATED, absent
+from halimede.compat.sedna.unsupported import FEDERATED, absent
 
 __all__ = ("AggregationServer",)
 

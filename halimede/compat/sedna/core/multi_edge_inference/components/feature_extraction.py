@@ -1,6 +1,6 @@
 """FEService, which is a part of a MultiEdgeInferenceService here."""
 
-from halimede.compat.sedna.missing import MULTI_EDGE, absent
+from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
 
 __all__ = ("FEService",)
 

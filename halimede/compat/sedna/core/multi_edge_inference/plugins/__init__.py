@@ -10,7 +10,7 @@ from typing import Any
 from halimede.compat.sedna.common.class_factory import post_processing
 from halimede.compat.sedna.common.config import BaseConfig
 from halimede.compat.sedna.core.base import model_path
-from halimede.compat.sedna.missing import MULTI_EDGE, absent
+from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
 from halimede.errors import InvalidFieldError
 
 __all__ = ("PLUGIN", "PluggableModel", "PluggableNetworkService")

@@ -1,6 +1,6 @@
 """The ends of Sedna's HTTP calls between pods of multi-edge inference, which are topics here."""
 
-from halimede.compat.sedna.missing import MULTI_EDGE, absent
+from halimede.compat.sedna.unsupported import MULTI_EDGE, absent
 
 __all__ = ("Feature_Extraction", "Feature_Extraction_I", "ReID_I", "ReID_Server", "VideoAnalytics", "VideoAnalytics_I")
 

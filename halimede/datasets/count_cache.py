@@ -14,8 +14,8 @@ from typing import Self
 
 import msgspec
 
-from halimede.datasets.source import Mark
-from halimede.datasets.tally import Tally
+from halimede.datasets.counts import Tally
+from halimede.datasets.file_blocks import Mark
 
 #: raised whenever counts of before mean something else
 VERSION = 1

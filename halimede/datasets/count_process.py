@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from halimede.datasets.count_cache import Print
 from halimede.datasets.counting import Counted
 from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.ledger import Print
 from halimede.messages import DatasetFacts
 
 #: bytes of one line, and of what is kept of its standard error

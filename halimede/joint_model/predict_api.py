@@ -15,10 +15,10 @@ from typing import Any, Literal, Self, overload
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.joint_model.answer import Answer
-from halimede.joint_model.desk import closed
-from halimede.joint_model.engine import Engine, quiet
+from halimede.joint_model.background_loop import Engine, quiet
+from halimede.joint_model.in_process_edge import closed
 from halimede.joint_model.inputs import Sample, payload
-from halimede.joint_model.plan import Plan
+from halimede.joint_model.tiers import Plan
 
 #: seconds that one sample may take in all, and one call of a model
 TIMEOUT_S, MODEL_S = 60.0, 60.0

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from halimede.datasets.counts import Tally
 from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.tally import Tally
 
 #: bytes that are looked at together: what is made of them stays in the processor's cache, and in the allocator's hands
 BLOCK = 64 * 1024

@@ -17,7 +17,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError, one_line
 from halimede.inference import Model
-from halimede.joint_model.classifier import Classifier, fitted
+from halimede.joint_model.sklearn_adapter import Classifier, fitted
 from halimede.mining import create
 from halimede.names import check_label
 from halimede.worker.settings import Fusion, MiningMode

@@ -10,7 +10,7 @@ import gc
 import sys
 from typing import Any
 
-from halimede.collection import YOUNG
+from halimede.system.garbage_collection import YOUNG
 
 #: structlog loads it where it is installed, for tracebacks as we never show them: a sixth of a service's start
 UNUSED = "rich"

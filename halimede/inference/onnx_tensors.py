@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 from halimede.inference.model import Array, ModelError, SampleError
 from halimede.inference.onnx import open_session, reason
-from halimede.inference.ports import ZIPMAP
+from halimede.inference.onnx_io import ZIPMAP
 
 #: ONNX Runtime's word: the protocol's, and the NumPy type that holds it; bfloat16 travels as its 16 bits
 TYPES: dict[str, tuple[str, type[Any]]] = {

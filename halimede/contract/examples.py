@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from halimede import contract_multiedge
 from halimede import messages as m
 from halimede import topics as t
+from halimede.contract import examples_multiedge
 from halimede.topic import Address, Topic
 
 #: what fills the names in a template
@@ -176,7 +176,7 @@ EXAMPLES: dict[str, Any] = {
         score=0.97,
         data=PNG,
     ),
-    **contract_multiedge.EXAMPLES,
+    **examples_multiedge.EXAMPLES,
     t.STATUS.id: m.StatusDocument(
         api_version="sedna.io/v1alpha1",
         kind="JointInferenceService",

@@ -29,9 +29,9 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
 from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
-from halimede.joint_model.desk import CREDENTIALS, Desk, closed
-from halimede.joint_model.plan import Plan, Rule, Stage
-from halimede.joint_model.thread import Loose
+from halimede.joint_model.daemon_executor import Loose
+from halimede.joint_model.in_process_edge import CREDENTIALS, Desk, closed
+from halimede.joint_model.tiers import Plan, Rule, Stage
 from halimede.models.desired_state import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel

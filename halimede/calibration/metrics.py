@@ -12,7 +12,7 @@ from halimede.calibration.temperature import calibrate, calibration_error
 from halimede.evaluation.data import Labelled
 from halimede.evaluation.quality import quality, right
 from halimede.messages import Prediction
-from halimede.mining.artefact import Artefact
+from halimede.mining.calibration_file import Artefact
 
 Hits = NDArray[np.bool_]
 

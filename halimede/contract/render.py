@@ -21,12 +21,12 @@ import msgspec
 
 from halimede import codec
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
-from halimede.contract_examples import EXAMPLES, address
+from halimede.contract.examples import EXAMPLES, address
 from halimede.messages import ResourceBody
 from halimede.topic import LABELS, Encoding, Role, Topic
 from halimede.topics import CONTRACT
 
-FILE = Path(__file__).resolve().parent.parent / "topics.md"
+FILE = Path(__file__).resolve().parents[2] / "topics.md"
 SHOWN_DIFF_LINES = 40
 LIMITS = {"properties": MAX_PROPERTIES, "property": MAX_PROPERTY >> 10}
 HEX_COLUMNS = 24

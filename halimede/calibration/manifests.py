@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from halimede.api.base import SEDNA
-from halimede.calibration.fitting import Calibrated
+from halimede.calibration.calibrate import Calibrated
 from halimede.evaluation.service import Chain
 
 FORMAT = "calibration"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from halimede.calibration import risk
 from halimede.calibration.deferral import fit_learned, hardness_by
-from halimede.calibration.figures import measure
 from halimede.calibration.fusion import fit_mixture
+from halimede.calibration.metrics import measure
 from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
 from halimede.calibration.thresholds import cut_for_budget, quantiles
 from halimede.errors import InvalidFieldError
@@ -29,9 +29,9 @@ from halimede.evaluation.quality import quality, referenced
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
 from halimede.mining import MiningError, create, names, parameters_at
-from halimede.mining.artefact import Artefact, LearnedRule, MixtureRule, Reference
-from halimede.mining.foresight import AFTER
+from halimede.mining.calibration_file import Artefact, LearnedRule, MixtureRule, Reference
 from halimede.mining.mixture import mix
+from halimede.mining.pre_inference import AFTER
 
 LEARNED = "Learned"
 #: fewer samples teach nothing; with fewer held out than this, intervals are so wide that it has to be said

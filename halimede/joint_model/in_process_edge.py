@@ -22,7 +22,7 @@ from halimede.frames.seldom import Seldom
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
-from halimede.mining.foresight import BEFORE
+from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError, Reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halimede.calibration.fitting import LEARNED, Calibrated
+from halimede.calibration.calibrate import LEARNED, Calibrated
 
 #: figures that are shown, with what they mean
 FIGURES = {
