@@ -20,8 +20,8 @@ from halimede.log import configure
 from halimede.observe import parse_bind
 from halimede.observe.http import DEFAULT_BIND
 from services.gm.cluster.local import LocalCluster
-from services.gm.manage import Manage
-from services.gm.workloads.settings import read as read_pod_settings
+from services.gm.runner import Manage
+from services.gm.workloads.pod_settings import read as read_pod_settings
 
 USERS_MISTAKE = 2
 
@@ -59,7 +59,7 @@ async def _alone(manage: Manage) -> None:
 async def _on_kubernetes(manage: Manage, options: argparse.Namespace) -> None:
     pods = read_pod_settings(options.pods_config, os.environ)
     try:
-        from services.gm.operator import lead  # noqa: PLC0415 - the client is an extra, and 55 MB
+        from services.gm.leader import lead  # noqa: PLC0415 - the client is an extra, and 55 MB
     except ModuleNotFoundError as error:
         fix = f"install it: pip install 'halimede[gm,kubernetes]' ({error.name} is missing)"
         raise InvalidFieldError("--kubernetes", "", fix) from None

@@ -25,15 +25,15 @@ from halimede.messages import ApiError, ApiReply, ApiRequest, NodeInfo, Resource
 from halimede.names import Key, check_label, check_name
 from halimede.topics import API_REPLY, API_REQUEST
 from halimede.tracing.latency import Distribution
-from services.gm.budget import Budgets
 from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of, utc_now
+from services.gm.cluster.sqlite_file import StoreError
+from services.gm.cluster.store import SERVER_SET
 from services.gm.controllers import CONTROLLERS
-from services.gm.database import StoreError
 from services.gm.drain import mark
-from services.gm.engine import Engine
-from services.gm.index import Entry
+from services.gm.event_router import Engine
+from services.gm.rate_limit import Budgets
+from services.gm.reference_index import Entry
 from services.gm.removal import UnknownNodeError, remove_node
-from services.gm.store import SERVER_SET
 
 log = structlog.get_logger()
 

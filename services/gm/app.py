@@ -15,12 +15,12 @@ from halimede.topics import GM_PRESENCE
 from services.gm.api import Api
 from services.gm.blobs import Blobs
 from services.gm.cluster.port import Cluster, Editor, Memory
-from services.gm.database import StoreError
-from services.gm.engine import Engine
-from services.gm.figures import Figures
-from services.gm.page.feed import Feed
+from services.gm.cluster.sqlite_file import StoreError
+from services.gm.dashboard.feed import Feed
+from services.gm.event_router import Engine
+from services.gm.prometheus import Figures
 from services.gm.upstream import Upstream
-from services.gm.workloads.settings import PodSettings
+from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.gm.cluster.port import Cluster, Editor
-from services.gm.engine import Engine
+from services.gm.event_router import Engine
 from services.gm.nodes import Change
 from services.gm.removal import UnknownNodeError
 

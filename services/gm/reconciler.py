@@ -31,13 +31,13 @@ from services.gm.controllers.actions import (
     WriteStatus,
 )
 from services.gm.controllers.base import conflicts, first, news, then
-from services.gm.display import Display
-from services.gm.downstream import Downstream
-from services.gm.index import Index
-from services.gm.look import Look
-from services.gm.tally import Problem
-from services.gm.workloads.identity import digest
-from services.gm.workloads.settings import PodSettings
+from services.gm.downstream.queue import Downstream
+from services.gm.observe import Look
+from services.gm.reference_index import Index
+from services.gm.status_topics import Display
+from services.gm.worker_readiness import Problem
+from services.gm.workloads.object_names import digest
+from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workqueue import TICK, WorkQueue, reached
 
 log = structlog.get_logger()

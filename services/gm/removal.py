@@ -10,7 +10,7 @@ from halimede.bus import Bus
 from halimede.errors import HalimedeError
 from halimede.topics import NODE_STATUS, PRESENCE
 from services.gm.cluster.port import Cluster, ConflictError
-from services.gm.engine import Engine
+from services.gm.event_router import Engine
 
 
 class UnknownNodeError(HalimedeError):

@@ -20,8 +20,8 @@ from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
 from halimede.names import Key
 from halimede.topics import DEAD_LETTER, NODE_STATUS, PRESENCE, SYNC
 from services.gm.cluster.port import Cluster
-from services.gm.engine import Engine
-from services.gm.intake import Intake, Work
+from services.gm.event_router import Engine
+from services.gm.ingress_limiter import Intake, Work
 
 #: dead letters that become events, per second; the rest is only logged by whoever refused them
 LETTERS_PER_SECOND = 5

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.errors import InvalidFieldError
-from services.gm.workloads.objects import Built
-from services.gm.workloads.policy import check_template
-from services.gm.workloads.settings import PodSettings
+from services.gm.workloads.deployments import Built
+from services.gm.workloads.pod_settings import PodSettings
+from services.gm.workloads.template_policy import check_template
 from tests.unit.gm.workloads.world import (
     SETTINGS,
     built,

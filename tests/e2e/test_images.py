@@ -111,7 +111,7 @@ def starts(image: Image) -> None:
     shown = image.python(*image.entry, "--help")
     assert shown.returncode == 0, shown.stderr
     needed = {
-        "gm": ["-c", "import services.gm.operator"],
+        "gm": ["-c", "import services.gm.leader"],
         "lc": ["-m", "halimede.models", "--help"],
         # what OTEL_EXPORTER_OTLP_ENDPOINT among the `env` of pods.json asks for
         "worker": ["-c", "import opentelemetry.exporter.otlp.proto.http.trace_exporter, opentelemetry.sdk.trace"],

@@ -163,14 +163,14 @@ def test_the_options_that_manifests_give_exist() -> None:
 
 
 def test_the_settings_of_pods_are_read_by_gm() -> None:
-    from services.gm.workloads import settings
+    from services.gm.workloads import pod_settings
 
     (container,) = pod_of("Deployment")["containers"]
     names = {each["name"] for each in container["env"]}
     assert {"HALIMEDE_PODS_BROKER", "POD_NAME", "POD_NAMESPACE"} <= names
     broker = {"HALIMEDE_PODS_BROKER": "mqtt://broker:1883"}
-    read = settings.read(DEPLOY / "base" / "pods.json", broker)
-    defaults = settings.parse({}, broker)
+    read = pod_settings.read(DEPLOY / "base" / "pods.json", broker)
+    defaults = pod_settings.parse({}, broker)
     assert read.worker_image.split(":")[0] == defaults.worker_image.split(":")[0]
     assert read.fetcher_image.split(":")[0] == defaults.fetcher_image.split(":")[0]
     assert (read.host_paths, read.privileged, read.credentials) == ((), False, True)

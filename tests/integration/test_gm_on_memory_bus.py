@@ -15,7 +15,7 @@ from halimede.bus import Packet
 from halimede.messages import ApiRequest, Histogram, Presence, TaskInfo, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.local import LocalCluster
-from services.gm.database import StoreError
+from services.gm.cluster.sqlite_file import StoreError
 from tests.integration.gm_world import DATASETS, MODELS, SERVICES, dataset, metric, model, service, world
 from tests.simulated import eventually, simulated
 

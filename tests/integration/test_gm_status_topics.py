@@ -10,7 +10,7 @@ import pytest
 from halimede.messages import Status, StatusDocument
 from halimede.topics import STATUS
 from services.gm.cluster.local import LocalCluster
-from services.gm.display import LOOK_S
+from services.gm.status_topics import LOOK_S
 from tests.integration.gm_world import SERVICES, model, world
 from tests.simulated import eventually, simulated
 

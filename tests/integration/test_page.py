@@ -19,8 +19,8 @@ from PIL import Image
 from halimede import topics
 from halimede.messages import HardSample, TaskInfo
 from halimede.names import Key
-from services.gm.page.feed import MOST_WATCHERS
-from services.gm.page.routes import Page
+from services.gm.dashboard.feed import MOST_WATCHERS
+from services.gm.dashboard.routes import Page
 from tests.browser import browser
 from tests.integration.gm_world import SERVICES, World, model, service, world
 from tests.simulated import eventually

@@ -12,7 +12,7 @@ from halimede.names import Key
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.config import load_configuration
-from services.gm.cluster.kubernetes.elector import Elector
+from services.gm.cluster.kubernetes.leader_election import Elector
 from services.gm.cluster.port import Happening, Stored
 from tests.integration.gm_world import SERVICES, model, service
 from tests.kubernetes.apiserver import Api

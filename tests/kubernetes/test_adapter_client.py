@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, EVENTS, LEASES, NODES, SECRETS, SERVICES, Object
 from services.gm.cluster.kubernetes.client import PAGE, KubernetesClient
 from services.gm.cluster.kubernetes.config import load_configuration
 from services.gm.cluster.kubernetes.errors import (
@@ -19,7 +20,6 @@ from services.gm.cluster.kubernetes.errors import (
     StaleError,
     UnavailableError,
 )
-from services.gm.cluster.kubernetes.names import DEPLOYMENTS, EVENTS, LEASES, NODES, SECRETS, SERVICES, Object
 from tests.kubernetes.apiserver import Api
 
 

@@ -10,7 +10,7 @@ import pytest
 from halimede.names import Key
 from services.gm.cluster.kubernetes.errors import RefusedObjectError
 from services.gm.cluster.port import ConflictError, Ref, Stored, WorkersChanged
-from services.gm.workloads.identity import labels, owner, selector
+from services.gm.workloads.object_names import labels, owner, selector
 from tests.integration.gm_world import SERVICES
 from tests.kubernetes.adapter import PATIENCE, Adapter, adapter
 from tests.kubernetes.apiserver import Api

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from halimede.models.desired_state import Desired
-from services.gm.workloads.settings import parse
+from services.gm.workloads.pod_settings import parse
 from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body

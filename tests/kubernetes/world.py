@@ -20,8 +20,8 @@ from services.gm.app import GlobalManager
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.config import load_configuration
-from services.gm.cluster.kubernetes.elector import Elector, LeadershipLostError
-from services.gm.workloads.settings import PodSettings
+from services.gm.cluster.kubernetes.leader_election import Elector, LeadershipLostError
+from services.gm.workloads.pod_settings import PodSettings
 from tests.integration.gm_world import SERVICES, FakeNode, model, service
 from tests.kubernetes.apiserver import Api, User, kind_of_server
 from tests.kubernetes.client import Body, RefusedError
@@ -89,7 +89,7 @@ class RunningGm:
         return self.manager is not None and self.bus is not None and self.bus.connected
 
     async def run(self) -> None:
-        """As services/gm/operator.py does it."""
+        """As services/gm/leader.py does it."""
         async with KubernetesClient(await load_configuration(str(self.user.kubeconfig))) as client:
             self.elector = Elector(client, self._world.api.namespace, self.identity, **self._world.timing)
             while True:

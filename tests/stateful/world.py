@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-import services.gm.store
+import services.gm.cluster.store
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
 from halimede.cli.client import ApiRefusedError, Client, UnreachableError
@@ -45,7 +45,7 @@ class World:
             logger_factory=structlog.ReturnLoggerFactory(),
         )
         numbers = itertools.count(1)
-        services.gm.store.uuid = types.SimpleNamespace(uuid4=lambda: f"uid-{next(numbers)}")  # type: ignore[assignment]
+        services.gm.cluster.store.uuid = types.SimpleNamespace(uuid4=lambda: f"uid-{next(numbers)}")  # type: ignore[assignment]
         self.folder = Path(tempfile.mkdtemp(prefix="halimede-", dir=FOLDER))
         self.run(self._build(seed))
 
@@ -112,7 +112,7 @@ class World:
             self.run(self.gm.cluster.__aexit__(None, None, None)) if self.gm.running else None
         finally:
             structlog.configure(**self._log)
-            services.gm.store.uuid = _uuid  # type: ignore[assignment]
+            services.gm.cluster.store.uuid = _uuid  # type: ignore[assignment]
             self.loop.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -124,4 +124,4 @@ class World:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
-_uuid = services.gm.store.uuid
+_uuid = services.gm.cluster.store.uuid

@@ -17,10 +17,10 @@ import structlog
 from halimede.api import Resource
 from halimede.messages import Event, Status
 from halimede.names import Key
+from services.gm.cluster.event_dedup import Repeats
 from services.gm.cluster.port import Applied, ConflictError, EventType, Happening, Memory, Ref, Stored, Workers
-from services.gm.cluster.repeats import Repeats
-from services.gm.database import Database, StoreError
-from services.gm.store import Store, require
+from services.gm.cluster.sqlite_file import Database, StoreError
+from services.gm.cluster.store import Store, require
 
 log = structlog.get_logger()
 

@@ -26,13 +26,13 @@ from services.gm.controllers.actions import (
     Send,
     WriteStatus,
 )
-from services.gm.index import Entry, Roles
 from services.gm.nodes import Node
-from services.gm.status import conclude
-from services.gm.tally import UPDATING, Problem, Verdict
+from services.gm.reference_index import Entry, Roles
+from services.gm.service_status import conclude
+from services.gm.worker_readiness import UPDATING, Problem, Verdict
+from services.gm.workloads.deployments import Built
 from services.gm.workloads.diff import differences
-from services.gm.workloads.objects import Built
-from services.gm.workloads.settings import PodSettings
+from services.gm.workloads.pod_settings import PodSettings
 
 
 @dataclass(frozen=True, slots=True)

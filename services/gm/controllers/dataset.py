@@ -18,10 +18,10 @@ from halimede.messages import DatasetFacts, Status
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.controllers.model import controlled, on_node
-from services.gm.index import Entry
-from services.gm.status import MAX_SHOWN_NODES, conclude
-from services.gm.tally import Verdict
-from services.gm.workloads.objects import Built
+from services.gm.reference_index import Entry
+from services.gm.service_status import MAX_SHOWN_NODES, conclude
+from services.gm.worker_readiness import Verdict
+from services.gm.workloads.deployments import Built
 
 
 @register(PLURAL)

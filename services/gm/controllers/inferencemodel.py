@@ -32,15 +32,15 @@ from halimede.messages import ModelInUse, ServedVersion, Status
 from services.gm.cluster.port import Ref
 from services.gm.controllers.actions import Delivery, Keep, Send
 from services.gm.controllers.base import Observed, forget, register
-from services.gm.controllers.placing import nowhere, unplaced
-from services.gm.controllers.versions import remembered
-from services.gm.index import Entry, Role
-from services.gm.status import conclude, service_status
-from services.gm.tally import Problem, Share, Verdict
-from services.gm.workloads.objects import Built, replicas
-from services.gm.workloads.pods import PodView, read_pods
-from services.gm.workloads.reach import address, rolled_out, served_version
-from services.gm.workloads.serving import build, unusable
+from services.gm.controllers.placement_conditions import nowhere, unplaced
+from services.gm.controllers.version_history import remembered
+from services.gm.reference_index import Entry, Role
+from services.gm.service_status import conclude, service_status
+from services.gm.worker_readiness import Problem, Share, Verdict
+from services.gm.workloads.deployments import Built, replicas
+from services.gm.workloads.endpoints import address, rolled_out, served_version
+from services.gm.workloads.pod_status import PodView, read_pods
+from services.gm.workloads.serving_objects import build, unusable
 
 IMAGE_FIX = "a container needs Kubernetes: give a manifest with versions in onnx"
 NONE_WANTED = Verdict("Stopped", "NoReplicas", "spec.replicas is 0: nothing is served")

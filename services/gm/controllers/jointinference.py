@@ -15,12 +15,12 @@ from halimede.api.jointinference import PLURAL
 from halimede.api.neptune import native, to_sedna
 from halimede.api.placement import Placement, placements
 from halimede.messages import Metric, Status
-from services.gm.controllers import each
+from services.gm.controllers import per_worker_status
 from services.gm.controllers.base import Observed, register
-from services.gm.controllers.workers import WorkersController, roles_of
-from services.gm.index import Entry
-from services.gm.selection import selectors, settled
-from services.gm.workloads.objects import Built
+from services.gm.controllers.model_selection import selectors, settled
+from services.gm.controllers.worker_service import WorkersController, roles_of
+from services.gm.reference_index import Entry
+from services.gm.workloads.deployments import Built
 
 #: what workers behind the edge count, of a service with tiers: the beginning of the metric, field
 COUNTS = {"served": "served", "deferred": "deferred", "uploadedBytes": "uploaded_bytes"}
@@ -44,7 +44,7 @@ class JointInferenceController(WorkersController):
         places = placements(desired.spec)
         return msgspec.structs.replace(
             status,
-            workers=each.workers(desired, places, observed, pods=built is not None),
+            workers=per_worker_status.workers(desired, places, observed, pods=built is not None),
             metrics=[*status.metrics, *_by_tier(places[1:], observed)],
         )
 
@@ -52,7 +52,7 @@ class JointInferenceController(WorkersController):
 def _by_tier(places: Iterable[Placement], observed: Observed) -> Iterator[Metric]:
     """Yield what each tier behind the edge has counted, those of nodes included that have left."""
     told = [
-        (each.part_of(worker), worker.task_info)
+        (per_worker_status.part_of(worker), worker.task_info)
         for report in observed.reports.values()
         for worker in report.status.workers
         if worker.task_info

@@ -17,11 +17,11 @@ from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
-from services.gm.controllers.versions import remembered
-from services.gm.index import Entry
-from services.gm.status import MAX_SHOWN_NODES, conclude
-from services.gm.tally import Verdict
-from services.gm.workloads.objects import Built
+from services.gm.controllers.version_history import remembered
+from services.gm.reference_index import Entry
+from services.gm.service_status import MAX_SHOWN_NODES, conclude
+from services.gm.worker_readiness import Verdict
+from services.gm.workloads.deployments import Built
 
 #: parts in which progress is shown: each is a write of the status
 PROGRESS_STEP = 5

@@ -17,10 +17,10 @@ from halimede.api.placement import placements
 from halimede.messages import ModelOutput, Output, Status, TaskInfo
 from halimede.stats.counters import add_up
 from services.gm.cluster.port import Report
-from services.gm.controllers import each
+from services.gm.controllers import per_worker_status
 from services.gm.controllers.base import Observed, register
-from services.gm.controllers.workers import WorkersController
-from services.gm.workloads.objects import Built
+from services.gm.controllers.worker_service import WorkersController
+from services.gm.workloads.deployments import Built
 
 
 @register(PLURAL)
@@ -31,12 +31,14 @@ class MultiEdgeController(WorkersController):
         """Sum up its nodes or pods, and say of each worker how it fares."""
         status = super().status(desired, observed, built)
         places = placements(desired.spec)
-        models = [list(each.models_of(desired, place, observed)) for place in places]
+        models = [list(per_worker_status.models_of(desired, place, observed)) for place in places]
         counted = [info for report in observed.reports.values() if (info := _counts(report)) and report.edge]
         return msgspec.structs.replace(
             status,
-            workers=each.workers(desired, places, observed, pods=built is not None),
-            output=Output(models=_once(models), task_info=each.plain(add_up(counted)) if counted else None),
+            workers=per_worker_status.workers(desired, places, observed, pods=built is not None),
+            output=Output(
+                models=_once(models), task_info=per_worker_status.plain(add_up(counted)) if counted else None
+            ),
         )
 
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from services.gm.cluster.port import Ref
-from services.gm.workloads.compare import holds
-from services.gm.workloads.identity import (
+from services.gm.workloads.deployments import Built
+from services.gm.workloads.object_names import (
     DIGEST,
     ROLES,
     WORKER,
@@ -26,7 +26,7 @@ from services.gm.workloads.identity import (
     owned_by,
     worker_of,
 )  # fmt: skip
-from services.gm.workloads.objects import Built
+from services.gm.workloads.subset_match import holds
 from services.gm.workloads.wishes import Ensure, Remove
 
 #: the parts of a spec that nobody else writes, by kind; () is the whole spec

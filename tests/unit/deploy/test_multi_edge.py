@@ -13,8 +13,8 @@ from halimede.multiedge.application import OWN, create
 from halimede.multiedge.stage import Parameters
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS
-from services.gm.workloads.objects import build
-from services.gm.workloads.settings import PodSettings
+from services.gm.workloads.deployments import build
+from services.gm.workloads.pod_settings import PodSettings
 from tests.rendering import ROOT, documents, render, renderer
 from tests.unit.api.crds import problems
 

@@ -9,8 +9,8 @@ from halimede import api
 from halimede.mining import create
 from halimede.observe import parse_bind
 from halimede.serving.router.server import parser
-from services.gm.workloads import serving
-from services.gm.workloads.settings import OUR_SERVER, PodSettings
+from services.gm.workloads import serving_objects
+from services.gm.workloads.pod_settings import OUR_SERVER, PodSettings
 from tests.rendering import DEPLOY, documents, render
 from tests.unit.api.crds import problems
 from tests.unit.deploy.test_rendering import Body, needs_kustomize, one, traffic, within
@@ -42,7 +42,7 @@ def test_its_models_fit_their_definition_and_can_be_served() -> None:
     assert set(models()) == set(MODELS)
     for name, body in models().items():
         assert problems(body) == {}, name
-        built = serving.build(api.parse(body), {}, PodSettings(broker=""))
+        built = serving_objects.build(api.parse(body), {}, PodSettings(broker=""))
         assert not built.problems, name
 
 
@@ -52,7 +52,7 @@ def test_it_asks_the_services_that_are_made_of_its_models() -> None:
         body = models()[name]
         (service,) = (
             made
-            for made in serving.build(api.parse(body), {}, PodSettings(broker="")).objects
+            for made in serving_objects.build(api.parse(body), {}, PodSettings(broker="")).objects
             if made["kind"] == "Service"
         )
         ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}

@@ -10,8 +10,8 @@ from halimede.api import Resource
 from halimede.cli.manifests import load
 from halimede.mining import create
 from halimede.names import Key
-from services.gm.workloads.objects import build
-from services.gm.workloads.settings import PodSettings
+from services.gm.workloads.deployments import build
+from services.gm.workloads.pod_settings import PodSettings
 from tests.rendering import ROOT
 from tests.unit.api.crds import problems
 

@@ -13,8 +13,8 @@ from halimede.names import Key
 from services.gm.cluster.port import Report
 from services.gm.controllers import CONTROLLERS, Observed
 from services.gm.controllers.actions import Forget, Send
-from services.gm.index import Index
 from services.gm.nodes import Node, Nodes
+from services.gm.reference_index import Index
 from tests.integration.gm_world import dataset, service
 
 RULES = CONTROLLERS["datasets"]

@@ -9,8 +9,8 @@ from halimede.messages import Presence
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS, plan
 from services.gm.controllers.actions import Forget, WriteStatus
-from services.gm.index import Index
 from services.gm.nodes import Change, Node, Nodes
+from services.gm.reference_index import Index
 from tests.integration.gm_world import service
 from tests.unit.gm.test_plan import CLOUD, NODES, node, report, seen, stored
 

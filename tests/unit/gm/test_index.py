@@ -9,8 +9,8 @@ from halimede.api import matches, parse
 from halimede.messages import Presence
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS
-from services.gm.index import Entry, Index
 from services.gm.nodes import Nodes
+from services.gm.reference_index import Entry, Index
 from tests.integration.gm_world import MODELS, SERVICES, service
 
 SMALL, BIG = Key(MODELS, "default", "small"), Key(MODELS, "default", "big")

@@ -14,7 +14,7 @@ import structlog
 
 from services.gm.__main__ import main
 from services.gm.app import GlobalManager
-from services.gm.database import Database, StoreError
+from services.gm.cluster.sqlite_file import Database, StoreError
 
 NOBODY = "mqtt://127.0.0.1:1"
 

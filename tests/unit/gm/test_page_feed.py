@@ -6,7 +6,7 @@ from collections import deque
 
 from halimede.messages import Histogram, TaskInfo
 from halimede.stats import histogram
-from services.gm.page.feed import kind_of, point, total
+from services.gm.dashboard.feed import kind_of, point, total
 
 
 def counted(answers: int, cloud: int, *milliseconds: float) -> TaskInfo:

@@ -10,10 +10,10 @@ from halimede.messages import Histogram, NodeStatus, Output, Presence, Status, T
 from halimede.names import Key
 from halimede.stats.histogram import record
 from services.gm.cluster.port import Report
-from services.gm.metrics import metrics
 from services.gm.nodes import Node
-from services.gm.status import MAX_SHOWN_NODES, service_status
-from services.gm.tally import Problem, Share
+from services.gm.service_metrics import metrics
+from services.gm.service_status import MAX_SHOWN_NODES, service_status
+from services.gm.worker_readiness import Problem, Share
 
 KEY = Key("jointinferenceservices", "default", "helmet")
 

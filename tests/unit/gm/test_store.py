@@ -21,8 +21,8 @@ from halimede.messages import NodeStatus, Presence, Status
 from halimede.names import Key
 from services.gm.cluster.local import LocalCluster
 from services.gm.cluster.port import ConflictError, Report, Stored
-from services.gm.database import SCHEMA_VERSION, Database, StoreError
-from services.gm.store import EVENT_SLACK, MAX_EVENTS, Store
+from services.gm.cluster.sqlite_file import SCHEMA_VERSION, Database, StoreError
+from services.gm.cluster.store import EVENT_SLACK, MAX_EVENTS, Store
 from tests.integration.gm_world import model, service
 
 SMALL = Key("models", "default", "small")

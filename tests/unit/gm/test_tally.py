@@ -6,7 +6,7 @@ from halimede.messages import NodeStatus, WorkerReport
 from halimede.names import Key
 from services.gm.cluster.port import Report
 from services.gm.nodes import Node
-from services.gm.tally import Share, Tally, count_share, judge
+from services.gm.worker_readiness import Share, Tally, count_share, judge
 
 KEY = Key("jointinferenceservices", "default", "helmet")
 

@@ -18,8 +18,8 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException, OpenApiException
 
 from halimede import __version__
+from services.gm.cluster.kubernetes.api_paths import MANAGER, OPENED, Api, Object
 from services.gm.cluster.kubernetes.errors import ApiError, UnavailableError, error_of
-from services.gm.cluster.kubernetes.names import MANAGER, OPENED, Api, Object
 
 #: seconds for one call, what it waits because the server asked it to included
 CALL_TIMEOUT = 10.0

@@ -18,18 +18,19 @@ import structlog
 from halimede.errors import InvalidFieldError, first_error
 from halimede.messages import Status
 from halimede.names import Key
+from services.gm.cluster.event_dedup import Repeats
+from services.gm.cluster.kubernetes.api_paths import LEASES, NODES, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
-from services.gm.cluster.kubernetes.customs import Customs
-from services.gm.cluster.kubernetes.elector import Elector
+from services.gm.cluster.kubernetes.conversion import Custom, node_labels
+from services.gm.cluster.kubernetes.custom_resources import Customs
 from services.gm.cluster.kubernetes.errors import UnavailableError
 from services.gm.cluster.kubernetes.events import Events
 from services.gm.cluster.kubernetes.fence import check_leading
 from services.gm.cluster.kubernetes.informer import Informer, Item
-from services.gm.cluster.kubernetes.made import Made
-from services.gm.cluster.kubernetes.names import LEASES, NODES, Object
-from services.gm.cluster.kubernetes.objects import Custom, node_labels
-from services.gm.cluster.kubernetes.recollection import reports_of
+from services.gm.cluster.kubernetes.leader_election import Elector
+from services.gm.cluster.kubernetes.owned_objects import Made
 from services.gm.cluster.kubernetes.secrets import Secrets
+from services.gm.cluster.kubernetes.status_recovery import reports_of
 from services.gm.cluster.port import (
     EventType,
     Happening,
@@ -40,7 +41,6 @@ from services.gm.cluster.port import (
     Workers,
     WorkersChanged,
 )
-from services.gm.cluster.repeats import Repeats
 
 log = structlog.get_logger()
 

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 
 import structlog
 
+from services.gm.cluster.kubernetes.api_paths import EVENTS, MANAGER, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.errors import ApiError, NotFoundError, UnavailableError
 from services.gm.cluster.kubernetes.fence import Leadership
-from services.gm.cluster.kubernetes.names import EVENTS, MANAGER, Object
 from services.gm.cluster.port import EventType
 
 log = structlog.get_logger()

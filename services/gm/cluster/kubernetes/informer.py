@@ -17,8 +17,8 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from services.gm.cluster.kubernetes.api_paths import OPENED, Api, Object
 from services.gm.cluster.kubernetes.errors import ApiError, GoneError, UnavailableError
-from services.gm.cluster.kubernetes.names import OPENED, Api, Object
 
 log = structlog.get_logger()
 T = TypeVar("T")

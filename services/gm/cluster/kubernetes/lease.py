@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.gm.cluster.kubernetes.names import Object
+from services.gm.cluster.kubernetes.api_paths import Object
 
 #: seconds after which a record that does not change is nobody's any more
 DURATION = 9.0

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
 
+from services.gm.cluster.kubernetes.api_paths import SECRETS, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.conversion import trimmed
 from services.gm.cluster.kubernetes.errors import NotFoundError
-from services.gm.cluster.kubernetes.names import SECRETS, Object
-from services.gm.cluster.kubernetes.objects import trimmed
 
 #: seconds for which an answer is good: one that is there seldom goes, one that is not is waited for
 THERE, NOT_THERE = 60.0, 5.0

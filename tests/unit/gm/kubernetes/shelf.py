@@ -7,6 +7,7 @@ import copy
 import uuid
 from collections.abc import AsyncIterator
 
+from services.gm.cluster.kubernetes.api_paths import OPENED, Api, Object
 from services.gm.cluster.kubernetes.errors import (
     AlreadyExistsError,
     ApiError,
@@ -15,7 +16,6 @@ from services.gm.cluster.kubernetes.errors import (
     StaleError,
     UnavailableError,
 )
-from services.gm.cluster.kubernetes.names import OPENED, Api, Object
 
 
 def merge(old: Object, patch: Object) -> Object:

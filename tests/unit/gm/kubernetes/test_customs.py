@@ -10,10 +10,10 @@ import pytest
 
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.kubernetes.customs import Customs
+from services.gm.cluster.kubernetes.api_paths import Object
+from services.gm.cluster.kubernetes.conversion import Custom
+from services.gm.cluster.kubernetes.custom_resources import Customs
 from services.gm.cluster.kubernetes.errors import ForbiddenError
-from services.gm.cluster.kubernetes.names import Object
-from services.gm.cluster.kubernetes.objects import Custom
 from services.gm.cluster.port import ConflictError, NotAcceptedError, Stored
 from tests.integration.gm_world import SERVICES, service
 from tests.simulated import eventually, simulated

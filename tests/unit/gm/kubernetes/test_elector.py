@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from services.gm.cluster.kubernetes.elector import MAX_EPOCH, Elector, LeadershipLostError
 from services.gm.cluster.kubernetes.errors import ForbiddenError
-from services.gm.operator import waiting_health
+from services.gm.cluster.kubernetes.leader_election import MAX_EPOCH, Elector, LeadershipLostError
+from services.gm.leader import waiting_health
 from tests.simulated import eventually, simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from halimede.names import Key
+from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, PODS, Api, Object
 from services.gm.cluster.kubernetes.errors import ForbiddenError, RefusedObjectError, StaleError
-from services.gm.cluster.kubernetes.made import Made
-from services.gm.cluster.kubernetes.names import DEPLOYMENTS, PODS, Api, Object
+from services.gm.cluster.kubernetes.owned_objects import Made
 from services.gm.cluster.port import ConflictError, NotAcceptedError
-from services.gm.workloads.identity import NAME, UID
+from services.gm.workloads.object_names import NAME, UID
 from tests.simulated import simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
 

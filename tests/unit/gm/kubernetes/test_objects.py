@@ -6,8 +6,8 @@ import msgspec
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
 from halimede.names import Key
-from services.gm.cluster.kubernetes.names import DEPLOYMENTS, LEASES, NODES, PODS, Api, resources
-from services.gm.cluster.kubernetes.objects import (
+from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, LEASES, NODES, PODS, Api, resources
+from services.gm.cluster.kubernetes.conversion import (
     custom,
     finalizer_patch,
     service_of,
@@ -15,7 +15,7 @@ from services.gm.cluster.kubernetes.objects import (
     status_patch,
     trimmed_pod,
 )
-from services.gm.cluster.kubernetes.recollection import reports_of
+from services.gm.cluster.kubernetes.status_recovery import reports_of
 from tests.unit.gm.kubernetes.shelf import merge
 
 MODELS = Api("sedna.io/v1alpha1", "Model", "models")

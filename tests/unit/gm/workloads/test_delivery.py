@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halimede.models import local_path
-from services.gm.workloads.delivery import host_file
+from services.gm.workloads.model_init_container import host_file
 from tests.unit.gm.workloads.world import (
     SECRETS,
     SETTINGS,

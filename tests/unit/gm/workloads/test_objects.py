@@ -10,7 +10,7 @@ import pytest
 from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.controllers.jointinference import JointInferenceController
-from services.gm.workloads.objects import build, replicas, secret_names
+from services.gm.workloads.deployments import build, replicas, secret_names
 from tests.unit.gm.workloads.world import (
     SECRETS,
     SETTINGS,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.gm.cluster.port import Ref
-from services.gm.workloads.pods import PodView, places, read_pods
+from services.gm.workloads.pod_status import PodView, places, read_pods
 from tests.unit.gm.workloads.world import built, container, service, template
 
 SIDECAR = {"name": "agent", "image": "x"}  # its status comes first: the kubelet sorts by name

@@ -11,7 +11,7 @@ import pytest
 
 from halimede import __version__
 from halimede.errors import InvalidFieldError
-from services.gm.workloads.settings import OUR_SERVER, PodSettings, Server, parse, read
+from services.gm.workloads.pod_settings import OUR_SERVER, PodSettings, Server, parse, read
 
 BROKER = {"broker": "mqtts://broker:8883"}
 EVERYTHING: dict[str, Any] = {

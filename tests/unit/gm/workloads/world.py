@@ -9,8 +9,8 @@ from halimede.api import Resource, parse
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
 from halimede.names import Key
-from services.gm.workloads.objects import Built, build
-from services.gm.workloads.settings import PodSettings
+from services.gm.workloads.deployments import Built, build
+from services.gm.workloads.pod_settings import PodSettings
 
 UID = "5f0c0a3e-0000-4000-8000-000000000001"
 SETTINGS = PodSettings(

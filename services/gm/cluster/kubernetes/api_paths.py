@@ -1,0 +1,64 @@
+"""Where things are in the API, and the names that GM leaves on objects. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from halimede.api import Kind, kinds
+from services.gm.workloads.object_names import MANAGED_BY
+from services.gm.workloads.object_names import MANAGER as MADE_BY
+
+#: an object as the API gives it
+Object = dict[str, Any]
+
+#: GM's name as a client, as the source of events, and of its Lease
+MANAGER = "halimede-gm"
+#: what GM makes for services carries this
+MANAGED = f"{MANAGED_BY}={MADE_BY}"
+
+
+#: what a watch says first, beside the API's own ADDED, MODIFIED, DELETED and BOOKMARK
+OPENED = "OPENED"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One kind of object in the API."""
+
+    version: str
+    kind: str
+    plural: str
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the path of an object, or of all (of a namespace)."""
+        parts = ["apis" if "/" in self.version else "api", *self.version.split("/")]
+        if namespace:
+            parts += ["namespaces", namespace]
+        parts += [self.plural, *(part for part in (name, subresource) if part)]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+DEPLOYMENTS = Api("apps/v1", "Deployment", "deployments")
+SERVICES = Api("v1", "Service", "services")
+AUTOSCALERS = Api("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+INGRESSES = Api("networking.k8s.io/v1", "Ingress", "ingresses")
+#: what GM makes
+MADE = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
+PODS = Api("v1", "Pod", "pods")
+NODES = Api("v1", "Node", "nodes")
+SECRETS = Api("v1", "Secret", "secrets")
+EVENTS = Api("v1", "Event", "events")
+LEASES = Api("coordination.k8s.io/v1", "Lease", "leases")
+
+
+def api_of(kind: Kind) -> Api:
+    """Return where the resources of a kind are."""
+    return Api(kind.api_version, kind.kind, kind.plural)
+
+
+def resources() -> Iterator[Api]:
+    """Return where the resources of all kinds are."""
+    return (api_of(kind) for kind in kinds())

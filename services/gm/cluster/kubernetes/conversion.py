@@ -1,0 +1,187 @@
+"""From bodies of the API to what is kept of them, and back to patches. Pure.
+
+What nobody here reads is dropped at once (managed fields, the copy that ``kubectl apply`` leaves, most of a pod): a
+thousand pods and as many Deployments are to fit into little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from halimede.api import kinds, parse
+from halimede.api.inferencemodel import PLURAL as SERVED
+from halimede.api.jointinference import PLURAL as SERVICES
+from halimede.api.multiedge import PLURAL as MULTI_EDGE
+from halimede.errors import InvalidFieldError
+from halimede.messages import Status
+from halimede.names import Key
+from services.gm.cluster.kubernetes.api_paths import Api, Object
+from services.gm.cluster.port import FINALIZER, Stored
+from services.gm.workloads.object_names import MODEL_NAME, MODEL_UID, MULTI_NAME, MULTI_UID, NAME, UID
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+POD_METADATA = (
+    "name", "namespace", "uid", "resourceVersion", "labels", "creationTimestamp", "deletionTimestamp",
+    "ownerReferences",
+)  # fmt: skip
+POD_STATUS = (
+    "phase", "reason", "message", "startTime", "conditions", "initContainerStatuses", "containerStatuses", "hostIP",
+)  # fmt: skip
+#: what makes pods of a Deployment: most clusters have a ReplicaSet in between
+MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
+#: by which a pod says whose it is
+POD_LABELS = ((SERVICES, NAME, UID), (MULTI_EDGE, MULTI_NAME, MULTI_UID), (SERVED, MODEL_NAME, MODEL_UID))
+CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """A resource in the API, readable or not.
+
+    ``stored`` is None for one that ``parse`` refuses; then ``problem`` says why. ``written`` are the fields that its
+    status has in the API.
+    """
+
+    api: Api
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    generation: int
+    created: str
+    deleting: bool
+    finalizers: tuple[str, ...]
+    status: Status | None
+    written: frozenset[str]
+    stored: Stored | None
+    problem: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Plural, namespace and name."""
+        return Key(self.api.plural, self.namespace, self.name)
+
+    @property
+    def held(self) -> bool:
+        """Whether its deletion waits for us."""
+        return FINALIZER in self.finalizers
+
+
+def trimmed(body: Object) -> Object:
+    """Return an object without what only its writers need."""
+    metadata = body["metadata"]
+    metadata.pop("managedFields", None)
+    if annotations := metadata.get("annotations"):
+        annotations.pop(LAST_APPLIED, None)
+    return body
+
+
+def trimmed_pod(body: Object) -> Object:
+    """Return what tells how a pod fares."""
+    status = _only(body.get("status") or {}, POD_STATUS)
+    for field in ("initContainerStatuses", "containerStatuses"):
+        if field in status:
+            status[field] = [_only(container, CONTAINER_STATUS) for container in status[field] or []]
+    node = (body.get("spec") or {}).get("nodeName")
+    return {
+        "metadata": _only(body["metadata"], POD_METADATA),
+        "spec": {"nodeName": node} if node else {},
+        "status": status,
+    }
+
+
+def node_labels(body: Object) -> Mapping[str, str]:
+    """Return a node's labels."""
+    return body["metadata"].get("labels") or {}
+
+
+def custom(api: Api, body: Object) -> Custom:
+    """Read a resource."""
+    raw = trimmed(body).pop("status", None) or {}
+    metadata = body["metadata"]
+    status = _status(raw)
+    stored, problem = None, ""
+    try:
+        stored = Stored(parse(body), status)
+    except InvalidFieldError as error:
+        problem = str(error)
+    return Custom(
+        api=api,
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        generation=metadata.get("generation", 0),
+        created=metadata.get("creationTimestamp") or "",
+        deleting=bool(metadata.get("deletionTimestamp")),
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        status=status,
+        written=frozenset(raw),
+        stored=stored,
+        problem=problem,
+    )
+
+
+def status_patch(status: Status, version: str, written: Collection[str]) -> Object:
+    """Return the merge-patch that makes this a resource's whole status, if it has that version still."""
+    fields = _said(msgspec.to_builtins(status))
+    # a merge leaves what it does not name
+    gone = dict.fromkeys(field for field in written if field not in fields)
+    return {"metadata": {"resourceVersion": version}, "status": {**gone, **fields}}
+
+
+def finalizer_patch(of: Custom, finalizers: Collection[str]) -> Object:
+    """Return the merge-patch that gives this very object these finalizers, if it has that version still."""
+    return {"metadata": {"resourceVersion": of.version, "uid": of.uid, "finalizers": list(finalizers) or None}}
+
+
+def service_of(body: Object) -> tuple[Key, str] | None:
+    """Return the service that controls an object, in the object's own namespace, and that service's uid."""
+    if (owner := _controller(body)) is None:
+        return None
+    for kind in kinds():
+        if (kind.api_version, kind.kind) == (owner["apiVersion"], owner["kind"]):
+            return Key(kind.plural, body["metadata"].get("namespace", ""), owner["name"]), owner["uid"]
+    return None
+
+
+def service_of_pod(body: Object) -> tuple[Key, str] | None:
+    """Return the service that a pod says it is of, and that service's uid: only if a Deployment has made the pod.
+
+    Anybody who may make pods may copy labels, so they count within their namespace alone (see ``Made``).
+    """
+    owner, labels = _controller(body), body["metadata"].get("labels") or {}
+    if owner is None or (owner["apiVersion"], owner["kind"]) not in MAKERS:
+        return None
+    for plural, name, uid in POD_LABELS:
+        if labels.get(name) and labels.get(uid):
+            return Key(plural, body["metadata"].get("namespace", ""), labels[name]), labels[uid]
+    return None
+
+
+def _controller(body: Object) -> Object | None:
+    """Return the reference to what manages an object. It is always in the object's namespace."""
+    return next((each for each in body["metadata"].get("ownerReferences") or () if each.get("controller")), None)
+
+
+def _status(raw: object) -> Status | None:
+    """Return a status as last written; None if there is none, or one that nobody here wrote."""
+    try:
+        return msgspec.convert(raw, Status) if raw else None
+    except msgspec.ValidationError:
+        return None
+
+
+def _said(value: Any) -> Any:
+    """Return plain data without what says nothing: a null is no object, and an empty text is no time."""
+    if isinstance(value, dict):
+        return {k: _said(v) for k, v in value.items() if v is not None and not (v == "" and k.endswith("Time"))}
+    return [_said(item) for item in value] if isinstance(value, list) else value
+
+
+def _only(value: Object, fields: Collection[str]) -> Object:
+    return {field: value[field] for field in fields if field in value}

@@ -1,0 +1,145 @@
+"""The custom resources: read by one informer a kind, written under the version that was seen.
+
+What cannot be read, or stands behind another object of the same name, is left alone but for two things: its status says
+why, and our finalizer does not keep it from being deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from weakref import WeakValueDictionary
+
+from halimede.messages import Status
+from halimede.names import Key
+from services.gm.cluster.kubernetes.api_paths import Object, resources
+from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.conflict_backoff import Pauses
+from services.gm.cluster.kubernetes.conversion import Custom, custom, finalizer_patch, status_patch
+from services.gm.cluster.kubernetes.errors import NotFoundError, StaleError, worded
+from services.gm.cluster.kubernetes.fence import Leadership, check_leading
+from services.gm.cluster.kubernetes.informer import Informer, Item
+from services.gm.cluster.kubernetes.name_conflicts import Claims
+from services.gm.cluster.port import FINALIZER, ConflictError, Stored, utc_now
+from services.gm.controllers.base import same
+from services.gm.service_status import conclude
+from services.gm.worker_readiness import Verdict
+from services.gm.workqueue import WorkQueue
+
+INVALID, CONFLICT = "Invalid", "NameConflict"
+
+
+class Customs:
+    """All kinds. ``announce`` hears which key to look at, ``tell`` of trouble: reason, object, message."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        leadership: Leadership,
+        announce: Callable[[Key], None],
+        tell: Callable[[str, Custom, str], None],
+    ) -> None:
+        self._client = client
+        self._leadership = leadership
+        self._tell = tell
+        #: what is left alone
+        self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._look_aside)
+        self.claims = Claims(announce, self.left.add)
+        #: one write of ours at a time for each object, by uid: the next then knows what the last has made of it
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._pauses = Pauses()
+        self._by_api = {api: Informer(client, api, partial(custom, api), self._changed) for api in resources()}
+
+    @property
+    def informers(self) -> Iterator[Informer[Custom]]:
+        """Those that have to run."""
+        return iter(self._by_api.values())
+
+    async def write_status(self, stored: Stored, status: Status) -> None:
+        """Replace a status. Raises ConflictError if anything about the resource has changed since."""
+        async with self._alone(stored.uid):
+            found = self.claims.find(stored.key, stored.uid)
+            if found is None or found.version != stored.resource_version:
+                raise ConflictError(f"{stored.key} was edited while its status was made")
+            await self._write_status(found, status)
+
+    async def hold(self, key: Key, uid: str) -> None:
+        """Add our finalizer, if it is not there. Raises ConflictError if that is too late."""
+        async with self._alone(uid):
+            found = self.claims.find(key, uid)
+            if found is None or found.deleting:
+                raise ConflictError(f"{key} was deleted, or is just being deleted")
+            if not found.held:
+                await self._patch(found, finalizer_patch(found, [*found.finalizers, FINALIZER]))
+
+    async def finalize(self, key: Key, uid: str) -> None:
+        """Take our finalizer off, if it is there and deletion was asked for."""
+        async with self._alone(uid):
+            found = self.claims.find(key, uid)
+            if found is not None and found.deleting and found.held:
+                await self._release(found)
+
+    def _alone(self, uid: str) -> asyncio.Lock:
+        return self._writing.setdefault(uid, asyncio.Lock())
+
+    async def _look_aside(self, at: tuple[Key, str]) -> None:
+        found = self.claims.aside(*at)
+        if found is None:
+            self.left.forget(at)
+        elif found.deleting:
+            if found.held:
+                await self._release(found)
+        elif found.problem:
+            await self._explain(found, INVALID, found.problem)
+        elif (first := self.claims.first(found.key)) and first.problem:  # of others the reconciler says so
+            text = f"{first.api.version} {found.key} has that name already and cannot be read: mend or delete it"
+            await self._explain(found, CONFLICT, text)
+
+    async def _explain(self, found: Custom, reason: str, text: str) -> None:
+        earlier = found.status
+        status = conclude(earlier or Status(), Verdict("Failed", reason, text), earlier, found.generation, utc_now())
+        if not same(status, earlier):
+            await self._write_status(found, status)
+            self._tell(reason, found, text)
+
+    async def _write_status(self, found: Custom, status: Status) -> None:
+        await self._patch(found, status_patch(status, found.version, found.written), "status")
+
+    async def _patch(self, found: Custom, patch: Object, subresource: str = "") -> None:
+        """Patch a resource as it was seen, and take the answer in so that the next look is not behind it."""
+        try:
+            answer = await self._send(found, patch, subresource)
+        except NotFoundError as error:
+            raise ConflictError(f"{found.key} has just been deleted") from error
+        self._by_api[found.api].learn(answer, found.version)
+
+    async def _send(self, found: Custom, patch: Object, subresource: str = "") -> Object:
+        """Patch a resource as it was seen. It cannot be read again on its own: its watch has to catch up."""
+        check_leading(self._leadership)
+        if self._pauses.hold(found.uid):
+            raise ConflictError(f"{found.key} has changed, and how is not known yet")
+        try:
+            with worded(f"{found.api.kind} {found.namespace}/{found.name}"):
+                api, at = found.api, (found.namespace, found.name)
+                return await self._client.patch(api, *at, patch, subresource=subresource)
+        except StaleError:
+            if self.claims.find(found.key, found.uid) is found:
+                self._pauses.lengthen(found.uid)
+            raise
+
+    def _changed(self, old: Item[Custom] | None, new: Item[Custom] | None, ours: bool) -> None:  # noqa: FBT001
+        if old is not None:  # be it that our own write has succeeded
+            self._pauses.end(old.uid)
+        self.claims.changed(old, new, ours)
+
+    async def _release(self, found: Custom) -> None:
+        informer, left = self._by_api[found.api], [name for name in found.finalizers if name != FINALIZER]
+        try:
+            answer = await self._send(found, finalizer_patch(found, left))
+        except NotFoundError:
+            left = []
+        if left:
+            informer.learn(answer, found.version)
+        else:
+            informer.gone(found.namespace, found.name, found.uid)

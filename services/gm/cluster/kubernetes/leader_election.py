@@ -1,0 +1,281 @@
+"""Who leads: one GM at a time, by a Lease that the leader renews and the others watch grow old.
+
+A candidate measures on its own clock how long the record has not changed; a leader gives up on its own when it could
+not renew for long enough, which is sooner. What to do about a Lease is decided in ``lease``, and done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from halimede.errors import HalimedeError
+from services.gm.cluster.kubernetes.api_paths import LEASES, MANAGER, Api, Object
+from services.gm.cluster.kubernetes.errors import AlreadyExistsError, ApiError, NotFoundError, StaleError
+from services.gm.cluster.kubernetes.lease import DURATION, Lost, Record, Take, decide
+
+log = structlog.get_logger()
+
+#: seconds: a leader that cannot renew gives up after; between two looks or renewals
+GIVE_UP, RETRY = 6.0, 1.5
+#: seconds for one call of a leader, for letting go, and for the leader's work to end
+CALL, RELEASE, STOP = 2.5, 2.0, 15.0
+#: leaseTransitions is an int32
+MAX_EPOCH = 2**31 - 2
+
+
+class LeadershipLostError(HalimedeError):
+    """Another GM leads, or may soon: everything done as the leader has been stopped."""
+
+
+class Leases(Protocol):
+    """What of the client is needed."""
+
+    async def get(self, api: Api, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
+        """Return an object."""
+
+    async def create(self, api: Api, namespace: str, body: Object, *, timeout_s: float | None = None) -> Object:
+        """Create one."""
+
+    async def patch(
+        self, api: Api, namespace: str, name: str, body: Object, *, timeout_s: float | None = None
+    ) -> Object:
+        """Merge into one."""
+
+
+class Elector:
+    """Leads for as long as it may; ``identity`` is this process' own, such as its pod's name."""
+
+    def __init__(
+        self,
+        client: Leases,
+        namespace: str,
+        identity: str,
+        *,
+        name: str = MANAGER,
+        duration_s: float = DURATION,
+        give_up_s: float = GIVE_UP,
+        retry_s: float = RETRY,
+    ) -> None:
+        self._client = client
+        self.namespace = namespace
+        self.identity = identity
+        self.name = name
+        self._duration_s = duration_s
+        self._give_up_s = give_up_s
+        self._retry_s = retry_s
+        self._mine: int | None = None
+        self._seen: Record | None = None
+        self._seen_at = 0.0
+        self._highest = 0
+        self._deadline = 0.0
+        #: why we cannot even try to lead; empty when somebody else leads, or all is well
+        self.trouble = ""
+        self._troubled_at = 0.0
+        self._writing = asyncio.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which we lead, or led last."""
+        return self._highest if self._mine is None else self._mine
+
+    @property
+    def uid(self) -> str:
+        """The Lease's own identity."""
+        return self._seen.uid if self._seen else ""
+
+    @property
+    def leading(self) -> bool:
+        """Whether nobody else can be leading now."""
+        return self._mine is not None and asyncio.get_running_loop().time() < self._deadline
+
+    @property
+    def troubled_s(self) -> float:
+        """For how long we have not been able to try."""
+        return asyncio.get_running_loop().time() - self._troubled_at if self.trouble else 0.0
+
+    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Wait until we lead, then run ``work`` to its end.
+
+        ``work`` is cancelled when leadership is lost, and LeadershipLostError raised: call again to be a candidate
+        again. When this call is cancelled, ``work`` ends first, still as the leader; then the Lease is let go.
+        """
+        await self._begin()
+        working = asyncio.ensure_future(work())
+        keeping = asyncio.create_task(self._keep(), name="lease")
+        try:
+            await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended = await _stop(working)
+            await _stop(keeping)
+            if ended:
+                await self._release()
+        if keeping.done() and not keeping.cancelled():
+            raise LeadershipLostError(f"not the leader any more: {keeping.result()}")
+        await working
+
+    async def overtake(self, epoch: int) -> bool:
+        """Raise our epoch above that one, if we lead still: asked of the Lease itself. False: that is not ours to do.
+
+        Somebody who follows a higher epoch than ours follows a newer leader, unless the Lease says that there is none.
+        """
+        if epoch >= MAX_EPOCH:
+            return False
+        async with self._writing:
+            if self._mine is None or not self.leading:
+                return False
+            if epoch < self._mine:
+                return True
+            try:
+                lost = await self._hold(self._mine, epoch + 1)
+            except ApiError as error:  # the renewal that comes next finds out what it means
+                lost = str(error)
+            else:
+                self._deadline = 0.0 if lost else self._deadline
+        if lost:
+            log.warning("epoch not raised", epoch=epoch, why=lost)
+        return not lost
+
+    # --- beginning, going on, ending --------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        told = ""
+        while True:
+            try:
+                began, trouble = await self._try_to_begin(), ""
+                why = f"{self._seen.holder} leads" if self._seen else ""
+            except (StaleError, AlreadyExistsError):
+                began, trouble, why = False, "", "somebody was faster"
+            except ApiError as error:
+                began, trouble, why = False, str(error), str(error)
+            if trouble and not self.trouble:
+                self._troubled_at = asyncio.get_running_loop().time()
+            self.trouble = trouble
+            if began:
+                log.info("leads", lease=self.name, identity=self.identity, epoch=self.epoch)
+                return
+            if why != told:
+                say = log.warning if trouble else log.info
+                say("waits to lead", lease=self.name, identity=self.identity, why=why)
+                told = why
+            await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _try_to_begin(self) -> bool:
+        seen = await self._look()
+        decision = decide(self.identity, seen, None, self._silent_s(), self._highest)
+        if not isinstance(decision, Take):
+            return False
+        if decision.epoch > MAX_EPOCH + 1:
+            raise ApiError(f"Lease {self.namespace}/{self.name}", 0, "leaseTransitions cannot grow: delete the Lease")
+        await self._write(seen, decision.epoch)
+        return True
+
+    async def _keep(self) -> str:
+        """Renew until it cannot be done any more; return why."""
+        why, lost = "the Lease could not be renewed in time", ""
+        try:
+            async with asyncio.timeout_at(self._deadline) as deadline:
+                while self._mine is not None and not lost:
+                    await asyncio.sleep(self._retry_s)
+                    try:
+                        async with self._writing:
+                            lost = await self._hold(self._mine, self._mine)
+                    except ApiError as error:
+                        why = f"the Lease could not be renewed in time: {error}"
+                        log.warning("lease not renewed", error=str(error))
+                    else:
+                        deadline.reschedule(self._deadline)
+        except TimeoutError:
+            lost = why
+        self._mine = None
+        return lost
+
+    async def _hold(self, mine: int, epoch: int) -> str:
+        """Write once that we lead, ``mine`` being our epoch until now; return why we do not, empty when we do."""
+        try:
+            await self._write(self._seen, epoch)
+        except (StaleError, NotFoundError):
+            # somebody has written in between: perhaps our own earlier try, or one who edits labels
+            decision = decide(self.identity, await self._look(), mine, 0.0, self._highest)
+            if isinstance(decision, Lost):
+                return decision.why
+            await self._write(self._seen, epoch)
+        return ""
+
+    async def _release(self) -> None:
+        """Let others lead at once, if we lead still. The epoch stays: whoever comes next raises it."""
+        if not self.leading or self._seen is None or self._mine is None:
+            self._mine = None
+            return
+        self._mine = None
+        body = self._body(self._seen, self._highest)
+        body["spec"]["holderIdentity"] = ""
+        with contextlib.suppress(ApiError):
+            self._observe(await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=RELEASE))
+            log.info("leads no more", lease=self.name, identity=self.identity)
+
+    # --- the Lease itself -------------------------------------------------------------------------------------
+
+    async def _look(self) -> Record | None:
+        try:
+            self._observe(await self._client.get(LEASES, self.namespace, self.name, timeout_s=CALL))
+        except NotFoundError:
+            self._seen = None
+        return self._seen
+
+    def _observe(self, lease: Object) -> None:
+        record = Record.of(lease)
+        if self._seen is None or record.sign != self._seen.sign or record.uid != self._seen.uid:
+            self._seen_at = asyncio.get_running_loop().time()
+        self._seen = record
+        self._highest = max(self._highest, record.epoch)
+
+    def _silent_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._seen_at
+
+    async def _write(self, seen: Record | None, epoch: int) -> None:
+        """Hold the Lease in that epoch, if it is as it was seen."""
+        began = asyncio.get_running_loop().time()
+        body = self._body(seen, epoch)
+        if seen is None:
+            body |= {"apiVersion": LEASES.version, "kind": LEASES.kind}
+            body["metadata"] = {"name": self.name, "namespace": self.namespace}
+            lease = await self._client.create(LEASES, self.namespace, body, timeout_s=CALL)
+        else:
+            lease = await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=CALL)
+        self._observe(lease)
+        self._mine = epoch
+        # counted from before it was sent: others count from when they saw it
+        self._deadline = began + self._give_up_s
+
+    def _body(self, seen: Record | None, epoch: int) -> dict[str, Any]:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": round(self._duration_s),
+            "leaseTransitions": epoch,
+            "renewTime": now,
+        }
+        if seen is None or epoch != seen.epoch or self._mine is None:
+            spec["acquireTime"] = now
+        metadata = {"resourceVersion": seen.version, "uid": seen.uid} if seen else {}
+        return {"metadata": metadata, "spec": spec}
+
+
+async def _stop(task: asyncio.Future[Any]) -> bool:
+    """End a task and wait until it has ended, within reason; return whether it has."""
+    if task.done():
+        return True
+    task.cancel()
+    await asyncio.wait({task}, timeout=STOP)
+    if not task.done():
+        log.error("does not end", task=str(task))
+    elif not task.cancelled() and (error := task.exception()):
+        log.error("ended badly", task=str(task), error=str(error))
+    return task.done()

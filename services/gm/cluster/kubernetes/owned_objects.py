@@ -1,0 +1,154 @@
+"""What GM makes for services: Deployments, Services and autoscalers, kept as they should be; and the pods they lead to.
+
+An object is somebody else's unless its controller is the service that it is made for: that is left alone, whatever its
+name. What the server turns into something else than was asked for is asked for once, not for ever.
+
+An owner is in the namespace of what it owns, so everything is kept by namespace and uid: a uid that was copied to
+another namespace is not the same service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import structlog
+
+from halimede.names import Key
+from services.gm.cluster.kubernetes.api_paths import MADE, MANAGED, PODS, Object
+from services.gm.cluster.kubernetes.client import KubernetesClient
+from services.gm.cluster.kubernetes.conversion import service_of, service_of_pod, trimmed, trimmed_pod
+from services.gm.cluster.kubernetes.errors import AlreadyExistsError, ApiError, NotFoundError, StaleError, worded
+from services.gm.cluster.kubernetes.informer import Informer, Item
+from services.gm.cluster.port import ConflictError, NotOursError, Ref, Workers
+from services.gm.workloads.diff import patch_for
+from services.gm.workloads.object_names import owned_by
+
+log = structlog.get_logger()
+
+
+class Made:
+    """Objects and pods by the namespace and uid of their service. ``announce`` hears whose have changed."""
+
+    def __init__(self, client: KubernetesClient, announce: Callable[[Key], None]) -> None:
+        self._client = client
+        self._announce = announce
+        self._objects: dict[tuple[str, str], dict[Ref, Object]] = {}
+        self._pods: dict[tuple[str, str], dict[str, Object]] = {}
+        self._by_kind = {
+            api.kind: Informer(client, api, trimmed, self._object_changed, selector=MANAGED) for api in MADE
+        }
+        self._pod_informer = Informer(client, PODS, trimmed_pod, self._pod_changed, selector=MANAGED)
+        #: of each object what still differed after our last write of it, and in which state of it
+        self._moot: dict[Ref, tuple[str, int, Object]] = {}
+
+    @property
+    def informers(self) -> Iterator[Informer[Any]]:
+        """Those that have to run."""
+        yield from self._by_kind.values()
+        yield self._pod_informer
+
+    def of(self, namespace: str, uid: str) -> Workers:
+        """Return what there is of a service."""
+        of = namespace, uid
+        return Workers(dict(self._objects.get(of, {})), tuple(self._pods.get(of, {}).values()))
+
+    async def ensure(self, body: Object) -> None:
+        """Create an object or bring it to hold what ``body`` says. Raises NotOursError if it is somebody else's.
+
+        A field that the server does not know is not accepted: it would vanish without a word.
+        """
+        ref = Ref.of(body)
+        with worded(ref):
+            await self._ensure(ref, body)
+
+    async def _ensure(self, ref: Ref, body: Object) -> None:
+        informer = self._by_kind[ref.kind]
+        if (item := informer.get(ref.namespace, ref.name)) is not None:
+            await self._bring(informer, item.value, item.version, body)
+            return
+        try:
+            answer = await self._client.create(informer.api, ref.namespace, body, strict=True)
+        except AlreadyExistsError:
+            # the watch lags behind, or its label was taken off, or it was never ours
+            try:
+                existing = await self._client.get(informer.api, ref.namespace, ref.name)
+            except NotFoundError as error:
+                raise ConflictError(f"{ref} is just being deleted") from error
+            await self._bring(informer, trimmed(existing), "", body)
+        else:
+            self._wrote(informer, answer, "", body)
+
+    async def remove(self, ref: Ref, uid: str) -> None:
+        """Delete an object, and with it what it owns."""
+        with worded(ref), contextlib.suppress(NotFoundError, StaleError):
+            await self._client.delete(self._by_kind[ref.kind].api, ref.namespace, ref.name, uid=uid)
+
+    async def _bring(self, informer: Informer[Object], existing: Object, seen: str, body: Object) -> None:
+        ref, metadata = Ref.of(body), existing["metadata"]
+        service = service_of(body)
+        if service is None or not owned_by(existing, service[1]):
+            raise NotOursError(f"{ref} exists and was not made for this service: delete or rename one of the two")
+        if metadata.get("deletionTimestamp"):
+            return  # it is made anew once it is gone
+        patch = patch_for(existing, body)
+        if patch is None or self._moot.get(ref) == (metadata["uid"], metadata.get("generation", 0), patch):
+            return
+        patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            answer = await self._client.patch(informer.api, ref.namespace, ref.name, patch, strict=True)
+        except StaleError:
+            await self._catch_up(informer, ref, seen)
+            raise
+        except NotFoundError as error:
+            raise ConflictError(f"{ref} has just been deleted") from error
+        self._wrote(informer, answer, seen, body)
+
+    async def _catch_up(self, informer: Informer[Object], ref: Ref, seen: str) -> None:
+        """Read an object that is ahead of its watch: until that has caught up, every write would be in vain."""
+        if not seen:
+            return  # it has just been read
+        try:
+            existing = await self._client.get(informer.api, ref.namespace, ref.name)
+        except ApiError as error:
+            log.info("not read again", object=str(ref), error=str(error))
+        else:
+            informer.learn(existing, seen)
+
+    def _wrote(self, informer: Informer[Object], answer: Object, seen: str, body: Object) -> None:
+        ref, metadata = Ref.of(body), answer["metadata"]
+        informer.learn(answer, seen)
+        if (left := patch_for(answer, body)) is None:
+            self._moot.pop(ref, None)
+        else:
+            self._moot[ref] = (metadata["uid"], metadata.get("generation", 0), left)
+
+    # --- what the informers say -------------------------------------------------------------------------------
+
+    def _object_changed(self, old: Item[Object] | None, new: Item[Object] | None, ours: bool) -> None:  # noqa: FBT001
+        for item in (old, new):
+            if item is not None and (service := service_of(item.value)):
+                of = service[0].namespace, service[1]
+                objects = self._objects.setdefault(of, {})
+                objects.pop(Ref.of(item.value), None)
+                if item is new:
+                    objects[Ref.of(item.value)] = item.value
+                elif new is None:
+                    self._moot.pop(Ref.of(item.value), None)
+                if not objects:
+                    del self._objects[of]
+                if not ours:
+                    self._announce(service[0])
+
+    def _pod_changed(self, old: Item[Object] | None, new: Item[Object] | None, _: bool) -> None:  # noqa: FBT001
+        for item in (old, new):
+            if item is not None and (service := service_of_pod(item.value)):
+                of = service[0].namespace, service[1]
+                pods = self._pods.setdefault(of, {})
+                pods.pop(item.name, None)
+                if item is new:
+                    pods[item.name] = item.value
+                if not pods:
+                    del self._pods[of]
+                self._announce(service[0])

@@ -1,0 +1,300 @@
+"""Resources, statuses, events and memories in SQLite: rows in, rows out, with Kubernetes' rules of editing.
+
+A resource version changes with every edit of the user's, the generation with every edit of ``spec``, the uid with
+every re-creation. Writing a status changes none of them, so that a user's edit never competes with GM's counts.
+It refuses edits that are not based on what is there (ConflictError) and knows nothing of the bus.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from halimede.api import Resource, parse
+from halimede.errors import InvalidFieldError
+from halimede.messages import Event, NodeStatus, Presence, ResourceBody, Status
+from halimede.names import Key
+from services.gm.cluster.port import (
+    Applied,
+    ConflictError,
+    EventType,
+    Memory,
+    Report,
+    Stored,
+    UnknownResourceError,
+    utc_now,
+)
+from services.gm.cluster.sqlite_file import Database, StoreError
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+MAX_EVENTS = 5000
+#: a node that was away for longer than that many deletions has to be told by the user
+MAX_TOMBSTONES = 100_000
+#: events are counted now and then: that many more may be there
+EVENT_SLACK = 100
+#: what only the server sets; ``resourceVersion`` in an edit is the version that it is based on
+SERVER_SET = frozenset({
+    "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
+    "selfLink", "managedFields",
+})  # fmt: skip
+
+
+class Store:
+    """The tables. All methods are atomic."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._events_added = 0
+
+    # --- resources --------------------------------------------------------------------------------------------
+
+    def load(self) -> list[Stored]:
+        """Return everything. Raises StoreError if this version cannot read a resource: nothing is dropped silently."""
+        rows = self._db.connection.execute("SELECT namespace, plural, name, body, status FROM resources")
+        return [self._read(*row) for row in rows]
+
+    def apply(self, existing: Stored | None, resource: Resource[Any]) -> Applied:
+        """Create or edit. Raises ConflictError; the same content twice writes nothing."""
+        wanted = _user_part(resource.body)
+        if existing is None:
+            return Applied("created", self._create(resource, wanted))
+        key, given = existing.key, resource.metadata.resource_version
+        if existing.resource.kind.api_version != resource.kind.api_version:
+            raise ConflictError(
+                f"NameConflict: {key} exists as {existing.resource.kind.api_version} {existing.resource.kind.kind}, and"
+                f" {resource.kind.api_version} shares its topics: delete that one first, or choose another name"
+            )
+        if existing.deleting:
+            raise ConflictError(f"{key} is being deleted: apply it again once it is gone")
+        have = _user_part(existing.resource.body)
+        # before the version: a client that repeats an edit whose answer was lost has done nothing wrong
+        if wanted == have:
+            return Applied("unchanged", existing)
+        if given and given != existing.resource_version:
+            raise ConflictError(
+                f"{key} has changed (resourceVersion {existing.resource_version}, not {given}): get it again, or leave"
+                " resourceVersion out to overwrite"
+            )
+        old = existing.resource.metadata
+        with self._db.transaction(durable=True):
+            body = self._with_metadata(
+                wanted,
+                uid=old.uid,
+                generation=old.generation + (wanted["spec"] != have["spec"]),
+                created=old.creation_timestamp or utc_now(),
+            )
+            stored = Stored(parse(body), existing.status)
+            self._write(stored)
+        return Applied("configured", stored)
+
+    def mark_deleted(self, existing: Stored) -> Stored:
+        """Set the deletion time; once set it stays."""
+        if existing.deleting:
+            return existing
+        with self._db.transaction(durable=True):
+            body = existing.resource.body
+            metadata = {**body["metadata"], "deletionTimestamp": utc_now(), "resourceVersion": self._next_version()}
+            stored = Stored(parse({**body, "metadata": metadata}), existing.status)
+            self._write(stored)
+        return stored
+
+    def remove(self, key: Key, uid: str, generation: int) -> None:
+        """Drop a resource and what nodes reported on it."""
+        with self._db.transaction(durable=True) as db:
+            db.execute(
+                "DELETE FROM resources WHERE plural = ? AND namespace = ? AND name = ?",
+                (key.plural, key.namespace, key.name),
+            )
+            db.execute("DELETE FROM reports WHERE uid = ?", (uid,))
+            self._bury(uid, generation)
+
+    def bury(self, uid: str, generation: int) -> None:
+        """Remember that a uid was deleted, for nodes that are away."""
+        with self._db.transaction(durable=True):
+            self._bury(uid, generation)
+
+    def buried(self, uid: str) -> int | None:
+        """Return the last generation of a uid that was deleted; None: nothing is known of that."""
+        row = self._db.connection.execute("SELECT generation FROM tombstones WHERE uid = ?", (uid,)).fetchone()
+        return row[0] if row else None
+
+    def _bury(self, uid: str, generation: int) -> None:
+        if not self._db.lost:
+            return  # whatever is not here was deleted
+        db = self._db.connection
+        db.execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?)", (uid, generation))
+        db.execute("DELETE FROM tombstones WHERE rowid <= (SELECT max(rowid) FROM tombstones) - ?", (MAX_TOMBSTONES,))
+
+    def write_status(self, key: Key, status: Status) -> None:
+        """Replace a status."""
+        with self._db.transaction() as db:
+            db.execute(
+                "UPDATE resources SET status = ? WHERE plural = ? AND namespace = ? AND name = ?",
+                (msgspec.json.encode(status), key.plural, key.namespace, key.name),
+            )
+
+    def _create(self, resource: Resource[Any], wanted: ResourceBody) -> Stored:
+        if resource.metadata.resource_version:
+            raise ConflictError(f"{resource.key} is gone: leave metadata.resourceVersion out to create it anew")
+        with self._db.transaction(durable=True):
+            body = self._with_metadata(wanted, uid=str(uuid.uuid4()), generation=1, created=utc_now())
+            stored = Stored(parse(body))
+            self._write(stored)
+        return stored
+
+    def _with_metadata(self, wanted: ResourceBody, *, uid: str, generation: int, created: str) -> ResourceBody:
+        server_set = {
+            "uid": uid,
+            "generation": generation,
+            "resourceVersion": self._next_version(),
+            "creationTimestamp": created,
+        }
+        return {**wanted, "metadata": {**wanted["metadata"], **server_set}}
+
+    def _next_version(self) -> str:
+        row = self._db.connection.execute(
+            "INSERT INTO meta VALUES ('version', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value"
+        ).fetchone()
+        return str(row[0])
+
+    def _write(self, stored: Stored) -> None:
+        key = stored.key
+        self._db.connection.execute(
+            "INSERT INTO resources VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (plural, namespace, name) DO UPDATE SET body = excluded.body, status = excluded.status",
+            (
+                key.plural,
+                key.namespace,
+                key.name,
+                msgspec.json.encode(stored.resource.body),
+                msgspec.json.encode(stored.status) if stored.status else None,
+            ),
+        )
+
+    def _read(self, namespace: str, plural: str, name: str, body: bytes, status: bytes | None) -> Stored:
+        try:
+            resource = parse(msgspec.json.decode(body))
+            return Stored(resource, msgspec.json.decode(status, type=Status) if status else None)
+        except (InvalidFieldError, msgspec.DecodeError) as error:
+            raise StoreError(
+                f"this version cannot read {namespace}/{plural}/{name} in the store {self._db.path} ({error}):"
+                " start the version that wrote it and delete it there"
+            ) from error
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def add_event(self, type_: EventType, reason: str, about: str, message: str, *, times: int = 1) -> None:
+        """Add an event; one that repeats the latest about the same thing replaces it with a count."""
+        with self._db.transaction() as db:
+            last = db.execute(
+                "SELECT sequence, type, reason, message, count FROM events WHERE about = ?"
+                " ORDER BY sequence DESC LIMIT 1",
+                (about,),
+            ).fetchone()
+            count = times
+            if last and last[1:4] == (type_, reason, message):
+                db.execute("DELETE FROM events WHERE sequence = ?", (last[0],))
+                count = last[4] + times
+            db.execute(
+                "INSERT INTO events (time, type, reason, about, message, count) VALUES (?, ?, ?, ?, ?, ?)",
+                (utc_now(), type_, reason, about, message, count),
+            )
+            self._events_added += 1
+            if self._events_added % EVENT_SLACK == 0:
+                db.execute(
+                    "DELETE FROM events WHERE sequence <="
+                    " (SELECT sequence FROM events ORDER BY sequence DESC LIMIT 1 OFFSET ?)",
+                    (MAX_EVENTS,),
+                )
+
+    def events(self, after: int, about: str, limit: int, before: int = 0) -> list[Event]:
+        """Return the newest ``limit`` events with a sequence above ``after``, and below ``before`` unless that is 0,
+        oldest first.
+        """
+        rows = self._db.connection.execute(
+            "SELECT sequence, time, type, reason, about, message, count FROM events"
+            " WHERE sequence > ? AND (? = 0 OR sequence < ?) AND (? = '' OR about = ?) ORDER BY sequence DESC LIMIT ?",
+            (after, before, before, about, about, limit),
+        ).fetchall()
+        return [
+            Event(sequence=s, time=t, type=kind, reason=reason, about=subject, message=message, count=count)
+            for s, t, kind, reason, subject, message, count in reversed(rows)
+        ]
+
+    # --- memory -----------------------------------------------------------------------------------------------
+
+    def remember(self, reports: Iterable[Report], nodes: Iterable[Presence]) -> None:
+        """Keep reports and nodes in place of earlier ones."""
+        with self._db.transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO reports VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (r.status.uid, r.node, *_parts(r.key), r.live, r.edge, msgspec.json.encode(r.status))
+                    for r in reports
+                ],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(node.node, msgspec.json.encode(node)) for node in nodes]
+            )
+
+    def forget_node(self, node: str) -> None:
+        """Drop what is kept of a node."""
+        with self._db.transaction() as db:
+            db.execute("DELETE FROM reports WHERE node = ?", (node,))
+            db.execute("DELETE FROM nodes WHERE name = ?", (node,))
+            db.execute("DELETE FROM drained WHERE name = ?", (node,))
+
+    def mark_drained(self, node: str, *, drained: bool) -> None:
+        """Keep whether a node is to be empty."""
+        statement = "INSERT OR IGNORE INTO drained VALUES (?)" if drained else "DELETE FROM drained WHERE name = ?"
+        with self._db.transaction(durable=True) as db:
+            db.execute(statement, (node,))
+
+    def recall(self) -> Memory:
+        """Return what was remembered. What another version wrote and this one cannot read is left out: nodes say it
+        again.
+        """
+        db = self._db.connection
+        reports = [
+            Report(Key(plural, namespace, name), node, status, bool(live), bool(edge))
+            for plural, namespace, name, node, live, edge, body in db.execute(
+                "SELECT plural, namespace, name, node, live, edge, body FROM reports"
+            )
+            if (status := _readable(body, NodeStatus, node))
+        ]
+        nodes = db.execute("SELECT name, body FROM nodes")
+        presences = [presence for name, body in nodes if (presence := _readable(body, Presence, name))]
+        drained = frozenset(name for (name,) in db.execute("SELECT name FROM drained"))
+        return Memory(tuple(reports), tuple(presences), drained)
+
+
+def require(stored: Stored | None, key: Key) -> Stored:
+    """Return the resource; raise UnknownResourceError if there is none."""
+    if stored is None:
+        raise UnknownResourceError(key)
+    return stored
+
+
+def _readable(body: bytes, wanted: type[T], node: str) -> T | None:
+    try:
+        return msgspec.json.decode(body, type=wanted)
+    except msgspec.DecodeError as error:
+        log.warning("memory not readable", node=node, error=str(error))
+        return None
+
+
+def _user_part(body: ResourceBody) -> ResourceBody:
+    """What the user wrote: without status and what the server sets, and with the namespace that was meant."""
+    metadata = {k: v for k, v in body["metadata"].items() if k not in SERVER_SET}
+    metadata.setdefault("namespace", "default")
+    return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata, "spec": body["spec"]}
+
+
+def _parts(key: Key) -> tuple[str, str, str]:
+    return key.plural, key.namespace, key.name

@@ -1,0 +1,293 @@
+"""What the page shows, as plain values: taken from what GM knows, once a second, and kept for two minutes.
+
+Everything is bounded: a page is for looking at, so of a thousand nodes it shows the ones that need a look first.
+Latencies and rates are those of the last seconds, from the difference of two looks: totals would hide a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from halimede import __version__
+from halimede.api.placement import SERVICES
+from halimede.bus import Bus, Delivery
+from halimede.messages import HardSample, Histogram, TaskInfo
+from halimede.names import Key
+from halimede.stats import histogram
+from halimede.topics import HARD_SAMPLE
+from services.gm.cluster.port import Cluster, Editor, Stored
+from services.gm.event_router import Engine
+from services.gm.service_metrics import metrics
+
+#: seconds between two looks, looks kept, and looks over which a latency is taken
+EVERY, KEPT, WINDOW = 1.0, 120, 10
+MOST_SERVICES, MOST_NODES, MOST_EVENTS, MOST_SAMPLES = 50, 200, 100, 24
+#: pages that may watch at a time
+MOST_WATCHERS = 16
+#: what needs a look comes first
+URGENCY = {"Failed": 0, "Degraded": 1, "Pending": 2, "Running": 3}
+MAGIC = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _History:
+    """One service's last minutes: its counts at each look, and the points that the charts show."""
+
+    looks: deque[TaskInfo] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+    points: deque[list[float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+
+class Feed:
+    """Looks once a second (``run``); ``sections`` is what a page gets, ``picture`` one of its samples."""
+
+    def __init__(self, bus: Bus, cluster: Cluster, engine: Engine, editor: Editor | None) -> None:
+        self._bus = bus
+        self._cluster = cluster
+        self._engine = engine
+        self._editor = editor
+        self._histories: dict[tuple[Key, str], _History] = {}
+        self._samples: OrderedDict[str, HardSample] = OrderedDict()
+        self._services: dict[str, str] = {}
+        self._looked = asyncio.Event()
+        self._watchers = 0
+        #: the sections as they are sent, made once for all who watch
+        self._encoded: dict[str, bytes] = {}
+
+    async def start(self) -> None:
+        """Subscribe to the glimpses of hard samples."""
+        await self._bus.subscribe(HARD_SAMPLE.filter(), self._glimpse, queue=MOST_SAMPLES)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(EVERY)
+
+    def look(self) -> None:
+        """Take note of every service's counts, and tell those who wait."""
+        found = {}
+        for stored in self._shown():
+            history = self._histories.get((stored.key, stored.uid)) or _History()
+            found[stored.key, stored.uid] = history
+            history.looks.append(self._counts(stored.key))
+            history.points.append(point(history.looks))
+        self._histories = found  # what is deleted is forgotten
+        if self._watchers:
+            self._encode()
+        self._looked.set()
+        self._looked = asyncio.Event()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[bool]:
+        """Count a page as watching inside the block; give False when there are too many already."""
+        if self._watchers >= MOST_WATCHERS:
+            yield False
+            return
+        self._watchers += 1
+        if self._watchers == 1:
+            self._encode()
+        try:
+            yield True
+        finally:
+            self._watchers -= 1
+
+    @property
+    def encoded(self) -> Mapping[str, bytes]:
+        """The sections as JSON, of the last look that somebody watched."""
+        return self._encoded
+
+    def _encode(self) -> None:
+        self._encoded = {name: msgspec.json.encode(content) for name, content in self.sections().items()}
+
+    async def looked(self) -> None:
+        """Wait for the next look."""
+        await self._looked.wait()
+
+    def sections(self) -> dict[str, Any]:
+        """Return what there is to show, by section of the page."""
+        return {
+            "manager": self._manager(),
+            "services": [self._service(stored) for stored in self._shown()],
+            "nodes": self._nodes(),
+            "samples": self._glimpses(),
+            "events": self._events(),
+        }
+
+    def picture(self, sample_id: str) -> tuple[str, bytes] | None:
+        """Return content type and bytes of a hard sample's thumbnail."""
+        sample = self._samples.get(sample_id)
+        return (kind_of(sample.data) or "", sample.data) if sample else None
+
+    # --- sections ---------------------------------------------------------------------------------------------
+
+    def _manager(self) -> Row:
+        total = sum(1 for _ in self._resources())
+        nodes = self._engine.nodes
+        return {
+            "version": __version__,
+            "epoch": self._cluster.epoch,
+            "broker": self._bus.connected,
+            "services": total,
+            "nodes": len(nodes),
+            "online": sum(node.online for node in nodes.values()),
+            "every": EVERY,
+        }
+
+    def _resources(self) -> Iterator[Stored]:
+        for plural in SERVICES:
+            yield from self._cluster.resources(plural)
+
+    def _shown(self) -> list[Stored]:
+        found = sorted(self._resources(), key=lambda s: (_urgency(s), s.key))
+        return found[:MOST_SERVICES]
+
+    def _service(self, stored: Stored) -> Row:
+        status = stored.status
+        history = self._histories.get((stored.key, stored.uid)) or _History()
+        current = status.conditions[-1] if status and status.conditions else None
+        counts = self._counts(stored.key)
+        return {
+            "namespace": stored.key.namespace,
+            "name": stored.key.name,
+            "uid": stored.uid,
+            "phase": "Deleting" if stored.deleting else (status.phase if status else "Pending"),
+            "reason": current.reason if current else "",
+            "message": current.message if current else "",
+            "active": status.active if status else 0,
+            "failed": status.failed if status else 0,
+            "queued": counts.queued,
+            "metrics": {m.key: m.value for m in metrics(self._infos(stored.key))}
+            | {m.key: m.value for m in (status.metrics if status else []) if "ccuracy" in m.key or "audit" in m.key},
+            "points": list(history.points),
+            "nodes": [
+                {"node": n.node, "online": n.online, "phase": n.phase, "reason": n.reason, "workers": n.workers}
+                for n in (status.nodes[:MOST_NODES] if status else [])
+            ],
+        }
+
+    def _nodes(self) -> list[Row]:
+        nodes = sorted(self._engine.nodes.values(), key=lambda n: (n.online, n.name))[:MOST_NODES]
+        rows = []
+        for node in nodes:
+            told = node.presence
+            rows.append(
+                {
+                    "name": node.name,
+                    "online": node.online,
+                    "drained": node.drained,
+                    "version": told.version if told else "",
+                    "cpus": told.cpus if told else 0,
+                    "memory": told.memory_bytes if told else 0,
+                    "labels": [f"{k}={v}" if v else k for k, v in sorted(node.labels.items())[:8]],
+                    "resources": len(self._engine.downstream.keys(node.name)),
+                }
+            )
+        return rows
+
+    def _glimpses(self) -> list[Row]:
+        return [
+            {
+                "id": id_,
+                "service": self._services.get(id_, ""),
+                "camera": s.camera,
+                "node": s.node,
+                "by": s.by,
+                "degraded": s.degraded,
+                "reason": s.reason,
+                "edge": s.edge_label,
+                "edgeScore": s.edge_score,
+                "label": s.label,
+                "score": s.score,
+            }
+            for id_, s in reversed(self._samples.items())
+        ]
+
+    def _events(self) -> list[Row]:
+        if self._editor is None:
+            return []
+        return [
+            {"time": e.time, "type": e.type, "reason": e.reason, "about": e.about, "message": e.message, "n": e.count}
+            for e in reversed(self._editor.events(0, "", MOST_EVENTS))
+        ]
+
+    # --- counting ---------------------------------------------------------------------------------------------
+
+    def _infos(self, key: Key) -> list[TaskInfo]:
+        reports = self._engine.reports.of(key).values()
+        return [
+            report.status.output.task_info
+            for report in reports
+            if report.edge and report.status.output and report.status.output.task_info
+        ]
+
+    def _counts(self, key: Key) -> TaskInfo:
+        return total(self._infos(key))
+
+    async def _glimpse(self, delivery: Delivery[HardSample]) -> None:
+        sample = delivery.body
+        if kind_of(sample.data) is None:
+            return
+        id_ = sample.id.hex()
+        self._samples[id_] = sample
+        self._services[id_] = f"{delivery.names['ns']}/{delivery.names['service']}"
+        self._samples.move_to_end(id_)
+        while len(self._samples) > MOST_SAMPLES:
+            gone, _ = self._samples.popitem(last=False)
+            self._services.pop(gone, None)
+
+
+def kind_of(data: bytes) -> str | None:
+    """Return the content type of a picture by its first bytes, None for what is none."""
+    return MAGIC.get(data[:3])
+
+
+def total(infos: Iterable[TaskInfo]) -> TaskInfo:
+    """Add up the counts that charts need."""
+    counted = list(infos)
+    return TaskInfo(
+        inference_number=sum(i.inference_number for i in counted),
+        cloud_inference_number=sum(i.cloud_inference_number for i in counted),
+        degraded=sum(i.degraded for i in counted),
+        queued=sum(i.queued for i in counted),
+        edge_latency=histogram.merge(i.edge_latency for i in counted),
+        offload_latency=histogram.merge(i.offload_latency for i in counted),
+    )
+
+
+def point(looks: deque[TaskInfo]) -> list[float | None]:
+    """Return answers/s and cloud answers/s since the last look, then p50 and p99 (ms) of edge and offload of late.
+
+    A count that went down belongs to a worker that began anew: it is taken as no answers, not as negative ones.
+    """
+    now, before, first = looks[-1], looks[-2] if len(looks) > 1 else looks[-1], looks[0]
+    rates: list[float | None] = [
+        max(now.inference_number - before.inference_number, 0) / EVERY,
+        max(now.cloud_inference_number - before.cloud_inference_number, 0) / EVERY,
+    ]
+    for later, earlier in ((now.edge_latency, first.edge_latency), (now.offload_latency, first.offload_latency)):
+        recent = _since(later, earlier)
+        rates += [_rounded(histogram.quantile(recent, share)) for share in (0.5, 0.99)]
+    return rates
+
+
+def _since(later: Histogram | None, earlier: Histogram | None) -> Histogram:
+    old: Mapping[str, int] = earlier.buckets if earlier else {}
+    new: Mapping[str, int] = later.buckets if later else {}
+    return Histogram(buckets={k: n - old.get(k, 0) for k, n in new.items() if n > old.get(k, 0)})
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _urgency(stored: Stored) -> int:
+    return URGENCY.get(stored.status.phase if stored.status else "Pending", 2)

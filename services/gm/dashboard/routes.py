@@ -1,0 +1,130 @@
+"""The page's addresses: files that never change, one stream of what is new, thumbnails.
+
+Everything is GET and changes nothing, so a foreign page has nothing to forge. The policy allows our own files alone:
+no inline script or style, no frame, no form. Beside loopback the page asks for a token, by link once, then by cookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from services.gm.dashboard.feed import Feed
+
+log = structlog.get_logger()
+
+#: seconds that a page may take to read what it was sent
+SLOWEST = 10.0
+COOKIE = "halimede-token"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/charts.js": ("charts.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Page:
+    """The page on a server's application. ``token``: asked for when it is not empty."""
+
+    def __init__(self, feed: Feed, token: str = "") -> None:
+        self._feed = feed
+        self._token = token
+
+    def add_to(self, application: web.Application) -> None:
+        """Register the addresses."""
+        for path, (name, kind) in FILES.items():
+            application.router.add_get(path, self._guarded(_file(name, kind)))
+        application.router.add_get("/stream", self._guarded(self._stream))
+        application.router.add_get("/samples/{id:[0-9a-f]{32}}", self._guarded(self._sample))
+
+    def _guarded(self, handler: Handler) -> Handler:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if self._token and (refused := self._refused(request)):
+                return refused
+            return await handler(request)
+
+        return guarded
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        """Return why not: no token. One in the link becomes a cookie, so that it does not stay in the address."""
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if any(_same(self._token, given) for given in (request.cookies.get(COOKIE, ""), bearer)):
+            return None
+        if _same(self._token, request.query.get("token", "")):
+            moved = web.Response(status=303, headers={**HEADERS, "Location": request.path})
+            moved.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict", path="/")
+            return moved
+        text = "This page asks for a token: open it as .../?token=TOKEN (GM's store has it, in the file page-token).\n"
+        return web.Response(status=401, text=text, headers=HEADERS)
+
+    async def _sample(self, request: web.Request) -> web.StreamResponse:
+        found = self._feed.picture(request.match_info["id"])
+        if found is None:
+            return web.Response(status=404, text="that sample is not kept any more\n", headers=HEADERS)
+        kind, data = found
+        headers = {**HEADERS, "Cache-Control": "private, max-age=600, immutable"}
+        return web.Response(body=data, content_type=kind, headers=headers)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Send each section when it has changed (server-sent events), until the page goes away."""
+        with self._feed.watched() as let_in:
+            if not let_in:
+                return web.Response(status=503, text="too many pages watch already: close one\n", headers=HEADERS)
+            response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
+            try:
+                await response.prepare(request)
+                await self._tell(response)
+            except (ConnectionError, TimeoutError) as error:
+                log.debug("page left", reason=type(error).__name__)
+            return response
+
+    async def _tell(self, response: web.StreamResponse) -> None:
+        await _send(response, b"retry: 2000\n\n")
+        sent: Mapping[str, bytes] = {}
+        while True:
+            now = self._feed.encoded
+            for section, content in now.items():
+                if sent.get(section) != content:
+                    await _send(response, b"event: " + section.encode() + b"\ndata: " + content + b"\n\n")
+            sent = now
+            await _send(response, b": alive\n\n")
+            await self._feed.looked()
+
+
+async def _send(response: web.StreamResponse, content: bytes) -> None:
+    async with asyncio.timeout(SLOWEST):
+        await response.write(content)
+
+
+def _file(name: str, kind: str) -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=HEADERS)
+
+    content = files(__package__).joinpath("static", name).read_bytes()
+    return handler
+
+
+def _same(token: str, given: Any) -> bool:
+    return hmac.compare_digest(token.encode(), str(given).encode("utf-8", "surrogateescape"))

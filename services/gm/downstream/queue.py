@@ -1,0 +1,274 @@
+"""Brings each node to hold what it should: sends, sends again until the node acknowledges, answers syncs.
+
+It decides nothing. ``want``, ``keep`` and ``forget`` say what a node should hold; a report or a sync says what it
+does; the difference is sent, in the order in which it was wanted, while the node is there. A node that is away gets
+nothing: its sync will ask. An acknowledgement is a report with the same uid and at least that generation; a delete is
+acknowledged by a cleared report, a report of another uid, or a sync without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from halimede.api import Resource
+from halimede.bus import Bus
+from halimede.messages import Delete, Held
+from halimede.names import Key
+from halimede.topics import DELETE, INSERT
+from services.gm.downstream.node_state import Answer, Attempt, Line, Version
+from services.gm.downstream.sender import Sender
+from services.gm.workqueue import WorkQueue, reached
+
+#: seconds that a node which has just come gets to send its sync: then it is told all that it lacks, in order
+SYNC_PATIENCE = 2.0
+#: nodes that are sent something at a time: the broker's answers are not waited for one by one
+AT_ONCE = 64
+#: acknowledgements that GM takes a second at the least: where many nodes are asked, their answers take their time
+TAKEN_PER_SECOND = 500.0
+#: resources of which key and version are remembered: a look says the same few of each node
+REMEMBERED = 256
+#: deletes that wait for one node, as many as it may hold; what it holds beyond, its next sync says
+MAX_DELETES = 10_000
+
+
+class Downstream:
+    """All nodes' lines. ``online`` says whether a node is there; GM's ``epoch`` goes with what is sent (``sender``)."""
+
+    def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
+        self.sender = Sender(bus, epoch)
+        self._bus = bus
+        self._online = online
+        #: orders (hold this, let go of that) that a node has said it carried out
+        self.acknowledgements = 0
+        self._lines: dict[str, Line] = {}
+        self._known: dict[int, tuple[Resource[Any], Key, Version]] = {}
+        self._holders: dict[Key, set[str]] = {}
+        #: the nodes in whose lines it is wanted: none of them may have it yet
+        self._wanting: dict[Key, set[str]] = {}
+        #: nodes that are there and have not acknowledged an insert yet
+        self._awaited: dict[Key, set[str]] = {}
+        self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve, workers=AT_ONCE)
+
+    # --- what nodes should hold -------------------------------------------------------------------------------
+
+    def want(self, node: str, resource: Resource[Any]) -> None:
+        """The node shall hold this generation."""
+        line = self._line(node)
+        _, key, version = self._identity(resource)
+        before, held = line.wanted.get(key), line.held.get(key)
+        if before is resource and (key in line.inserts or (held and held.covers(version))):
+            return  # each look at a resource says it again, for every node
+        line.wanted[key] = resource
+        self._wanting.setdefault(key, set()).add(node)
+        line.deletes.pop((key, version.uid), None)
+        if held and held.covers(version):
+            self._settle(node, line, key)
+        elif key not in line.inserts or before is None or Version.of(before) != version:
+            self._insert(node, line, key)
+
+    def keep(self, node: str, key: Key, uid: str) -> None:
+        """The node shall keep what it has of this uid: nothing is sent, nothing taken away."""
+        line = self._line(node)
+        line.wanted[key] = None
+        self._wanting.setdefault(key, set()).add(node)
+        self._settle(node, line, key)
+        line.deletes.pop((key, uid), None)
+
+    def forget(self, node: str, key: Key, uid: str, generation: int) -> None:
+        """The node shall not hold this uid. ``generation`` is the last that it shall never take again."""
+        line = self._line(node)
+        wanted = line.wanted.get(key)
+        if wanted is None or wanted.metadata.uid == uid:
+            line.wanted.pop(key, None)
+            self._settle(node, line, key)
+        held = line.held.get(key)
+        if held and held.uid != uid:
+            return  # another one took its place
+        _, attempt = line.deletes.get((key, uid), (0, Attempt(self._now())))
+        if len(line.deletes) >= MAX_DELETES and (key, uid) not in line.deletes:
+            del line.deletes[next(iter(line.deletes))]
+        line.deletes[key, uid] = (generation, attempt)
+        self.queue.add(node)
+
+    def holders(self, key: Key) -> frozenset[str]:
+        """Return the nodes that may hold a resource: it was sent to them, or they said so."""
+        return frozenset(self._holders.get(key, ()))
+
+    def holds(self, key: Key, node: str) -> bool:
+        """Whether one node may hold a resource."""
+        return node in self._holders.get(key, ())
+
+    def held(self, key: Key) -> dict[str, Version]:
+        """Return what nodes said to hold of a resource."""
+        lines = ((node, self._line(node)) for node in self.holders(key))
+        return {node: line.held[key] for node, line in lines if key in line.held}
+
+    def keys(self, node: str) -> set[Key]:
+        """Return all that a node holds or should hold."""
+        line = self._line(node)
+        return {*line.wanted, *line.held, *(key for key, _ in line.deletes)}
+
+    def withdraw(self, key: Key) -> None:
+        """No node shall get the resource any more, also none that it was never sent to."""
+        for node in self._wanting.pop(key, set()):
+            line = self._line(node)
+            line.wanted.pop(key, None)
+            self._settle(node, line, key)
+
+    def drop(self, key: Key, uid: str) -> None:
+        """The resource is gone: nodes that are away learn it when they sync."""
+        self.withdraw(key)
+        for node in self._holders.pop(key, set()):
+            line = self._line(node)
+            line.held.pop(key, None)
+            line.deletes.pop((key, uid), None)
+
+    def remove(self, node: str) -> set[Key]:
+        """The node is gone for good; return what it held or should hold."""
+        keys = self.keys(node)
+        for key in keys:
+            self._holders.get(key, set()).discard(node)
+            self._wanting.get(key, set()).discard(node)
+            self._answered(node, key)
+        del self._lines[node]
+        return keys
+
+    # --- what nodes hold --------------------------------------------------------------------------------------
+
+    def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> bool:
+        """The node said that it holds this. Return whether no node that is there is waited for any more."""
+        line, version = self._line(node), Version(uid, generation)
+        line.held[key] = version
+        self._holders.setdefault(key, set()).add(node)
+        wanted, done = line.wanted.get(key), False
+        if key in line.inserts and wanted and version.covers(Version.of(wanted)):
+            done = self._settle(node, line, key)
+            self.acknowledgements += 1
+        for other in [d for d in line.deletes if d[0] == key and d[1] != uid]:
+            del line.deletes[other]
+            self.acknowledgements += 1
+        return done
+
+    def cleared(self, node: str, key: Key) -> None:
+        """The node said that it holds nothing of that name."""
+        line = self._line(node)
+        line.held.pop(key, None)
+        for delete in [d for d in line.deletes if d[0] == key]:
+            del line.deletes[delete]
+            self.acknowledgements += 1
+        self._holders.get(key, set()).discard(node)
+        wanted = line.wanted.get(key)
+        if wanted is not None and key not in line.inserts:
+            self._insert(node, line, key)
+
+    def synced(self, node: str, holds: Iterable[Held]) -> set[Key]:
+        """The node said all that it holds: whatever was under way before is forgotten, and sent anew if needed.
+
+        ``answer`` must follow, once what the node should hold has been said again. Returns what it was taken to hold,
+        or was being sent, up to now.
+        """
+        line = self._line(node)
+        before = self.keys(node)
+        for key in before:
+            self._holders.get(key, set()).discard(node)
+        line.held = {Key(h.plural, h.namespace, h.name): Version(h.uid, h.generation) for h in holds}
+        for key in list(line.inserts):
+            self._settle(node, line, key)
+        line.deletes.clear()
+        for key in line.held:
+            self._holders.setdefault(key, set()).add(node)
+        return before
+
+    def answer(self, node: str) -> None:
+        """Finish the answer to a sync: ``synced`` goes out after all that is to be sent now."""
+        line = self._line(node)
+        line.sync, line.silent_until = Answer(), 0.0
+        self.queue.add(node)
+
+    def answering(self, node: str) -> bool:
+        """Whether a sync of the node waits for the rest of its answer."""
+        return self._line(node).sync is not None
+
+    def returned(self, node: str) -> None:
+        """The node came or went; one that came is about to sync."""
+        line = self._line(node)
+        line.silent_until = self._now() + SYNC_PATIENCE
+        for key in line.inserts:  # nobody waits for one that is away; one that came says by its sync what it lacks
+            self._answered(node, key)
+        self.queue.add(node)
+
+    def wake(self) -> None:
+        """The broker is back: try all that waits, now."""
+        for node, line in self._lines.items():
+            if line.inserts or line.deletes or line.sync:
+                self.queue.add(node)
+
+    # --- what is waited for -----------------------------------------------------------------------------------
+
+    def _insert(self, node: str, line: Line, key: Key) -> None:
+        line.inserts[key] = Attempt(self._now())
+        if self._online(node):
+            self._awaited.setdefault(key, set()).add(node)
+        self.queue.add(node)
+
+    def _settle(self, node: str, line: Line, key: Key) -> bool:
+        line.inserts.pop(key, None)
+        return self._answered(node, key)
+
+    def _answered(self, node: str, key: Key) -> bool:
+        """Wait for the node no more; return whether it was the last one."""
+        awaited = self._awaited.get(key)
+        if awaited is None or node not in awaited:
+            return False
+        awaited.remove(node)
+        if not awaited:
+            del self._awaited[key]
+        return not awaited
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    async def _serve(self, node: str) -> None:
+        """Send what is due to one node. Raises BusError when the broker is away: the queue comes again."""
+        line = self._line(node)
+        if not self._online(node) or not self._bus.connected:
+            return  # its sync, or ``wake``, will bring us here again
+        if not reached(line.silent_until):
+            self.queue.add(node, at=line.silent_until)
+            return
+        for (key, uid), (generation, attempt) in list(line.deletes.items()):
+            if reached(attempt.due) and (key, uid) in line.deletes:
+                names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
+                await self.sender.send(line, attempt, DELETE.at(**names), Delete(uid=uid, generation=generation))
+        for key, attempt in list(line.inserts.items()):
+            resource = line.wanted.get(key)
+            # what came in meanwhile may have made it needless
+            if reached(attempt.due) and line.inserts.get(key) is attempt and resource is not None:
+                self._holders.setdefault(key, set()).add(node)
+                names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
+                crowd = len(self._awaited.get(key, ()))
+                await self.sender.send(line, attempt, INSERT.at(**names), resource.body, crowd / TAKEN_PER_SECOND)
+        waiting = [a.due for a in line.inserts.values()] + [a.due for _, a in line.deletes.values()]
+        first = min(waiting, default=float("inf"))
+        # another sync may have come in meanwhile: its answer is complete only when nothing is due any more
+        if (answer := line.sync) and not reached(first):
+            await self.sender.synced(node, answer.count)
+            if line.sync is answer:
+                line.sync = None
+        if waiting:
+            self.queue.add(node, at=first)
+
+    def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, Version]:
+        known = self._known.get(id(resource))
+        if known is None or known[0] is not resource:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            known = self._known[id(resource)] = resource, resource.key, Version.of(resource)
+        return known
+
+    def _line(self, node: str) -> Line:
+        return self._lines.setdefault(node, Line())
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,204 @@
+"""What happens, and where to look because of it: edits, reports, presences, syncs and connections feed one queue.
+
+It holds the rooms together that know nodes, reports and places; ``reconciler.py`` looks and does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from halimede.bus import Bus
+from halimede.errors import InvalidFieldError
+from halimede.messages import Held, NodeStatus
+from halimede.names import Key
+from services.gm.cluster.port import Cluster, NodeSeen, WorkersChanged
+from services.gm.controllers import CONTROLLERS
+from services.gm.downstream.queue import Downstream
+from services.gm.nodes import Change, Nodes
+from services.gm.observe import Look
+from services.gm.reconciler import Reconciler
+from services.gm.reference_index import Index
+from services.gm.reports import Reports
+from services.gm.status_topics import Display
+from services.gm.sync_responder import Syncs
+from services.gm.workloads.pod_settings import PodSettings
+from services.gm.workloads.pod_status import places
+from services.gm.workqueue import reached
+
+log = structlog.get_logger()
+
+#: seconds in which a broker that is there hands out what nodes have reported, and those until it must be there
+SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
+#: seconds that nodes get to show themselves after GM was away: longer than their back-off
+NODE_PATIENCE = 15.0
+#: seconds between two times that a node's word makes us connect anew with a higher epoch: it is needed once at most
+OVERTAKE_SPACING = 60.0
+
+
+class Engine:
+    """The controllers' eyes. ``queue`` is where to say that a resource needs a look."""
+
+    def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None, pods: PodSettings | None = None) -> None:
+        self.nodes = Nodes()
+        self.reports = Reports()
+        self.index = Index(self.nodes, pods=pods is not None)
+        self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
+        self.display = Display(out or bus, cluster)
+        look = Look(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
+        self.reconciler = Reconciler(
+            cluster, self.index, self.downstream, display=self.display, look=look, pods=pods, chosen=self._changed
+        )
+        self.queue = self.reconciler.queue
+        self.syncs = Syncs(
+            cluster,
+            self.index,
+            self.downstream,
+            decide=self.reconciler.decide,
+            deliver=self.reconciler.deliver,
+            look=self.queue.add,
+        )
+        self._bus = bus
+        self._cluster = cluster
+        self._pods = pods is not None
+        self._next_overtake = 0.0
+        self._doubt = asyncio.Event()
+
+    # --- what happens -----------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Take what the cluster has and what GM remembers: before anything is asked of us."""
+        memory = await self._cluster.recall()
+        for node in memory.drained:
+            self.nodes.mark(node, drained=True)
+        for presence in memory.nodes:
+            self.nodes.restore(presence)
+        resources = list(self._cluster.resources())
+        self.reports.restore(memory.reports, {stored.key: stored.uid for stored in resources})
+        for stored in resources:
+            await self._changed(stored.key)
+            for node, report in self.reports.of(stored.key).items():
+                if report.live:
+                    told = report.status
+                    self.downstream.acknowledged(node, stored.key, told.uid, told.observed_generation)
+        if self._pods:
+            # statuses are all that is remembered there: nodes' own reports are kept by the broker
+            self.reconciler.settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
+
+    async def follow(self) -> None:
+        """Look at whatever happens in the cluster, until cancelled."""
+        async for happening in self._cluster.changes():
+            match happening:
+                case Key():
+                    await self._changed(happening)
+                case WorkersChanged(key):
+                    self._scheduled(key)
+                    self.queue.add(key)
+                case NodeSeen(name, labels):
+                    await self.node_changed(name, self.nodes.register(name, labels))
+
+    async def watch(self) -> None:
+        """Take nodes as gone that did not show themselves once the broker was there again, until cancelled."""
+        while True:
+            await self._doubt.wait()
+            self._doubt.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(NODE_PATIENCE):
+                    await self._doubt.wait()
+                    continue
+            for node in self.nodes.unconfirmed() if self._bus.connected else []:
+                await self.node_changed(node, self.nodes.lost(node))
+
+    async def node_changed(self, node: str, change: Change) -> None:
+        """A node came, went or got other labels."""
+        keys: set[Key] = self.index.node_changed(node) if change.labels else set()
+        if change.online:
+            keys |= self.downstream.keys(node)
+            keys |= set(self.index.assigned(node))
+            online = self.nodes.online(node)
+            self.downstream.returned(node)
+            reason, message = ("NodeOnline", "the node is there") if online else ("NodeOffline", "the node is gone")
+            if reached(self.reconciler.settled_at):  # before, it is no news but what the broker has kept
+                await self._cluster.record("Normal" if online else "Warning", reason, f"node/{node}", message)
+        for key in keys:
+            self.queue.add(key, spaced=True)
+
+    async def behind(self, epoch: int) -> None:
+        """A node follows that epoch of GM: with a lower one it would ignore us for ever."""
+        ours = self._cluster.epoch
+        if epoch <= ours or not reached(self._next_overtake):
+            return
+        self._next_overtake = asyncio.get_running_loop().time() + OVERTAKE_SPACING
+        if not await self._cluster.overtake(epoch):
+            log.error("nodes follow another global manager", epoch=ours, followed=epoch)
+            return
+        self.downstream.sender.epoch = self._cluster.epoch
+        text = f"nodes follow epoch {epoch} of an earlier store: this one counts on from there, not from {ours}"
+        await self._cluster.record("Warning", "EpochRaised", "gm", text)
+        self._bus.renew()
+
+    async def unknown(self, node: str, key: Key, told: NodeStatus) -> None:
+        """A node has reported on a uid that is not (any more) the resource's."""
+        held = Held(
+            plural=key.plural, namespace=key.namespace, name=key.name, uid=told.uid, generation=told.observed_generation
+        )
+        await self.syncs.forget_unknown(node, key, held)
+
+    async def forget_orphan(self, key: Key) -> bool:
+        """Take from all nodes what only they know (see ``Cluster.complete``); return whether any holds it."""
+        held = self.downstream.held(key)
+        for node, version in held.items():
+            await self._cluster.bury(version.uid, version.generation)  # others may hold it, and be away
+            self.downstream.forget(node, key, version.uid, version.generation)
+        return bool(held)
+
+    def connecting(self) -> None:
+        """A connection is about to be made: whatever nodes say from now on is news."""
+        self.nodes.doubt()
+
+    def reconnected(self) -> None:
+        """The broker is there (again): it may have forgotten everything, and we may have missed something."""
+        for name, node in self.nodes.items():
+            # a sync may have been faster than this word: then it waits for its answer, not we for it
+            if node.online and not self.downstream.answering(name):
+                self.downstream.returned(name)
+        self._doubt.set()
+        self.reconciler.settled_at = min(self.reconciler.settled_at, asyncio.get_running_loop().time() + SETTLED_S)
+        self.say_all()
+
+    def say_all(self) -> None:
+        """The connection by which we speak is there (again): send what waits, show how everything stands."""
+        self.downstream.wake()
+        self.display.all()
+
+    async def _changed(self, key: Key) -> None:
+        stored, old = self._cluster.get(key), self.index.get(key)
+        if old and stored is None and self._cluster.exists(key, old.resource.metadata.uid):
+            return  # it is there and cannot be read: nothing is taken from anybody for that
+        if old and (stored is None or stored.uid != old.resource.metadata.uid):
+            self.reports.drop(key)
+            self.downstream.drop(key, old.resource.metadata.uid)
+        elif stored is not None and stored.deleting:
+            self.downstream.withdraw(key)
+        if old and stored is None:
+            self.display.gone(key)
+        entry = None
+        if stored is not None:
+            try:
+                entry = CONTROLLERS[key.plural].entry(stored.resource, stored.status)
+            except InvalidFieldError as error:
+                await self._cluster.record("Warning", "Invalid", str(key), str(error))
+        concerned = self.index.put(key, entry)
+        if entry:
+            self._scheduled(key)
+        # the service before what it names: a node lets go of it first
+        for each in (key, *sorted(concerned)):
+            self.queue.add(each, first=True)  # an edit does not wait behind what nodes and pods have to say
+
+    def _scheduled(self, key: Key) -> None:
+        """Take note of the nodes where a service's pods are."""
+        if self._pods:
+            for each in self.index.scheduled(key, places(self._cluster.workers(key).pods)):
+                self.queue.add(each)

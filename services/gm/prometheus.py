@@ -1,0 +1,198 @@
+"""GM's figures for Prometheus, its health, and where Prometheus finds everybody else's.
+
+Only read: from what GM knows and counts anyway, at the moment somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from aiohttp import web
+from prometheus_client.metrics_core import Metric
+
+from halimede.api.placement import SERVICES
+from halimede.bus import Bus
+from halimede.messages import TaskInfo
+from halimede.names import Key
+from halimede.observe import Health
+from halimede.observe.metrics import buses, counter, gauge, times
+from halimede.stats.histogram import merge
+from services.gm.api import Api
+from services.gm.cluster.port import Cluster, Stored
+from services.gm.dashboard.feed import total
+from services.gm.event_router import Engine
+from services.gm.upstream import Upstream
+from services.gm.workqueue import WorkQueue
+
+#: what services count, by the metric's name
+COUNTS = {
+    "service_answers": ("inference_number", "Samples answered, by edge or cloud."),
+    "service_cloud_answers": ("cloud_inference_number", "Samples that the cloud answered."),
+    "service_hard_samples": ("hard_example_number", "Samples that mining called hard."),
+    "service_degraded_answers": ("degraded", "Hard samples that the edge had to answer itself."),
+    "service_skipped_frames": ("skipped", "Frames that a source passed over for a newer one."),
+    "service_lost_frames": ("lost", "Frames accepted by a worker that died before it answered."),
+    "service_rejected_frames": ("rejected", "Frames refused before they were accepted."),
+    "service_late_replies": ("late", "Answers of the cloud that came after their deadline."),
+    "service_unasked_replies": ("unasked", "Replies to nothing that was asked."),
+    "service_mining_errors": ("mining_errors", "Samples that mining failed on, taken as hard."),
+    "service_uploaded_bytes": ("uploaded_bytes", "Bytes of the samples that went up."),
+    "service_withheld_samples": ("withheld", "Hard samples that were not sent up: over the budget, or too slow."),
+    "service_audited_samples": ("audited", "Easy samples that the next tier has answered as well."),
+    "service_agreed_samples": ("audit_agreed", "Audited samples that both answered alike."),
+    "service_overruled_answers": ("overruled", "Mixtures that say otherwise than the next tier."),
+}
+
+
+class Figures:
+    """Reads one GM."""
+
+    def __init__(self, bus: Bus, cluster: Cluster, engine: Engine, api: Api, upstream: Upstream) -> None:
+        self._bus = bus
+        self._cluster = cluster
+        self._engine = engine
+        self._api = api
+        self._upstream = upstream
+
+    def health(self) -> Health:
+        """Return GM's checks."""
+        health = Health()
+        health.live("loop", lambda: "")  # an answer at all says that it turns
+        health.ready("broker", lambda: "" if self._bus.connected else "not connected to the broker")
+        health.ready("store", self._cluster.check)
+        return health
+
+    def collect(self) -> Iterator[Metric]:
+        """Return all figures."""
+        yield from buses(dict.fromkeys([self._bus, self._api.bus]))
+        yield from self._of_nodes()
+        yield from self._of_work()
+        yield from self._of_services()
+
+    def add_to(self, application: web.Application) -> None:
+        """Register ``/targets``: Prometheus' HTTP service discovery."""
+        application.router.add_get("/targets", self._targets)
+
+    def _of_nodes(self) -> Iterator[Metric]:
+        nodes = self._engine.nodes.values()
+        yield gauge("gm_epoch", "GM's epoch: nodes follow the highest.", self._cluster.epoch)
+        yield gauge("gm_nodes", "Nodes that GM knows.", len(nodes))
+        yield gauge("gm_nodes_online", "Nodes that are there now.", sum(node.online for node in nodes))
+        yield gauge("gm_nodes_drained", "Nodes that shall be empty.", sum(node.drained for node in nodes))
+        phases = Counter(
+            (stored.key.plural, stored.status.phase if stored.status else "Pending")
+            for stored in self._cluster.resources()
+        )
+        samples = [({"plural": plural, "phase": phase}, n) for (plural, phase), n in sorted(phases.items())]
+        yield gauge("gm_resources", "Resources by kind and phase.", samples)
+
+    def _of_work(self) -> Iterator[Metric]:
+        engine = self._engine
+        queues: list[WorkQueue[Any]] = [engine.queue, engine.display.queue, engine.syncs.queue, engine.downstream.queue]
+        named = [({"queue": queue.name}, queue) for queue in queues]
+        yield gauge("gm_queue_depth", "Keys that wait for work.", [(labels, q.waiting) for labels, q in named])
+        yield counter(
+            "gm_queue_failures", "Work that failed and comes again.", [(labels, q.failed) for labels, q in named]
+        )
+        yield times(
+            "gm_queue_work_seconds",
+            "Time of each piece of work: looking at a resource (reconcile), answering a sync, and so on.",
+            [(labels, q.times.histogram, q.times.total) for labels, q in named],
+        )
+        yield counter("gm_downstream_messages", "Messages sent down to nodes.", engine.downstream.sender.sent)
+        yield counter("gm_downstream_repeats", "Messages among them sent again.", engine.downstream.sender.resent)
+        yield counter(
+            "gm_downstream_acknowledgements", "Orders that a node has carried out.", engine.downstream.acknowledgements
+        )
+        yield counter("gm_syncs", "Syncs that nodes have sent.", engine.syncs.count)
+        yield counter("gm_status_writes", "Statuses of resources written.", engine.reconciler.writes)
+        yield counter("gm_store_errors", "Writes to the store that failed.", self._cluster.failures)
+        yield counter("gm_dead_letters", "Messages that anybody could not read, as told.", self._upstream.dead_letters)
+        intake = self._upstream.intake
+        yield gauge("gm_intake_depth", "Messages that wait for their node's budget.", intake.waiting)
+        yield counter(
+            "gm_intake_overtaken_messages", "Messages of nodes replaced unread by a newer one.", intake.overtaken
+        )
+        yield counter("gm_intake_dropped_messages", "Messages of nodes for which there was no room.", intake.dropped)
+        yield counter("gm_api_refused_messages", "Requests of clients that asked too often.", self._api.refused)
+        answered = sorted(self._api.answered.items())
+        yield times(
+            "gm_api_request_seconds",
+            "Time to answer a request of the API.",
+            [({"op": op, "outcome": outcome}, took.histogram, took.total) for (op, outcome), took in answered],
+        )
+
+    def _of_services(self) -> Iterator[Metric]:
+        infos = {key: list(self._infos(key)) for key in sorted(stored.key for stored in self._services())}
+        for name, (field, text) in COUNTS.items():
+            yield counter(
+                name, text, [(_labels(key), sum(getattr(i, field) for i in i_s)) for key, i_s in infos.items()]
+            )
+        sums = {key: total(found) for key, found in infos.items()}
+        yield gauge(
+            "service_queued_frames",
+            "Frames inside edge workers now.",
+            [(_labels(k), s.queued) for k, s in sums.items()],
+        )
+        yield gauge(
+            "service_drifting_workers",
+            "Workers whose samples are unlike those that they were calibrated for.",
+            [(_labels(key), sum(i.drifting for i in found)) for key, found in infos.items()],
+        )
+        yield times(
+            "service_edge_seconds",
+            "Time from acceptance to the small model's answer.",
+            [(_labels(key), s.edge_latency, None) for key, s in sums.items()],
+        )
+        yield times(
+            "service_offload_seconds",
+            "Time that hard samples answered by the cloud took there and back.",
+            [(_labels(key), s.offload_latency, None) for key, s in sums.items()],
+        )
+        work = {key: list(self._infos(key, counting=False)) for key in infos}
+        yield times(
+            "service_queue_seconds",
+            "Time that samples waited for the big model.",
+            [(_labels(key), merge(i.queue_latency for i in found), None) for key, found in work.items()],
+        )
+        yield times(
+            "service_compute_seconds",
+            "Time of each call of the big model.",
+            [(_labels(key), merge(i.compute_latency for i in found), None) for key, found in work.items()],
+        )
+
+    def _services(self) -> Iterator[Stored]:
+        for plural in SERVICES:
+            yield from self._cluster.resources(plural)
+
+    def _infos(self, key: Key, *, counting: bool = True) -> Iterable[TaskInfo]:
+        """Yield what nodes have counted: those with an edge worker, where samples count, or all of them."""
+        for report in self._engine.reports.of(key).values():
+            if (report.edge or not counting) and report.status.output and report.status.output.task_info:
+                yield report.status.output.task_info
+
+    async def _targets(self, request: web.Request) -> web.StreamResponse:
+        found = [_target(f"http://{request.host}", role="gm")]
+        found += [
+            _target(node.presence.http, role="lc", node=node.name)
+            for node in self._engine.nodes.values()
+            if node.online and node.presence and node.presence.http
+        ]
+        for stored in self._services():
+            for node_name, report in self._engine.reports.of(stored.key).items():
+                for worker in report.status.workers if report.live else []:
+                    if worker.http and worker.phase == "Running":
+                        labels = {"role": f"{worker.role}-worker", "node": node_name, "worker": worker.name}
+                        labels |= _labels(stored.key)
+                        found.append(_target(worker.http, **labels))
+        return web.json_response(found)
+
+
+def _labels(key: Key) -> dict[str, str]:
+    return {"plural": key.plural, "namespace": key.namespace, "service": key.name}
+
+
+def _target(url: str, **labels: str) -> dict[str, Any]:
+    return {"targets": [url.removeprefix("http://")], "labels": {f"halimede_{k}": v for k, v in labels.items()}}

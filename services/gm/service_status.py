@@ -1,0 +1,139 @@
+"""From what nodes report to the one status that users see. Pure.
+
+``conditions`` follow the seed: each type stands once, the current one is last. No other phase has status "True";
+``Drift`` is no phase, and has a status of its own.
+
+What the phases of a service mean:
+
+- Running: every expected worker runs the present generation.
+- Degraded: an edge worker runs, so samples are answered, but something else is not as asked. A worker needs no word of
+  its node for that: where one ran in this generation when its node fell silent, it is taken to run still.
+- Pending: no edge worker runs yet; something is missing, away or still starting. Heals by itself or when it appears.
+- Failed: no edge worker runs, and a worker has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from halimede.messages import Condition, NodeSummary, Status, TaskInfo
+from services.gm.cluster.port import Report
+from services.gm.service_metrics import joint_accuracy, metrics
+from services.gm.status_drift import DRIFT, drift_condition
+from services.gm.worker_readiness import Problem, Share, Tally, Verdict, count_pods, count_share, judge
+from services.gm.workloads.pod_status import PodView
+
+#: nodes in one status: it stays far below the size limits of messages and of objects
+MAX_SHOWN_NODES = 100
+#: the phase of a node that a service has left
+LEFT = "Left"
+NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
+
+
+def service_status(
+    *,
+    generation: int,
+    shown: int | None = None,
+    shares: Sequence[Share],
+    left: Iterable[Report],
+    missing: Sequence[Problem],
+    previous: Status | None,
+    now: str,
+    pods: Sequence[PodView] | None = None,
+    wanted: Mapping[str, int] | None = None,
+) -> Status:
+    """Return a service's status.
+
+    ``generation`` is what nodes are sent, ``shown`` what the user knows, where that is another. ``left`` are
+    reports of nodes that no longer belong to it: only their counts matter. ``missing`` are the things
+    that it refers to and that are not there. With ``pods`` it is they that run, so many of each role as are
+    ``wanted``, and the nodes' reports give the counts alone.
+    """
+    tally = Tally()
+    if pods is None:
+        for share in shares:
+            count_share(share, generation, tally)
+    else:
+        count_pods(pods, wanted or {}, tally)
+    gone = list(left)
+    shown_first = sorted(shares, key=lambda share: share.told is not None and share.told.phase == "Running")
+    summaries = [_summary(share) for share in shown_first[:MAX_SHOWN_NODES]]
+    summaries += [_left(report) for report in gone if report.edge and report.status.output]
+    counting = [share.report for share in shares if share.report and ("edge" in share.roles or share.report.edge)]
+    counting += [report for report in gone if report.edge]
+    here = [share.report for share in shares if share.report]
+    working = [*here, *gone]
+    agreement = joint_accuracy(info for report in counting for info in _edge_infos(report))
+    started = previous.start_time if previous else ""
+    status = Status(
+        active=tally.active,
+        failed=len(tally.failed),
+        start_time=started or (now if tally.active else ""),
+        metrics=metrics(_task_infos(counting), _task_infos(working), agreement),
+        nodes=summaries[:MAX_SHOWN_NODES],
+    )
+    known = generation if shown is None else shown
+    status = conclude(status, judge(tally, missing), previous, known, now)
+    drift = drift_condition(status.conditions, _task_infos(here), agreement, known, now)
+    others = [condition for condition in status.conditions if condition.type != DRIFT]
+    return msgspec.structs.replace(status, conditions=[*others[:-1], *filter(None, [drift]), others[-1]])
+
+
+def conclude(status: Status, verdict: Verdict, previous: Status | None, generation: int, now: str) -> Status:
+    """Return ``status`` with phase and conditions of the verdict."""
+    earlier = previous.conditions if previous else []
+    same = next((c for c in earlier if c.type == verdict.phase and c.status == "True"), None)
+    current = Condition(
+        type=verdict.phase,
+        observed_generation=generation,
+        last_heartbeat_time=now,
+        last_transition_time=same.last_transition_time if same else now,
+        reason=verdict.reason[:256],
+        message=verdict.message[:4096],
+    )
+    over = [_over(condition, now) for condition in earlier if condition.type != verdict.phase]
+    return msgspec.structs.replace(
+        status, phase=verdict.phase, observed_generation=generation, conditions=[*over, current]
+    )
+
+
+def _over(condition: Condition, now: str) -> Condition:
+    if condition.status == "False" or condition.type == DRIFT:
+        return condition
+    return msgspec.structs.replace(condition, status="False", last_heartbeat_time=now, last_transition_time=now)
+
+
+def _summary(share: Share) -> NodeSummary:
+    told = share.told
+    info = next(_task_infos([share.report] if share.report else []), None)
+    return NodeSummary(
+        node=share.node,
+        online=share.online,
+        phase=told.phase if told else "Pending",
+        reason=told.reason if told else "",
+        message=told.message if told else "",
+        workers=sum(w.phase == "Running" for w in told.workers) if told else 0,
+        # distributions are summed up in the metrics; a thousand of them would not fit
+        task_info=msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None,
+    )
+
+
+def _left(report: Report) -> NodeSummary:
+    """Say what a node has counted that does not belong to the service any more: its counts go on counting."""
+    info = next(_task_infos([report]), None)
+    counts = msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None
+    return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=counts)
+
+
+def _edge_infos(report: Report) -> list[TaskInfo]:
+    """Return what a node's edge workers have counted: tiers on the same node have audits of their own."""
+    named = [w.task_info for w in report.status.workers if w.role == "edge" and w.task_info]
+    return named or list(_task_infos([report]))
+
+
+def _task_infos(reports: Iterable[Report]) -> Iterator[TaskInfo]:
+    for report in reports:
+        if report.status.output and report.status.output.task_info:
+            yield report.status.output.task_info

@@ -1,0 +1,236 @@
+"""The objects that stand for a service in a cluster that runs pods: a Deployment a worker, a Service, autoscalers.
+
+A worker that names what is missing, or asks for what is not allowed, gets no object; those that it has are kept, so a
+misspelt name or a tightened rule costs no running worker.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halimede.api import Resource, placements
+from halimede.api.dataset import PLURAL as DATASETS
+from halimede.api.jointinference import NAME_LIMIT, JointInferenceServiceSpec, ModelChoice
+from halimede.api.model import PLURAL as MODELS
+from halimede.api.placement import Placement
+from halimede.errors import InvalidFieldError
+from halimede.names import Key
+from services.gm.cluster.port import Ref
+from services.gm.controllers.model_selection import described, selectors
+from services.gm.worker_readiness import Problem
+from services.gm.workloads import object_names
+from services.gm.workloads.model_init_container import WAYS, Brought, deliver, host_file, needs_secret
+from services.gm.workloads.object_names import DIGEST, Body, Role, worker_of
+from services.gm.workloads.pod_settings import PodSettings
+from services.gm.workloads.pod_template import BIG_MODEL_PORT, check_mounts, pod_template
+from services.gm.workloads.template_policy import check_host_path, check_template
+
+References = Mapping[Key, Resource[Any] | None]
+VERSIONS = {
+    "Deployment": "apps/v1",
+    "Service": "v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "Ingress": "networking.k8s.io/v1",
+}
+AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What shall stand for a service; of workers in ``kept``, what stands is left alone. ``problems`` say why."""
+
+    objects: tuple[Body, ...] = ()
+    kept: frozenset[str] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+
+def build(
+    service: Resource[Any],
+    references: References,
+    secrets: Mapping[str, Body | None],
+    settings: PodSettings,
+) -> Built:
+    """Return the objects of a service in sedna.io form, and what is in the way of others.
+
+    ``references`` and ``secrets`` hold what it names, None for what is not there; of a Secret, the metadata.
+    """
+    places = placements(service.spec)
+    if problem := check_service_name(service.metadata.name, service.kind.name_limit):
+        return Built(kept=frozenset(place.name for place in places), problems=(problem,))
+    objects: list[Body] = [_network(service)] if isinstance(service.spec, JointInferenceServiceSpec) else []
+    kept: set[str] = set()
+    problems: list[Problem] = []
+    for place in places:
+        found = list(_problems(service, place, references, secrets, settings))
+        if found:
+            kept.add(place.name)
+            problems += found
+        else:
+            objects += _worker(service, place, references, secrets, settings)
+    return Built(tuple(map(signed, objects)), frozenset(kept), tuple(problems))
+
+
+def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iterator[Problem]:
+    """Yield the roles (all, if none is named) for which no Model was found: it heals when one appears that fits."""
+    for role, selector in selectors(service).items():
+        if not roles or role in roles:
+            text = f"no Model of namespace {service.metadata.namespace} has {described(selector)}: apply one"
+            yield Problem("ModelNotFound", f"spec.{role}Worker.model.selector: {text}")
+
+
+def secret_names(service: Resource[Any], references: References, settings: PodSettings) -> frozenset[str]:
+    """Return the Secrets of its namespace that ``build`` wants to know of."""
+    names = set()
+    for place in placements(service.spec):
+        names |= set(_secrets(service, place, references, settings).values())
+    return frozenset(names)
+
+
+def replicas(built: Built, existing: Mapping[Ref, Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many pods each worker shall have; one that has no Deployment and gets none is left out."""
+    wanted: dict[str, int] = {}
+    for body in (*existing.values(), *built.objects):
+        if body.get("kind") == "Deployment":
+            worker = worker_of(body)
+            wanted[worker] = body["spec"].get("replicas", wanted.get(worker, 1))
+    present = built.kept.union(map(worker_of, built.objects))
+    return {worker: number for worker, number in wanted.items() if worker in present}
+
+
+def _worker(
+    service: Resource[Any],
+    place: Placement,
+    references: References,
+    secrets: Mapping[str, Body | None],
+    settings: PodSettings,
+) -> Iterator[Body]:
+    spec: Body = {
+        # Deployments keep ten old templates: one is enough to look at
+        "revisionHistoryLimit": 1,
+        "selector": {"matchLabels": object_names.selector(service, place.role, place.part)},
+        "template": pod_template(service, place, _brought(service, place, references, secrets, settings), settings),
+    }
+    if place.worker.hpa is None:
+        spec["replicas"] = 1
+    name = object_names.deployment_name(service.metadata.name, place.name)
+    yield made(service, place.role, "Deployment", name, spec, worker=place.part)
+    if place.worker.hpa is not None:
+        target = {"apiVersion": VERSIONS["Deployment"], "kind": "Deployment", "name": name}
+        scaled = {field: place.worker.hpa[field] for field in AUTOSCALED if place.worker.hpa.get(field) is not None}
+        name = object_names.autoscaler_name(service.metadata.name, place.name)
+        spec = {"scaleTargetRef": target, **scaled}
+        yield made(service, place.role, "HorizontalPodAutoscaler", name, spec, worker=place.part)
+
+
+def _brought(
+    service: Resource[Any],
+    place: Placement,
+    references: References,
+    secrets: Mapping[str, Body | None],
+    settings: PodSettings,
+) -> Brought:
+    """Return how what it names and is there gets to a worker.
+
+    Archives of other formats than ours are for their own code to open, such as .pt.
+    """
+    worker = place.worker.template["spec"]["containers"][0]
+    found = {}
+    for what, name in place.needs.items():
+        model = references.get(_model_key(service, name))
+        if model is not None:
+            secret, unpack = secrets.get(needs_secret(model.spec)), model.spec.is_onnx
+            found[what] = model, deliver(model.spec, worker, secret, settings, unpack=unpack, way=WAYS[what])
+    return found
+
+
+def _network(service: Resource[Any]) -> Body:
+    """Return the Service by which Sedna's own scripts find the cloud workers; ours meet on the bus."""
+    port = {"name": "big-model", "port": BIG_MODEL_PORT, "targetPort": BIG_MODEL_PORT, "protocol": "TCP"}
+    spec = {"selector": object_names.selector(service, "cloud"), "ports": [port]}
+    return made(service, "cloud", "Service", object_names.network_name(service.metadata.name), spec)
+
+
+def made(service: Resource[Any], role: Role, kind: str, name: str, spec: Body, *, worker: str = "") -> Body:
+    """Return an object of a service, of a worker that may have a name of its own."""
+    metadata = {
+        "name": name,
+        "namespace": service.metadata.namespace,
+        "labels": object_names.labels(service, role, worker),
+        "ownerReferences": [object_names.owner(service)],
+    }
+    return {"apiVersion": VERSIONS[kind], "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def signed(body: Body) -> Body:
+    """Add the mark of what the object shall hold: where it differs, everything is written anew."""
+    metadata = {**body["metadata"], "annotations": {DIGEST: object_names.digest(body)}}
+    return {**body, "metadata": metadata}
+
+
+def _problems(
+    service: Resource[Any],
+    place: Placement,
+    references: References,
+    secrets: Mapping[str, Body | None],
+    settings: PodSettings,
+) -> Iterator[Problem]:
+    at, choice = place.at, place.worker.model
+    if isinstance(choice, ModelChoice) and choice.selector:
+        yield from unchosen(service, place.role)
+    for field, name in place.needs.items():
+        model = references.get(_model_key(service, name))
+        if model is None:
+            yield _missing("ModelNotFound", f"{at}.{field}.name", _model_key(service, name))
+        elif path := host_file(model.spec.url):
+            # its whole folder is mounted
+            folder = posixpath.dirname(posixpath.normpath(path))
+            yield from check_host_path(f"{at}.{field}.name: Model {name}: spec.url", folder, settings)
+    dataset = service.spec.dataset
+    if dataset and place.role == "edge":
+        key = Key(DATASETS, service.metadata.namespace, dataset.name)
+        if references.get(key) is None:
+            yield _missing("DatasetNotFound", "spec.dataset.name", key)
+    for what, name in _secrets(service, place, references, settings).items():
+        if secrets.get(name) is None:
+            fix = f"there is no Secret {service.metadata.namespace}/{name}: create it"
+            yield Problem("SecretNotFound", f"{at}: {what}: {fix}")
+    if place.folder:
+        yield from check_host_path(f"{at}.source.path", place.folder, settings)
+    table = settings.images if object_names.translated(service) else {}
+    yield from check_template(place.worker.template, f"{at}.template", settings, table)
+    yield from check_mounts(place, _brought(service, place, references, {}, settings), f"{at}.template", settings)
+
+
+def _secrets(service: Resource[Any], place: Placement, references: References, settings: PodSettings) -> dict[str, str]:
+    """Return the Secrets that a worker needs, by what for."""
+    names = {}
+    if settings.credentials:
+        name = settings.edge_secret if place.role == "edge" else settings.cloud_secret
+        names["what its workers show the broker"] = name
+    for needed in place.models:
+        model = references.get(_model_key(service, needed))
+        if model is not None and (name := needs_secret(model.spec)):
+            names[f"Model {needed}: spec.credentialName"] = name
+    return names
+
+
+def _model_key(service: Resource[Any], name: str) -> Key:
+    return Key(MODELS, service.metadata.namespace, name)
+
+
+def _missing(reason: str, field: str, key: Key) -> Problem:
+    return Problem(reason, f"{field}: {key} does not exist: apply it")
+
+
+def check_service_name(name: str, limit: int = NAME_LIMIT) -> Problem | None:
+    """Return what is wrong with a name after which a Service and labels shall be named."""
+    if len(name) > limit:
+        fix = f"keep it to {limit} characters: labels and other names are made of it"
+        return Problem("NameTooLong", str(InvalidFieldError("metadata.name", name, fix)))
+    if not object_names.name_pattern.fullmatch(name):
+        fix = "use lower-case letters, digits and '-', with a letter first: a Service is named after it"
+        return Problem("InvalidName", str(InvalidFieldError("metadata.name", name, fix)))
+    return None

@@ -1,0 +1,212 @@
+"""How a model gets into a pod: an init container brings or verifies it with our own fetcher, before the worker starts.
+
+A model of the web or of S3 is downloaded to ``/downloads/<host><path>``, through the node's cache if it has one. A file
+of the node is not copied: its folder is mounted read-only below ``/home/data``. An endpoint of a large language model
+is no file: where the template says ``MODEL_LOAD_MODE`` http or https, its URL goes to the worker as it is.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from halimede.api import Resource
+from halimede.api.model import ModelSpec
+from services.gm.workloads.object_names import Body
+from services.gm.workloads.pod_settings import PodSettings
+from services.gm.workloads.pod_status import FETCH, FETCH_CALIBRATION, FETCH_DETECTOR
+
+DATA = "/home/data"
+DOWNLOADS = "/downloads"
+CACHE = "/var/lib/halimede/models"
+NODE_NAME: Body = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+#: for containers that run nothing but our own code
+CONFINED: Body = {
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+#: the user of our images, and of the LC, whose cache it is: whatever a template says for its whole pod
+FETCHER_USER = 10001
+#: a download goes through memory in blocks, however large it is. Namespaces with a quota take no pod without these
+FETCHER_RESOURCES: Body = {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
+#: how the names of archives end
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What one of a pod's models has to itself, so that two are in no one's way.
+
+    ``init`` is the container that brings it, ``volume`` a folder of the node with it, ``downloads`` where others go.
+    """
+
+    init: str = FETCH
+    volume: str = "halimede-model"
+    downloads: str = DOWNLOADS
+
+
+MODEL = Way()
+#: by what for (``Placement.needs``)
+WAYS = {
+    "model": MODEL,
+    "detector": Way(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
+    "calibration": Way(FETCH_CALIBRATION, "halimede-calibration", f"{DOWNLOADS}/calibration"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Where the worker finds its model, and what the pod needs for that."""
+
+    url: str
+    init: tuple[Body, ...] = ()
+    volumes: tuple[Body, ...] = ()
+    mounts: tuple[Body, ...] = ()
+
+
+#: the models of a pod by what for, each with how it gets there
+Brought = Mapping[str, tuple[Resource[ModelSpec], Delivery]]
+
+
+def host_file(url: str) -> str | None:
+    """Return the path of a Model on the node; None for another one (or a mistaken address: the fetcher says so)."""
+    path = unquote(url.removeprefix("file://").removeprefix("localhost")) if url.startswith("file://") else url
+    return path if path.startswith("/") else None
+
+
+def needs_secret(spec: ModelSpec) -> str:
+    """Return the Secret that is needed to download a model, empty for none."""
+    return spec.credential_name if spec.url.startswith("s3://") else ""
+
+
+def deliver(
+    spec: ModelSpec,
+    worker: Mapping[str, Any],
+    secret: Mapping[str, Any] | None,
+    settings: PodSettings,
+    *,
+    unpack: bool = False,
+    way: Way = MODEL,
+) -> Delivery:
+    """Return how a model gets to the container ``worker``. ``secret`` is the metadata of what ``needs_secret``.
+
+    ``unpack``: an archive becomes the folder that is in it. One of the node is brought as others are, then.
+    """
+    if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
+        return Delivery(spec.url)
+    if path := host_file(spec.url):
+        path = posixpath.normpath("/" + path.lstrip("/"))
+        if unpack and path.endswith(ARCHIVES):
+            return _unpacked(spec, path, settings, way)
+        return _mounted(spec, path, settings, way)
+    return _downloaded(spec, secret or {}, settings, way, unpack=unpack)
+
+
+def mounted(path: str, volume: str) -> tuple[Body, Body]:
+    """Return the volume and the mount that show a folder of the node, read-only, where Sedna's workers look for it."""
+    return (
+        {"name": volume, "hostPath": {"path": path, "type": "Directory"}},
+        {"name": volume, "mountPath": DATA + path.rstrip("/"), "readOnly": True},
+    )
+
+
+def literal(text: str) -> str:
+    """Return a text for a field in which Kubernetes would put variables in place of ``$(NAME)``."""
+    return text.replace("$", "$$")
+
+
+def _mounted(spec: ModelSpec, path: str, settings: PodSettings, way: Way) -> Delivery:
+    volume, mount = mounted(posixpath.dirname(path), way.volume)
+    here = DATA + path
+    init = _fetcher(way.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
+    return Delivery(here, (init,), (volume,), (mount,))
+
+
+def _unpacked(spec: ModelSpec, path: str, settings: PodSettings, way: Way) -> Delivery:
+    """Unpack an archive of the node into the pod."""
+    volume, mount = mounted(posixpath.dirname(path), way.volume)
+    made = _downloaded(msgspec.structs.replace(spec, url=DATA + path), {}, settings, way, unpack=True)
+    init = {**made.init[0], "volumeMounts": [*made.init[0]["volumeMounts"], mount]}
+    return Delivery(made.url, (init,), (*made.volumes, volume), made.mounts)
+
+
+def _downloaded(
+    spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings, way: Way, *, unpack: bool
+) -> Delivery:
+    to = _download_path(spec.url, way.downloads)
+    cache: Body = {"name": "halimede-cache"}
+    at: Body = {"name": "halimede-cache", "mountPath": CACHE}
+    if settings.node_cache:
+        cache["hostPath"] = {"path": settings.node_cache, "type": "DirectoryOrCreate"}
+        at["subPathExpr"] = "$(NODE_NAME)/models"
+    else:
+        cache["emptyDir"] = {}
+    args = ["--url", spec.url, *_sha256(spec), "--cache", CACHE, "--out", to]
+    args += ["--unpack"] if unpack else []
+    args += ["--allow", ",".join(settings.fetch_allow)] if settings.fetch_allow else []
+    down: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
+    env = _storage(spec, secret) if spec.url.startswith("s3://") else []
+    init = _fetcher(way.init, args, env, [down, at], settings)
+    volumes = ({"name": "halimede-models", "emptyDir": {}}, cache)
+    return Delivery(to, (init,), volumes, ({**down, "readOnly": True},))
+
+
+def _fetcher(name: str, args: list[str], env: list[Body], mounts: list[Body], settings: PodSettings) -> Body:
+    return {
+        "name": name,
+        "image": settings.fetcher_image,
+        **({"imagePullPolicy": settings.pull_policy} if settings.pull_policy else {}),
+        "command": ["python", "-m", "halimede.models"],
+        "args": [literal(arg) for arg in args],
+        "env": [NODE_NAME, *env],
+        "volumeMounts": mounts,
+        "resources": FETCHER_RESOURCES,
+        "securityContext": {**CONFINED, "runAsUser": FETCHER_USER, "runAsGroup": FETCHER_USER},
+        # what it printed last says why it failed
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _storage(spec: ModelSpec, secret: Mapping[str, Any]) -> list[Body]:
+    """Return what opens an S3 storage. The keys never pass through GM: the kubelet puts them in."""
+    if not spec.credential_name:
+        return []
+    annotations = secret.get("annotations") or (secret.get("metadata") or {}).get("annotations") or {}
+    env: list[Body] = []
+    if endpoint := annotations.get(ENDPOINT):
+        scheme = "http" if annotations.get(USE_HTTPS, "1").lower() in {"0", "false", "no"} else "https"
+        address = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        env.append({"name": "S3_ENDPOINT_URL", "value": literal(address)})
+    for key in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        reference = {"name": spec.credential_name, "key": key}
+        env.append({"name": key, "valueFrom": {"secretKeyRef": reference}})
+    return env
+
+
+def _sha256(spec: ModelSpec) -> list[str]:
+    return ["--sha256", spec.sha256] if spec.sha256 else []
+
+
+def _download_path(url: str, folder: str) -> str:
+    """Return ``<folder>/<host><path>`` without user, password and query; never outside of that folder."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # the fetcher will say so
+        return f"{folder}/model"
+    host = posixpath.basename(parts.netloc.rpartition("@")[2].partition(":")[0]).strip(".") or "model"
+    path = posixpath.normpath("/" + unquote(parts.path).replace("\0", "").lstrip("/"))
+    return f"{folder}/{host}{'/model' if path == '/' else path}"
+
+
+def _load_mode(worker: Mapping[str, Any]) -> str:
+    given = (v.get("value") for v in worker.get("env") or [] if v.get("name") == "MODEL_LOAD_MODE")
+    return next((str(value).lower() for value in given), "")

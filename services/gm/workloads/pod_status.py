@@ -1,0 +1,247 @@
+"""What a service's pods say, in the words that people know from ``kubectl``.
+
+A pod has many fields that tell half of the story. Here they become one phase, one reason and one sentence a pod, and
+whether it runs the template that its Deployment has now: the label ``halimede.io/template`` tells, so that ReplicaSets
+need not be watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from halimede.errors import hide_secrets
+from services.gm.cluster.port import Ref
+from services.gm.workloads.object_names import ROLES, TEMPLATE, WORKER, WORKER_TYPE, Role, worker_of
+
+Phase = Literal["Running", "Pending", "Failed"]
+#: the init containers that bring the model, and a second one
+FETCH, FETCH_DETECTOR, FETCH_CALIBRATION = "fetch", "fetch-detector", "fetch-calibration"
+FETCHES = frozenset({FETCH, FETCH_DETECTOR, FETCH_CALIBRATION})
+MAX_MESSAGE = 1024
+#: phases of pods that nothing starts again
+ENDED = frozenset({"Failed", "Succeeded"})
+#: what a container may wait for without anything being wrong
+STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod of a service. ``worker``: what its worker is called within the service; empty: as its role.
+
+    ``phase`` is Running once the worker's container runs, ``ready`` when Kubernetes would send it traffic; ``current``
+    says whether it was made from the present template. ``reason`` and ``message`` are empty when all is well.
+    """
+
+    role: Role
+    name: str
+    node: str
+    phase: Phase
+    ready: bool = False
+    restarts: int = 0
+    reason: str = ""
+    message: str = ""
+    current: bool = True
+    worker: str = ""
+
+    @property
+    def of(self) -> str:
+        """Whose pod it is."""
+        return self.worker or self.role
+
+
+def read_pods(objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
+    """Return the pods of a service by role, worker and name, without those that do not count any more.
+
+    ``objects`` are the service's objects as the cluster has them.
+    """
+    deployments = dict(_deployments(objects))
+    views = [view for pod in _present(pods) if (view := _view(pod, deployments))]
+    views += _unmade(objects)
+    return tuple(sorted(views, key=lambda view: (ROLES.index(view.role), view.worker, view.name)))
+
+
+def _unmade(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[PodView]:
+    """Yield the pods that could not even be created (a quota, Pod Security, a webhook), as their Deployment tells."""
+    for ref, body in objects.items():
+        known = _metadata(body).get("labels") or {}
+        role, worker = known.get(WORKER_TYPE, ""), known.get(WORKER, "")
+        condition = _condition(body.get("status") or {}, "ReplicaFailure")
+        if ref.kind == "Deployment" and role in ROLES and condition.get("status") == "True":
+            reason, message = condition.get("reason") or "FailedCreate", _short(condition.get("message") or "")
+            yield PodView(
+                role=role, name=ref.name, node="", phase="Pending", reason=reason, message=message, worker=worker
+            )
+
+
+def places(pods: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
+    """Return the nodes of each worker's pods. One on its way out counts until it is gone: it has last words to say."""
+    nodes: dict[str, set[str]] = {}
+    known = tuple(pods)
+    for pod in (*_present(known), *(pod for pod in known if _metadata(pod).get("deletionTimestamp"))):
+        worker, role = worker_of(pod), (_metadata(pod).get("labels") or {}).get(WORKER_TYPE, "")
+        if role in ROLES and (node := (pod.get("spec") or {}).get("nodeName")):
+            nodes.setdefault(worker, set()).add(node)
+    return {worker: frozenset(names) for worker, names in nodes.items()}
+
+
+def _present(pods: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Leave out what is on its way out, and what has ended for good once another pod is in its place.
+
+    Kubernetes keeps evicted pods for people to look at, long after their successors run.
+    """
+    ended: dict[str, Mapping[str, Any]] = {}
+    replaced = set()
+    for pod in pods:
+        worker = worker_of(pod)
+        if _metadata(pod).get("deletionTimestamp"):
+            continue
+        if (pod.get("status") or {}).get("phase") not in ENDED:
+            replaced.add(worker)
+            yield pod
+        elif worker not in ended or _born(ended[worker]) <= _born(pod):
+            ended[worker] = pod
+    yield from (pod for worker, pod in ended.items() if worker not in replaced)
+
+
+def _born(pod: Mapping[str, Any]) -> str:
+    return _metadata(pod).get("creationTimestamp") or ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Deployed:
+    """What a Deployment makes pods from now."""
+
+    template: str
+    worker: str
+
+
+def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str, _Deployed]]:
+    for body in objects.values():
+        if body.get("kind") != "Deployment":
+            continue
+        template = (body.get("spec") or {}).get("template") or {}
+        marks = (template.get("metadata") or {}).get("labels") or {}
+        containers = (template.get("spec") or {}).get("containers") or [{}]
+        yield worker_of(body), _Deployed(marks.get(TEMPLATE, ""), containers[0].get("name", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """How a pod stands."""
+
+    phase: Phase
+    reason: str = ""
+    message: str = ""
+
+
+def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodView | None:
+    meta, status = _metadata(pod), pod.get("status") or {}
+    known = meta.get("labels") or {}
+    role = known.get(WORKER_TYPE)
+    if role not in ROLES:
+        return None
+    deployed = deployments.get(worker_of(pod))
+    node = (pod.get("spec") or {}).get("nodeName") or ""
+    containers = _sorted(status.get("containerStatuses") or [], deployed.worker if deployed else "")
+    said, ready = _say(status, containers), _condition(status, "Ready").get("status") == "True"
+    if said.phase == "Running" and status.get("reason") == "NodeLost":
+        said, ready = (
+            _Said("Running", "NodeLost", f"Kubernetes does not reach node {node}: what runs there, goes on"),
+            False,
+        )
+    return PodView(
+        role=role,
+        name=meta.get("name", ""),
+        node=node,
+        phase=said.phase,
+        ready=ready,
+        restarts=containers[0].get("restartCount", 0) if containers else 0,
+        reason=said.reason,
+        message=_short(said.message),
+        current=deployed is not None and known.get(TEMPLATE, "") == deployed.template,
+        worker=known.get(WORKER, ""),
+    )
+
+
+def _say(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _Said:
+    phase = status.get("phase")
+    if phase in ENDED:
+        ended = next((said for said in map(_ending, containers) if said), None)
+        reason = status.get("reason") or (ended.reason if ended else phase)
+        return _Said(
+            "Failed", reason, status.get("message") or (ended.message if ended else "all its containers ended")
+        )
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return _Said("Pending", scheduled.get("reason") or "Unschedulable", scheduled.get("message") or "")
+    for container in status.get("initContainerStatuses") or []:
+        if trouble := _trouble(container, init=True):
+            return trouble
+    if not containers:
+        return _Said("Pending", "ContainerCreating", "")
+    worker = containers[0]
+    if trouble := _trouble(worker):
+        return trouble
+    runs: Phase = "Running" if "running" in (worker.get("state") or {}) else "Pending"
+    for container in containers[1:]:
+        if trouble := _trouble(container):
+            return _Said(runs, trouble.reason, trouble.message)
+    if runs == "Running":
+        return _Said("Running")
+    waiting = (worker.get("state") or {}).get("waiting") or {}
+    return _Said("Pending", waiting.get("reason") or "ContainerCreating", waiting.get("message") or "")
+
+
+def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _Said | None:
+    """Return what is wrong with a container, None for one that runs, has done its work, or is being made."""
+    name, state = container.get("name", ""), container.get("state") or {}
+    if "running" in state:
+        # a fetcher that tries again says why by how it ended before
+        return None
+    ended, waiting = _ending(container), state.get("waiting") or {}
+    fetch = init and name in FETCHES
+    if "terminated" in state:
+        if init and state["terminated"].get("exitCode") == 0:
+            return None
+    elif waiting.get("reason", "ContainerCreating") in STARTING:
+        return None
+    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
+    if ended and (reason in {"", "CrashLoopBackOff"}):
+        if fetch:
+            return _Said("Failed", "FetchFailed", ended.message)
+        if ended.reason == "OOMKilled":
+            return _Said("Failed", "OOMKilled", f"container {name} took more memory than its limit allows: raise it")
+        return _Said("Failed", reason or ended.reason, f"container {name}: {ended.message}")
+    return _Said("Failed", reason or "Error", f"container {name}: {message or 'it does not run'}")
+
+
+def _ending(container: Mapping[str, Any]) -> _Said | None:
+    """Return how a container ended, now or before it began to wait."""
+    for field in ("state", "lastState"):
+        if ended := (container.get(field) or {}).get("terminated"):
+            said = (ended.get("message") or "").strip()
+            return _Said(
+                "Failed", ended.get("reason") or "Error", said or f"it ended with code {ended.get('exitCode')}"
+            )
+    return None
+
+
+def _sorted(statuses: list[Mapping[str, Any]], worker: str) -> list[Mapping[str, Any]]:
+    """Put the worker's container first: the kubelet sorts them by name."""
+    return sorted(statuses, key=lambda status: status.get("name") != worker)
+
+
+def _condition(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
+    return next((c for c in status.get("conditions") or [] if c.get("type") == type_), {})
+
+
+def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return body.get("metadata") or {}
+
+
+def _short(text: str) -> str:
+    """Return the end of a text, where programs say what ended them, fit to be shown."""
+    shown = " ".join(hide_secrets(text).split())
+    return shown if len(shown) <= MAX_MESSAGE else f"…{shown[-MAX_MESSAGE:]}"

@@ -1,0 +1,246 @@
+"""The user's pod template with what a worker needs merged into it. What the user wrote stays as he wrote it.
+
+The first container is the worker. Facts stand before its variables of the same name, defaults yield to them; sidecars,
+init containers, volumes, probes and scheduling are the user's own. Only containers of our own images get security
+settings, and probes where they run our own worker: we know what those can bear.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from halimede.api import Resource, workers
+from halimede.api.jointinference import EdgeWorker, JointInferenceServiceSpec
+from halimede.api.placement import Placement, Program
+from halimede.api.workers import OWN_IMAGE, Told, common
+from halimede.errors import InvalidFieldError
+from services.gm.worker_readiness import Problem
+from services.gm.workloads import object_names
+from services.gm.workloads.model_init_container import CONFINED, DATA, NODE_NAME, Brought, Delivery, literal, mounted
+from services.gm.workloads.object_names import OURS, TEMPLATE, Body
+from services.gm.workloads.pod_settings import PodSettings
+from services.gm.workloads.template_policy import writable
+
+STATE = "/var/lib/halimede/state"
+#: it holds a few kilobytes; where findings come together, what they were compared with as well
+STATE_SIZE, JOINT_STATE_SIZE = "16Mi", "1Gi"
+BROKER = "/etc/halimede/broker"
+#: where Sedna's cloud workers listen
+BIG_MODEL_PORT = 5000
+#: the name of the port with health and metrics
+METRICS = "metrics"
+#: of the time that a pod has to stop, what a worker may use; the rest is for Kubernetes
+GRACE_SHARE = 0.8
+WORKER_NAME: Body = {"name": "WORKER_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+
+
+def pod_template(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> Body:
+    """Return the template of a worker's pods, with the mark of its content as a label."""
+    deliveries = _deliveries(brought)
+    given = _pruned(place.worker.template)
+    pod: Body = given["spec"]
+    _protect_node(pod, settings)
+    volumes, mounts = _volumes(place, settings)
+    worker: Body = pod["containers"][0]
+    worker["name"] = worker.get("name") or "worker"
+    worker["image"] = _image(service, worker, settings)
+    worker["volumeMounts"] = _once([
+        *worker.get("volumeMounts", []), *mounts, *(mount for each in deliveries for mount in each.mounts),
+    ])  # fmt: skip
+    if _ours(worker, settings):
+        _make_ours(worker, pod, place.program, settings)
+        volumes += _writable(worker)
+    told = _told(service, place, brought, settings)
+    worker["env"] = list(_environment(told, worker.get("env", [])))
+    init = [copy.deepcopy(container) for each in deliveries for container in each.init]
+    pod["initContainers"] = [*init, *pod.get("initContainers", [])]
+    volumes += [volume for each in deliveries for volume in each.volumes]
+    pod["volumes"] = [*pod.get("volumes", []), *_once(volumes)]
+    _complete(pod, place, settings)
+    return _marked(object_names.labels(service, place.role, place.part), given.get("metadata", {}), pod)
+
+
+def _deliveries(brought: Brought) -> list[Delivery]:
+    return [delivery for _, delivery in brought.values()]
+
+
+def check_mounts(place: Placement, brought: Brought, at: str, settings: PodSettings) -> Iterator[Problem]:
+    """Yield mounts of the user's worker that are where ours are."""
+    mounts = [*_volumes(place, settings)[1], *(mount for each in _deliveries(brought) for mount in each.mounts)]
+    ours = {mount["mountPath"].rstrip("/") for mount in mounts}
+    for i, mount in enumerate(place.pod.containers[0].volume_mounts):
+        if mount.mount_path.rstrip("/") in ours:
+            fix = "a worker has its own files there: mount it elsewhere"
+            error = InvalidFieldError(f"{at}.spec.containers[0].volumeMounts[{i}].mountPath", mount.mount_path, fix)
+            yield Problem("PodNotAllowed", str(error))
+
+
+def _complete(pod: Body, place: Placement, settings: PodSettings) -> None:
+    """Say for the whole pod what a worker needs."""
+    pod["restartPolicy"] = "Always"
+    pod["terminationGracePeriodSeconds"] = place.pod.termination_grace_period_seconds
+    pod.setdefault("automountServiceAccountToken", False)
+    # the old name of a field: the server writes the new one's value into both
+    if (account := pod.pop("serviceAccount", None)) and not pod.get("serviceAccountName"):
+        pod["serviceAccountName"] = account
+    if pulled := [*pod.get("imagePullSecrets", []), *({"name": name} for name in settings.pull_secrets)]:
+        pod["imagePullSecrets"] = _once(pulled)
+
+
+def _protect_node(pod: Body, settings: PodSettings) -> None:
+    """Mount folders of the node read-only unless the operator says otherwise.
+
+    Who writes to one can put a link there and mount, as a path below it, whatever the link leads to. A template's
+    ``subPath`` is no such way: the kubelet resolves it within the volume.
+    """
+    folders = {
+        v["name"] for v in pod.get("volumes", []) if "hostPath" in v and not writable(v["hostPath"]["path"], settings)
+    }
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        mounts = container.get("volumeMounts")
+        for mount in mounts if isinstance(mounts, list) else ():
+            if isinstance(mount, dict) and str(mount.get("name")) in folders:
+                mount["readOnly"] = True
+                if mount.get("mountPropagation") in (None, "", "None") and mount.get("recursiveReadOnly") != "Enabled":
+                    # file systems that the node has mounted below the folder would stay writable
+                    mount["recursiveReadOnly"] = "IfPossible"
+
+
+def _marked(ours: dict[str, str], metadata: Mapping[str, Any], pod: Body) -> Body:
+    """Return the template with our labels before the user's; of his metadata only labels and annotations count."""
+    labels = {name: value for name, value in metadata.get("labels", {}).items() if name not in OURS} | ours
+    annotations = metadata.get("annotations", {})
+    described = {"labels": labels, **({"annotations": annotations} if annotations else {})}
+    labels[TEMPLATE] = object_names.digest([described, pod])
+    return {"metadata": described, "spec": pod}
+
+
+def _writable(worker: Body) -> list[Body]:
+    """Mount a folder for temporary files into a container whose root is read-only; return its volume."""
+    path = "/tmp"  # noqa: S108  # the pod's own
+    if any(mount.get("mountPath", "").rstrip("/") == path for mount in worker["volumeMounts"]):
+        return []
+    worker["volumeMounts"].append({"name": "halimede-tmp", "mountPath": path})
+    return [{"name": "halimede-tmp", "emptyDir": {}}]
+
+
+def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSettings) -> str:
+    """Return the image: ours where none is named, that of the framework pair in the neptune form."""
+    given: str = container.get("image") or settings.worker_image
+    return settings.images.get(given, given) if object_names.translated(service) else given
+
+
+def _told(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> Told:
+    grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
+    broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
+    models = {what: workers.Brought(model, delivery.url) for what, (model, delivery) in brought.items()}
+    told = common(service, place, models, broker=broker, state=STATE, grace_s=grace)
+    facts = dict(told.facts)
+    if settings.credentials:
+        facts["HALIMEDE_CREDENTIALS"] = BROKER
+    defaults = {"DATA_PATH_PREFIX": DATA, "HALIMEDE_HTTP": f"0.0.0.0:{settings.port}", **settings.env}
+    if place.role == "edge":
+        defaults["LC_SERVER"] = broker
+    if not isinstance(service.spec, JointInferenceServiceSpec):
+        return Told(facts, told.defaults | defaults)
+    if place.role == "edge":
+        meta = service.metadata
+        defaults["BIG_MODEL_IP"] = f"{object_names.network_name(meta.name)}.{meta.namespace}"
+        defaults["BIG_MODEL_PORT"] = str(BIG_MODEL_PORT)
+    elif place.program == "cloud":
+        facts["BIG_MODEL_BIND_PORT"] = str(BIG_MODEL_PORT)
+    return Told(facts, told.defaults | defaults)
+
+
+def _environment(told: Told, given: list[Body]) -> Iterator[Body]:
+    """Yield ours first, so that the user's may refer to them; ours are texts, in which nothing is replaced."""
+    theirs = {variable.get("name") for variable in given}
+    facts = {"WORKER_NAME", "NODE_NAME", *told.facts}
+    yield from (WORKER_NAME, NODE_NAME)
+    for name, value in told.facts.items():
+        yield {"name": name, "value": literal(value)}
+    for name, value in told.defaults.items():
+        if name not in theirs | facts:
+            yield {"name": name, "value": literal(value)}
+    yield from (variable for variable in given if variable.get("name") not in facts)
+
+
+def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settings: PodSettings) -> None:
+    """Complete a container of our own image. It runs our own worker unless it has a command."""
+    if settings.pull_policy:
+        container.setdefault("imagePullPolicy", settings.pull_policy)
+    # what it printed last says why it failed
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    # what the user said for the whole pod stands; a container's own would go before it
+    whole = pod.get("securityContext") or {}
+    ours = {name: value for name, value in CONFINED.items() if name not in whole}
+    if whole.get("runAsUser") == 0 or (container.get("securityContext") or {}).get("runAsUser") == 0:
+        ours.pop("runAsNonRoot", None)
+    container["securityContext"] = {**copy.deepcopy(ours), **(container.get("securityContext") or {})}
+    if container.get("command"):
+        return
+    args = container.get("args") or []
+    container["args"] = args if args[:1] == [program] else [program, *args]
+    given = {variable.get("name") for variable in container.get("env") or []} | settings.env.keys()
+    if "HALIMEDE_HTTP" not in given:
+        alive = {"httpGet": {"path": "/healthz", "port": settings.port}, "periodSeconds": 10, "timeoutSeconds": 5}
+        container.setdefault("livenessProbe", {**alive, "initialDelaySeconds": 10, "failureThreshold": 6})
+        ready = {"httpGet": {"path": "/readyz", "port": settings.port}, "periodSeconds": 5, "timeoutSeconds": 5}
+        container.setdefault("readinessProbe", ready)
+        if not pod.get("hostNetwork"):  # there it would be a port of the node, of which each has one
+            _name_port(container, settings)
+
+
+def _name_port(container: Body, settings: PodSettings) -> None:
+    """Say where the metrics are, for what looks for ports by their name."""
+    ports = container.get("ports") or []
+    if isinstance(ports, list) and all(
+        isinstance(port, Mapping) and port.get("containerPort") != settings.port and port.get("name") != METRICS
+        for port in ports
+    ):
+        container["ports"] = [*ports, {"name": METRICS, "containerPort": settings.port, "protocol": "TCP"}]
+
+
+def _ours(container: Mapping[str, Any], settings: PodSettings) -> bool:
+    image = container.get("image") or ""
+    return image == settings.worker_image or OWN_IMAGE.fullmatch(image) is not None
+
+
+def _state_size(place: Placement) -> str:
+    """Return the room for a worker's state, with that for hard samples: of 2**20 bytes a megabyte, so some is left."""
+    if place.program in {"member", "joint"}:
+        return JOINT_STATE_SIZE
+    keep = place.worker.keep_hard_samples if isinstance(place.worker, EdgeWorker) else None
+    return f"{int(STATE_SIZE.removesuffix('Mi')) + keep.max_megabytes}Mi" if keep else STATE_SIZE
+
+
+def _volumes(place: Placement, settings: PodSettings) -> tuple[list[Body], list[Body]]:
+    """Return the worker's volumes and mounts beside those of its model."""
+    volumes: list[Body] = [{"name": "halimede-state", "emptyDir": {"sizeLimit": _state_size(place)}}]
+    mounts: list[Body] = [{"name": "halimede-state", "mountPath": STATE}]
+    if settings.credentials:
+        secret = settings.edge_secret if place.role == "edge" else settings.cloud_secret
+        volumes.append({"name": "halimede-broker", "secret": {"secretName": secret}})
+        mounts.append({"name": "halimede-broker", "mountPath": BROKER, "readOnly": True})
+    if place.folder:
+        volume, mount = mounted(place.folder, "halimede-source")
+        volumes.append(volume)
+        mounts.append(mount)
+    return volumes, mounts
+
+
+def _once(items: Iterable[Body]) -> list[Body]:
+    """Leave out what is where something else is already: a model in the folder of the source is mounted once."""
+    seen: dict[str, Body] = {}
+    for item in items:
+        seen.setdefault(str(item.get("mountPath") or item.get("name")), item)
+    return list(seen.values())
+
+
+def _pruned(value: Any) -> Any:
+    """Return a copy without nulls, which mean nothing here and removal in a patch."""
+    if isinstance(value, Mapping):
+        return {key: _pruned(item) for key, item in value.items() if item is not None}
+    return [_pruned(item) for item in value if item is not None] if isinstance(value, list) else value

@@ -1,0 +1,296 @@
+"""The objects that stand for an InferenceModel in a cluster that runs pods: a Deployment, a Service, maybe an Ingress.
+
+At the edge it is one pod on its node, and a Deployment all the same: one that is lost comes again, and a new version
+stands beside the old one until it answers. No request is dropped by that: no pod is taken away before another is ready,
+and one that is going still answers until whoever routes to it has noticed.
+
+An init container brings the model; which server loads it, the operator's table says (``PodSettings.serving``).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from halimede.api import Resource
+from halimede.api.inferencemodel import InferenceModelSpec, Ingress, Version, model_spec, pod, target, wanted
+from halimede.api.model import ModelSpec
+from halimede.errors import InvalidFieldError
+from halimede.models.desired_state import Desired, DesiredModel
+from services.gm.worker_readiness import Problem
+from services.gm.workloads import object_names
+from services.gm.workloads.deployments import Built, check_service_name, made, signed
+from services.gm.workloads.model_init_container import (
+    CONFINED,
+    NODE_NAME,
+    Delivery,
+    deliver,
+    host_file,
+    literal,
+    needs_secret,
+)
+from services.gm.workloads.object_names import TEMPLATE, Body
+from services.gm.workloads.pod_settings import OUR_SERVER, PLACE, PodSettings
+from services.gm.workloads.template_policy import check_host_path, check_image
+
+#: where a server listens that was told no port, and where with gRPC
+PORT, GRPC_PORT = 8080, 8081
+#: below it a container may not listen without a privilege
+FIRST_FREE_PORT = 1024
+#: annotations of pods: the version that they serve, and the wish that our own server reads
+VERSION, WISH = "halimede.io/model-version", "halimede.io/desired"
+FOLDER, FILE = "/etc/halimede/serve", "model.json"
+#: seconds that a pod which is going still answers, and those that it has after them
+LINGER_S, GRACE_S = 5, 35
+LINGER: Body = {"preStop": {"exec": {"command": ["sleep", str(LINGER_S)]}}}
+PATIENT: Body = {"periodSeconds": 10, "timeoutSeconds": 5, "initialDelaySeconds": 10, "failureThreshold": 6}
+EAGER: Body = {"periodSeconds": 2, "timeoutSeconds": 5}
+SERVER = "server"
+FRAMEWORK_FIX = "export it to onnx, give an image, or have the operator name a server for it (serving)"
+
+
+def build(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Built:
+    """Return the objects of an InferenceModel in sedna.io form, and what is in the way of others."""
+    problems = tuple(_problems(service, secrets, settings))
+    if problems:
+        return Built(kept=frozenset({"serve"}), problems=problems)
+    name, spec = service.metadata.name, service.spec
+    deployment: Body = {
+        "replicas": wanted(spec),
+        "revisionHistoryLimit": 1,
+        "selector": {"matchLabels": object_names.selector(service, "serve")},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "template": _template(service, secrets, settings),
+    }
+    objects = [made(service, "serve", "Deployment", name, deployment), _network(service, settings)]
+    if spec.ingress:
+        objects.append(_ingress(service, spec.ingress))
+    return Built(tuple(map(signed, objects)))
+
+
+def secret_names(service: Resource[InferenceModelSpec]) -> frozenset[str]:
+    """Return the Secrets of its namespace that ``build`` wants to know of."""
+    return frozenset(_secrets(service))
+
+
+def service_type(spec: InferenceModelSpec, settings: PodSettings) -> str:
+    """Return how its Service is exposed: as asked; else within the cluster at the edge, to the outside in the cloud."""
+    if spec.service_type:
+        return spec.service_type
+    within = spec.ingress or spec.deploy_to_layer == "edge" or "NodePort" not in settings.service_types
+    return "ClusterIP" if within else "NodePort"
+
+
+def service_port(spec: InferenceModelSpec) -> int:
+    """Return the port of its Service."""
+    return spec.serving_port or PORT
+
+
+def container_port(spec: InferenceModelSpec) -> int:
+    """Return where the container listens: an image of the user's at his port, ours where it may."""
+    return service_port(spec) if spec.image or service_port(spec) >= FIRST_FREE_PORT else PORT
+
+
+# --- objects --------------------------------------------------------------------------------------------------
+
+
+def _template(service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings) -> Body:
+    """Return the template of its pods, with the mark of its content as a label."""
+    spec, version = service.spec, target(service.spec)
+    made_of = _from_image(spec) if version is None else _from_files(spec, version, secrets, settings)
+    container: Body = made_of.container
+    container["env"] = [NODE_NAME, *container.get("env", []), *msgspec.to_builtins(spec.env)]
+    if spec.resources:
+        container["resources"] = spec.resources
+    asked: Body = {
+        "containers": [container],
+        "initContainers": list(made_of.init),
+        "volumes": list(made_of.volumes),
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": GRACE_S,
+        "automountServiceAccountToken": False,
+        "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
+        **_placed(spec),
+    }
+    asked = {name: value for name, value in asked.items() if value not in ([], {})}
+    labels = object_names.labels(service, "serve")
+    described: Body = {"labels": labels, "annotations": made_of.annotations}
+    labels[TEMPLATE] = object_names.digest([described, asked])
+    return {"metadata": described, "spec": asked}
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a pod is made of."""
+
+    container: Body
+    annotations: dict[str, str]
+    init: tuple[Body, ...] = ()
+    volumes: tuple[Body, ...] = ()
+
+
+def _placed(spec: InferenceModelSpec) -> Body:
+    """Say where it may run. In the cloud the scheduler chooses, unless it is told."""
+    asked = pod(spec)
+    if asked.node_name:
+        return {"nodeName": asked.node_name}
+    return {"nodeSelector": asked.node_selector} if spec.node_selector or spec.deploy_to_layer == "edge" else {}
+
+
+def _from_image(spec: InferenceModelSpec) -> _Parts:
+    image = spec.image or ""
+    container: Body = {
+        "name": SERVER,
+        "image": image,
+        "ports": [{"name": "http", "containerPort": container_port(spec)}],
+    }
+    if spec.serving_port:
+        opened = {"tcpSocket": {"port": container_port(spec)}}
+        container |= {"livenessProbe": {**opened, **PATIENT}, "readinessProbe": {**opened, **EAGER}}
+    container["lifecycle"] = LINGER
+    return _Parts(container, {VERSION: image[-256:]})
+
+
+def _from_files(
+    spec: InferenceModelSpec, version: Version, secrets: Mapping[str, Body | None], settings: PodSettings
+) -> _Parts:
+    server, described = settings.server(spec.framework_type), model_spec(spec, version)
+    assert server is not None  # noqa: S101  # _problems has looked
+    delivery = deliver(described, {}, secrets.get(needs_secret(described)), settings, unpack=True)
+    put = {
+        "{name}": spec.model_name, "{version}": version.version, "{model}": delivery.url,
+        "{port}": str(container_port(spec)), "{grpcPort}": str(GRPC_PORT), "{file}": f"{FOLDER}/{FILE}",
+    }  # fmt: skip
+    told = {"name": "halimede-wish", "mountPath": FOLDER, "readOnly": True}
+    container: Body = {
+        "name": SERVER,
+        "image": server.image,
+        "ports": [
+            {"name": "http", "containerPort": container_port(spec)},
+            {"name": "grpc", "containerPort": GRPC_PORT},
+        ],
+        "volumeMounts": [*delivery.mounts, told],
+        "livenessProbe": {**_probe(_filled(server.live, put), spec), **PATIENT},
+        "readinessProbe": {**_probe(_filled(server.ready, put), spec), **EAGER},
+        "lifecycle": LINGER,
+        # what it printed last says why it failed
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if server.command:
+        container["command"] = [literal(_filled(part, put)) for part in server.command]
+    if server.args:
+        container["args"] = [literal(_filled(part, put)) for part in server.args]
+    if settings.pull_policy:
+        container["imagePullPolicy"] = settings.pull_policy
+    volumes: list[Body] = [*delivery.volumes, _wish_volume()]
+    if server.command == OUR_SERVER.command:  # we know what it can bear
+        container["securityContext"] = dict(CONFINED)
+        container["volumeMounts"].append({"name": "halimede-tmp", "mountPath": "/tmp"})  # noqa: S108  # the pod's own
+        volumes.append({"name": "halimede-tmp", "emptyDir": {}})
+    annotations = {VERSION: version.version, WISH: _wish(spec, version, described, delivery)}
+    return _Parts(container, annotations, delivery.init, tuple(volumes))
+
+
+def _wish(spec: InferenceModelSpec, version: Version, described: ModelSpec, delivery: Delivery) -> str:
+    """Return what our own server is to answer with: its first and only model, so it goes to all requests at once."""
+    plain = msgspec.to_builtins(msgspec.structs.replace(described, url="/", credential_name=""))
+    model = DesiredModel(
+        name=spec.model_name, path=delivery.url, version=version.version, digest=described.sha256, spec=plain
+    )
+    return msgspec.json.encode(Desired(models=[model])).decode()
+
+
+def _wish_volume() -> Body:
+    """Show the wish, an annotation of the pod, as a file in it."""
+    field = {"path": FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{WISH}']"}}
+    return {"name": "halimede-wish", "downwardAPI": {"items": [field]}}
+
+
+def _probe(path: str, spec: InferenceModelSpec) -> Body:
+    port = container_port(spec)
+    return {"httpGet": {"path": path, "port": port}} if path else {"tcpSocket": {"port": port}}
+
+
+def _filled(text: str, put: Mapping[str, str]) -> str:
+    """Put values in place of names in one go: a value that looks like a name stays what it is."""
+    return PLACE.sub(lambda found: put.get(found[0], found[0]), text)
+
+
+def _network(service: Resource[InferenceModelSpec], settings: PodSettings) -> Body:
+    spec = service.spec
+    ports = [{"name": "http", "port": service_port(spec), "targetPort": container_port(spec), "protocol": "TCP"}]
+    if not spec.image and service_port(spec) != GRPC_PORT:
+        ports.append({"name": "grpc", "port": GRPC_PORT, "targetPort": GRPC_PORT, "protocol": "TCP"})
+    asked = {"type": service_type(spec, settings), "selector": object_names.selector(service, "serve"), "ports": ports}
+    return made(service, "serve", "Service", service.metadata.name, asked)
+
+
+def _ingress(service: Resource[InferenceModelSpec], given: Ingress) -> Body:
+    backend = {"service": {"name": service.metadata.name, "port": {"name": "http"}}}
+    paths = {"paths": [{"path": given.path, "pathType": "Prefix", "backend": backend}]}
+    rule: Body = {**({"host": given.host} if given.host else {}), "http": paths}
+    asked: Body = {"rules": [rule]}
+    if given.class_name:
+        asked["ingressClassName"] = given.class_name
+    if given.tls_secret:
+        asked["tls"] = [{"secretName": given.tls_secret, **({"hosts": [given.host]} if given.host else {})}]
+    return made(service, "serve", "Ingress", service.metadata.name, asked)
+
+
+# --- what is in the way -----------------------------------------------------------------------------------------
+
+
+def _problems(
+    service: Resource[InferenceModelSpec], secrets: Mapping[str, Body | None], settings: PodSettings
+) -> Iterator[Problem]:
+    spec = service.spec
+    if problem := check_service_name(service.metadata.name):
+        yield problem
+    if spec.image:
+        yield from check_image("spec.image", spec.image, settings)
+    elif version := target(spec):
+        yield from unusable(spec, settings.server(spec.framework_type) is not None)
+        if path := host_file(version.url):
+            folder = posixpath.dirname(posixpath.normpath(path))  # the whole folder is mounted
+            yield from check_host_path(f"spec.manifest: version {version.version}", folder, settings)
+    yield from _exposed(spec, settings)
+    for name in _secrets(service):
+        if secrets.get(name) is None:
+            text = f"spec.credentialName: there is no Secret {service.metadata.namespace}/{name}: create it"
+            yield Problem("SecretNotFound", text)
+
+
+def _exposed(spec: InferenceModelSpec, settings: PodSettings) -> Iterator[Problem]:
+    """Yield what of the ways in from outside is not allowed: who may apply a model must not gain an entrance by it."""
+    ask = "in GM's settings for pods"
+    if spec.service_type and spec.service_type not in settings.service_types:
+        fix = f"use one of {', '.join(settings.service_types)} (serviceTypes {ask})"
+        error = InvalidFieldError("spec.serviceType", spec.service_type, fix)
+        yield Problem("ExposureNotAllowed", str(error))
+    if spec.ingress and settings.ingress_hosts and not _allowed(spec.ingress.host, settings.ingress_hosts):
+        fix = f"use one of {', '.join(settings.ingress_hosts)} (ingressHosts {ask})"
+        yield Problem("ExposureNotAllowed", str(InvalidFieldError("spec.ingress.host", spec.ingress.host, fix)))
+
+
+def _allowed(host: str, hosts: tuple[str, ...]) -> bool:
+    return any(host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in hosts)
+
+
+def unusable(spec: InferenceModelSpec, supported: bool) -> Iterator[Problem]:  # noqa: FBT001
+    """Yield why files of it cannot be served. ``supported``: whether somebody serves its framework."""
+    version = target(spec)
+    if not supported:
+        error = InvalidFieldError("spec.frameworkType", spec.framework_type, FRAMEWORK_FIX)
+        yield Problem("FrameworkNotSupported", str(error))
+    if version and not version.has_digest:
+        field = f"spec.manifest: version {version.version}: sha256sum"
+        yield Problem("InvalidDigest", str(InvalidFieldError(field, version.sha256, "write 64 hexadecimal digits")))
+
+
+def _secrets(service: Resource[InferenceModelSpec]) -> Iterator[str]:
+    version = target(service.spec)
+    if version and (name := needs_secret(model_spec(service.spec, version))):
+        yield name

@@ -1,0 +1,218 @@
+"""What a template may ask of a node. Whoever may apply a service must not gain more by it than an operator has said.
+
+It follows Kubernetes' own Pod Security Standards: no namespace, privilege, port or folder of the host; nor a service
+account, nor the token of one. Folders and images go by lists of the operator's. Nothing is passed over or taken out in
+silence: a template that asks for more gets a problem that names the field, and no pod. One thing is added instead:
+folders of the node are mounted read-only (template.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from halimede.errors import InvalidFieldError
+from services.gm.worker_readiness import Problem
+from services.gm.workloads.pod_settings import PodSettings, plain_path
+from services.gm.workloads.pod_status import FETCHES
+
+#: a list of a pod or container has no more elements: real ones have dozens
+MOST = 1000
+#: our volumes begin like this: a template that could name them could mount the model cache of a whole node
+RESERVED = "halimede-"
+ASK = "remove it, or ask the operator to allow it"
+VOLUMES = frozenset({
+    "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image", "name", "persistentVolumeClaim",
+    "projected", "secret",
+})  # fmt: skip
+HARMLESS_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+
+
+def check_template(
+    template: Mapping[str, Any], at: str, settings: PodSettings, table: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Yield what of a template is not allowed. It has been parsed; parts that no type describes may be anything.
+
+    ``table`` maps images to those that will stand in their place.
+    """
+    metadata, pod = _mapping(template.get("metadata")), template["spec"]
+    for name in ("initContainers", "imagePullSecrets"):
+        given = [] if pod.get(name) is None else pod[name]
+        if not isinstance(given, list) or not all(isinstance(item, Mapping) for item in given):
+            yield _problem("InvalidTemplate", f"{at}.spec.{name}", given, "write a list of mappings")
+    yield from _check_metadata(metadata, f"{at}.metadata")
+    yield from _check_length(pod, "volumes", f"{at}.spec")
+    yield from _check_volumes(pod, f"{at}.spec", settings)
+    for name in ("initContainers", "containers"):
+        for i, container in enumerate(_list(pod.get(name))):
+            here = f"{at}.spec.{name}[{i}]"
+            for part in ("env", "volumeMounts", "volumeDevices"):
+                yield from _check_length(container, part, here)
+            yield from _check_names(container, here)
+            yield from check_image(f"{here}.image", _mapped(container.get("image"), table), settings)
+            if not settings.privileged:
+                yield from _check_container(container, here)
+    if pod.get("restartPolicy") not in (None, "", "Always"):
+        fix = "a worker is always started again: write Always or remove it"
+        yield _problem("InvalidTemplate", f"{at}.spec.restartPolicy", pod["restartPolicy"], fix)
+    if not settings.privileged:
+        yield from _check_pod(pod, f"{at}.spec")
+
+
+def check_host_path(field: str, path: str, settings: PodSettings) -> Iterator[Problem]:
+    """Yield a problem if a folder or file of the node may not be used."""
+    parts = PurePosixPath(path).parts
+    if path.startswith("/") and ".." not in parts:
+        plain = plain_path(path)
+        if above := [p for p in settings.writable_host_paths if plain_path(p) in plain.parents]:
+            fix = f"use {above[0]} itself: workers write there, so a link in it could lead anywhere on the node"
+            yield _problem("HostPathNotAllowed", field, path, f"{fix} (writableHostPaths in GM's settings for pods)")
+            return
+        if writable(path, settings) or any(plain.is_relative_to(plain_path(p)) for p in settings.host_paths):
+            return
+    ways = [f"a path below {', '.join(settings.host_paths)}"] if settings.host_paths else []
+    ways += settings.writable_host_paths
+    fix = f"use {' or '.join(ways)}" if ways else "the operator allows no folder of a node"
+    yield _problem("HostPathNotAllowed", field, path, f"{fix} (hostPaths in GM's settings for pods)")
+
+
+def writable(path: str, settings: PodSettings) -> bool:
+    """Whether templates may mount a folder of the node so that they can write to it."""
+    return plain_path(path) in map(plain_path, settings.writable_host_paths)
+
+
+def check_image(field: str, image: object, settings: PodSettings) -> Iterator[Problem]:
+    """Yield a problem if an image is neither ours nor begins as the operator allows."""
+    if not image or not settings.allowed_images or image in {settings.worker_image, *settings.images.values()}:
+        return
+    if not any(_begins(str(image), prefix) for prefix in settings.allowed_images):
+        fix = f"use one below {', '.join(settings.allowed_images)} (allowedImages in GM's settings for pods)"
+        yield _problem("ImageNotAllowed", field, image, fix)
+
+
+def _mapped(image: object, table: Mapping[str, str]) -> object:
+    return table.get(image, image) if isinstance(image, str) else image
+
+
+def _begins(image: str, prefix: str) -> bool:
+    """Whether an image is below a prefix: ``example.org`` is no beginning of ``example.org.evil.com/x``."""
+    rest = image.removeprefix(prefix)
+    return image.startswith(prefix) and (not rest or prefix[-1] in "/:@" or rest[0] in "/:@")
+
+
+def _check_metadata(metadata: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    for name in ("labels", "annotations"):
+        given = {} if metadata.get(name) is None else metadata[name]
+        if not isinstance(given, Mapping) or not all(isinstance(value, str) for value in given.values()):
+            yield _problem("InvalidTemplate", f"{at}.{name}", given, "write a mapping of texts")
+            continue
+        if name == "annotations":
+            for key, value in given.items():
+                if key.startswith(APPARMOR) and value == "unconfined":
+                    yield _not_allowed(f"{at}.annotations.{key}", value)
+
+
+def _check_length(within: Mapping[str, Any], name: str, at: str) -> Iterator[Problem]:
+    given = within.get(name)
+    if isinstance(given, list) and len(given) > MOST:
+        yield _problem("InvalidTemplate", f"{at}.{name}", f"{len(given)} elements", f"write at most {MOST}")
+
+
+def _check_pod(pod: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    for name in ("hostNetwork", "hostPID", "hostIPC", "ephemeralContainers", "automountServiceAccountToken"):
+        if pod.get(name):
+            yield _not_allowed(f"{at}.{name}", pod[name])
+    for name in ("serviceAccountName", "serviceAccount"):
+        if pod.get(name) not in (None, "", "default"):
+            yield _not_allowed(f"{at}.{name}", pod[name])
+    if str(pod.get("priorityClassName") or "").startswith("system-"):
+        yield _not_allowed(f"{at}.priorityClassName", pod["priorityClassName"])
+    security = _mapping(pod.get("securityContext"))
+    yield from _check_security(security, f"{at}.securityContext")
+    if security.get("sysctls"):
+        yield _not_allowed(f"{at}.securityContext.sysctls", security["sysctls"])
+
+
+def _check_container(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    security = _mapping(container.get("securityContext"))
+    yield from _check_security(security, f"{at}.securityContext")
+    if security.get("privileged"):
+        yield _not_allowed(f"{at}.securityContext.privileged", security["privileged"])
+    if security.get("procMount") not in (None, "", "Default"):
+        yield _not_allowed(f"{at}.securityContext.procMount", security["procMount"])
+    added = _mapping(security.get("capabilities")).get("add") or []
+    if not isinstance(added, list) or not all(isinstance(a, str) and a in HARMLESS_CAPABILITIES for a in added):
+        yield _not_allowed(f"{at}.securityContext.capabilities.add", added)
+    for i, mount in enumerate(_list(container.get("volumeMounts"))):
+        if mount.get("mountPropagation") not in (None, "", "None"):
+            yield _not_allowed(f"{at}.volumeMounts[{i}].mountPropagation", mount["mountPropagation"])
+    for i, port in enumerate(_list(container.get("ports"))):
+        if port.get("hostPort"):
+            yield _not_allowed(f"{at}.ports[{i}].hostPort", port["hostPort"])
+    handlers = [(name, container.get(name)) for name in PROBES]
+    handlers += [(f"lifecycle.{name}", given) for name, given in _mapping(container.get("lifecycle")).items()]
+    for name, handler in handlers:
+        for kind in ("httpGet", "tcpSocket"):
+            if host := _mapping(_mapping(handler).get(kind)).get("host"):
+                yield _not_allowed(f"{at}.{name}.{kind}.host", host)
+
+
+def _check_security(security: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """Check what a pod and a container have in common."""
+    for name in ("seccompProfile", "appArmorProfile"):
+        if _mapping(security.get(name)).get("type") == "Unconfined":
+            yield _not_allowed(f"{at}.{name}.type", "Unconfined")
+    if _mapping(security.get("windowsOptions")).get("hostProcess"):
+        yield _not_allowed(f"{at}.windowsOptions.hostProcess", value=True)
+    if {name for name, value in _mapping(security.get("seLinuxOptions")).items() if value} - {"level"}:
+        yield _not_allowed(f"{at}.seLinuxOptions", security["seLinuxOptions"])
+
+
+def _check_volumes(pod: Mapping[str, Any], at: str, settings: PodSettings) -> Iterator[Problem]:
+    for i, volume in enumerate(_list(pod.get("volumes"))):
+        here = f"{at}.volumes[{i}]"
+        if volume["name"].startswith(RESERVED):
+            yield _problem(
+                "PodNotAllowed", f"{here}.name", volume["name"], f"names with {RESERVED} are ours: rename it"
+            )
+        if (folder := volume.get("hostPath")) is not None:
+            yield from check_host_path(f"{here}.hostPath.path", folder["path"], settings)
+        yield from check_image(f"{here}.image", _mapping(volume.get("image")).get("reference"), settings)
+        if settings.privileged:
+            continue
+        for kind in sorted(volume.keys() - VOLUMES):
+            yield _not_allowed(f"{here}.{kind}", volume[kind])
+        for j, source in enumerate(_list(_mapping(volume.get("projected")).get("sources"))):
+            if token := source.get("serviceAccountToken"):
+                yield _not_allowed(f"{here}.projected.sources[{j}].serviceAccountToken", token)
+
+
+def _check_names(container: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """Refuse names that would become one with ours."""
+    if (name := container.get("name")) in FETCHES:
+        yield _problem("PodNotAllowed", f"{at}.name", name, "so is called what brings the model: rename it")
+    for kind in ("volumeMounts", "volumeDevices"):
+        for i, mount in enumerate(_list(container.get(kind))):
+            if str(mount.get("name", "")).startswith(RESERVED):
+                fix = f"names with {RESERVED} are ours: mount a volume of the template"
+                yield _problem("PodNotAllowed", f"{at}.{kind}[{i}].name", mount["name"], fix)
+
+
+def _not_allowed(field: str, value: object) -> Problem:
+    return _problem("PodNotAllowed", field, value, f"{ASK} (privileged in GM's settings for pods)")
+
+
+def _problem(reason: str, field: str, value: object, fix: str) -> Problem:
+    return Problem(reason, str(InvalidFieldError(field, value, fix)))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Mapping[str, Any]]:
+    """Return the mappings of a list: the API server refuses a list that holds anything else."""
+    return [_mapping(item) for item in value] if isinstance(value, list) else []
