@@ -25,18 +25,18 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
 from halimede.system.garbage_collection import rare_collections
-from services.lc.folders import Folders, Worker
-from services.lc.items import Items
-from services.lc.plan import Plan, Running, plan
-from services.lc.process import Start
-from services.lc.processes import Node
-from services.lc.report import Reporter
-from services.lc.standing import Standing
-from services.lc.status import compose
-from services.lc.store import Store
-from services.lc.sync import Channel
-from services.lc.template import Host
-from services.lc.wants import Preparation
+from services.lc.gm_channel import Channel
+from services.lc.models.preparation import Preparation
+from services.lc.paths import Folders, Worker
+from services.lc.planning.plan import Plan, Running, plan
+from services.lc.planning.process_planner import Node
+from services.lc.planning.resource_state import Standing
+from services.lc.planning.template_process import Host
+from services.lc.status_builder import compose
+from services.lc.status_reporter import Reporter
+from services.lc.store.database import Store
+from services.lc.store.parsed_resources import Items
+from services.lc.supervisor.process import Start
 
 EDGE = {"node-role.kubernetes.io/edge": ""}
 MODEL = Path("/models/played.onnx")

@@ -23,7 +23,7 @@ from halimede.names import check_name
 from services import orphans
 from services.broker import DEFAULT_PORT, HOST, Broker
 from services.child import USER_ERROR, Child, Exit, rotate
-from services.rollcall import RollCall
+from services.readiness import RollCall
 from services.runfile import RunFile, usable
 from services.site import LocalSite, Security
 

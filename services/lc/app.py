@@ -31,26 +31,26 @@ from halimede.observe.http import beside
 from halimede.observe.metrics import registry
 from services.lc.blobs import Blobs
 from services.lc.credentials import NodeCredentials
-from services.lc.datasets import Count, Datasets
-from services.lc.figures import Figures
-from services.lc.folders import Folders
-from services.lc.items import Items
-from services.lc.linux import LinuxLauncher
+from services.lc.dataset_counts import Count, Datasets
+from services.lc.gm_channel import Channel
 from services.lc.logs import Logs, PodLogs
-from services.lc.modelfiles import Bring, ModelFiles
-from services.lc.plan import Part, plan
-from services.lc.podnode import PodNode
-from services.lc.pods import Pods
-from services.lc.prepare import Preparer
-from services.lc.process import Launcher
-from services.lc.processes import Node
-from services.lc.report import Reporter
-from services.lc.room import CACHE_BYTES, Room
-from services.lc.store import Store
-from services.lc.supervisor import Supervisor
-from services.lc.sync import Channel
-from services.lc.template import Host
-from services.lc.workers import Workers
+from services.lc.metrics import Figures
+from services.lc.models.cache_janitor import CACHE_BYTES, Room
+from services.lc.models.installer import Bring, ModelFiles
+from services.lc.models.preparer import Preparer
+from services.lc.paths import Folders
+from services.lc.planning.plan import Part, plan
+from services.lc.planning.process_planner import Node
+from services.lc.planning.template_process import Host
+from services.lc.pods.planner import PodNode
+from services.lc.pods.workers import Pods
+from services.lc.status_reporter import Reporter
+from services.lc.store.database import Store
+from services.lc.store.parsed_resources import Items
+from services.lc.supervisor.linux_process import LinuxLauncher
+from services.lc.supervisor.process import Launcher
+from services.lc.supervisor.supervisor import Supervisor
+from services.lc.worker_backend import Workers
 
 log = structlog.get_logger()
 

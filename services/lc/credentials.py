@@ -14,7 +14,7 @@ from halimede.access.site import word_of
 from halimede.bus.credentials import TLS_FILES, Credentials
 from halimede.errors import InvalidFieldError
 from halimede.topic import Role as User
-from services.lc.process import Role
+from services.lc.supervisor.process import Role
 
 USERS: dict[Role, User] = {"edge": User.EDGE, "cloud": User.CLOUD}
 OPTION = "--credentials"

@@ -20,8 +20,8 @@ from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
-from services.lc.folders import Folders, Worker
-from services.lc.leftovers import remove
+from services.lc.cleanup import remove
+from services.lc.paths import Folders, Worker
 
 log = structlog.get_logger()
 

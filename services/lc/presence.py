@@ -18,7 +18,7 @@ from halimede.bus.message import Announcement, Delivery, Packet
 from halimede.bus.port import Bus
 from halimede.errors import BusError
 from halimede.messages import Presence
-from services.lc.store import Store
+from services.lc.store.database import Store
 
 log = structlog.get_logger()
 

@@ -18,8 +18,8 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import LogsReply
 from services.lc.__main__ import main, parse
 from services.lc.app import Config
-from services.lc.folders import Folders, Worker
-from services.lc.store import Store
+from services.lc.paths import Folders, Worker
+from services.lc.store.database import Store
 from tests.integration.lc_world import World, model, service, world
 from tests.simulated import eventually, simulated
 

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from halimede.names import Key
-from services.lc.folders import Folders
-from services.lc.store import Held, Store
+from services.lc.paths import Folders
+from services.lc.store.database import Held, Store
 from tests.faults.control import ROOT
 from tests.origins import Origin, serving
 from tests.ports import free_port

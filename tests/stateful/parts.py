@@ -18,9 +18,9 @@ from halimede.messages import WorkerInfo
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.app import Config, LocalController
-from services.lc.folders import Worker
-from services.lc.modelfiles import plain
-from services.lc.process import Process, Start
+from services.lc.models.installer import plain
+from services.lc.paths import Worker
+from services.lc.supervisor.process import Process, Start
 from tests.integration.lc_world import FakeLauncher, FakeProcess, fetch_at_once
 from tests.simulated import SimulatedLoop
 

@@ -21,8 +21,8 @@ from services import orphans
 from services import system as system_module
 from services.__main__ import main
 from services.child import Child, Exit
-from services.lc.folders import Folders
-from services.lc.linux import MARK
+from services.lc.paths import Folders
+from services.lc.supervisor.linux_process import MARK
 from services.runfile import RunFile
 from services.system import Layout, System, labels, parse_nodes
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.messages import NodeStatus, TaskInfo
-from services.lc.folders import Worker
+from services.lc.paths import Worker
 from tests.integration.lc_world import HELMET, World, service
 from tests.integration.lc_world import model as any_model
 

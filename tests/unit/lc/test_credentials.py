@@ -9,7 +9,7 @@ import pytest
 from halimede.errors import InvalidFieldError
 from services.lc.__main__ import main, parse
 from services.lc.credentials import NodeCredentials
-from services.lc.linux import inherited
+from services.lc.supervisor.linux_process import inherited
 
 
 def user(folder: Path, **files: str) -> Path:

@@ -12,8 +12,8 @@ import pytest
 from halimede.datasets import Counted, count
 from halimede.datasets.count_process import Job, Progress
 from halimede.names import Key
-from services.lc.datasets import Datasets
-from services.lc.wants import Want
+from services.lc.dataset_counts import Datasets
+from services.lc.models.preparation import Want
 from tests.integration.lc_world import EDGE, HELMET, World, model, service
 from tests.simulated import eventually, simulated
 
@@ -146,7 +146,7 @@ async def test_what_was_kept_of_datasets_long_gone_is_removed(tmp_path: Path, mo
         await asyncio.sleep(2)
         before = list(kept.iterdir())
         assert len(before) == 1
-        monkeypatch.setattr("services.lc.datasets.KEPT_S", -1.0)
+        monkeypatch.setattr("services.lc.dataset_counts.KEPT_S", -1.0)
         other = Key("datasets", "default", "other")
         watched.datasets.want({other: Want(other, "v", 1, str(path), format="txt")})
         await asyncio.sleep(2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lc.decide import Delete, Identity, Insert, on_delete, on_insert
+from services.lc.store.decisions import Delete, Identity, Insert, on_delete, on_insert
 
 HELD = Identity("u1", 3)
 

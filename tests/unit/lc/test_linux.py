@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from halimede.names import Key
-from services.lc.folders import Folders, Worker
-from services.lc.linux import MARK, LinuxLauncher, inherited, start_ticks
-from services.lc.process import NeededPath, Process, ProcessSpec, Start, StartError
+from services.lc.paths import Folders, Worker
+from services.lc.supervisor.linux_process import MARK, LinuxLauncher, inherited, start_ticks
+from services.lc.supervisor.process import NeededPath, Process, ProcessSpec, Start, StartError
 from tests.simulated import eventually
 
 WORKER = Worker("default", "w")

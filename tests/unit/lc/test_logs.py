@@ -13,8 +13,8 @@ from halimede.bus.memory import MemoryBus
 from halimede.bus.rpc import Requests
 from halimede.messages import LogsReply, LogsRequest
 from services.lc import logs
-from services.lc.folders import Folders
 from services.lc.logs import Logs, read_part, rotate
+from services.lc.paths import Folders
 from tests.integration.lc_world import EDGE, World, world
 from tests.simulated import eventually, simulated
 

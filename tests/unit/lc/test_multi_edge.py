@@ -8,9 +8,9 @@ from typing import Any
 
 from halimede.messages import TaskInfo, WorkerReport
 from halimede.names import Key
-from services.lc.folders import Folders, Worker
-from services.lc.leftovers import put_aside, remove
-from services.lc.status import compose
+from services.lc.cleanup import put_aside, remove
+from services.lc.paths import Folders, Worker
+from services.lc.status_builder import compose
 from tests.integration.lc_world import model
 from tests.unit.lc.test_plan import decide
 

@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from halimede.api import neptune, parse
 from halimede.messages import ModelOutput
 from halimede.names import Key
-from services.lc import items, models, processes, template
 from services.lc.credentials import NodeCredentials
-from services.lc.folders import Folders, Worker
-from services.lc.items import Items
-from services.lc.plan import Plan, Running, plan
-from services.lc.processes import Node
-from services.lc.store import Held
-from services.lc.template import Host
-from services.lc.wants import Preparation
+from services.lc.models import lookup
+from services.lc.models.preparation import Preparation
+from services.lc.paths import Folders, Worker
+from services.lc.planning import process_planner, template_process
+from services.lc.planning.plan import Plan, Running, plan
+from services.lc.planning.process_planner import Node
+from services.lc.planning.template_process import Host
+from services.lc.store import parsed_resources as items
+from services.lc.store.database import Held
+from services.lc.store.parsed_resources import Items
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
 
 HOST = Host("python", Path("/app"), 1, 1)
@@ -318,7 +320,7 @@ def test_the_neptune_form_is_for_gm_to_translate_and_then_runs_the_users_script(
 
 
 FIELDS = sorted(
-    template.POD_HARMLESS | template.CONTAINER_HARMLESS
+    template_process.POD_HARMLESS | template_process.CONTAINER_HARMLESS
     | {"securityContext", "restartPolicy", "runAsUser", "limits", "memory", "cpu", "hostPath", "mountPath", "path"}
 )  # fmt: skip
 ANYTHING = st.recursive(
@@ -352,7 +354,7 @@ def broken(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("where", ["to_process", "placements", "redact"])
 def test_a_mistake_of_ours_is_a_condition_and_stops_no_worker(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = decide(model(), service()).start[0].spec.digest
-    monkeypatch.setattr(models if where == "redact" else processes, where, broken)
+    monkeypatch.setattr(lookup if where == "redact" else process_planner, where, broken)
     decided = decide(model(), service(), running=[runs(digest)])
     assert (decided.start, decided.stop) == ((), ())
     lacks = [lack for s in decided.standings.values() for lack in (s.settled, *s.lacks.values()) if lack]
@@ -364,9 +366,9 @@ def test_a_mistake_of_ours_with_one_worker_leaves_the_other_of_its_service_alone
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken_at_the_edge(body: Any, program: str, *rest: Any, at: str) -> Any:
-        return broken() if program == "edge" else template.to_process(body, program, *rest, at=at)  # type: ignore[arg-type]
+        return broken() if program == "edge" else template_process.to_process(body, program, *rest, at=at)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(processes, "to_process", broken_at_the_edge)
+    monkeypatch.setattr(process_planner, "to_process", broken_at_the_edge)
     decided = decide(model(), model("big"), service(cloud_node="edge0"))
     assert [start.worker for start in decided.start] == [CLOUD]
     assert decided.standings[HELMET].lacks[EDGE].reason == "Internal"

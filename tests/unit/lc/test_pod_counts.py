@@ -12,13 +12,13 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, TaskInfo, WorkerInfo
 from halimede.names import Key
 from halimede.stats import histogram
-from services.lc.folders import Worker
-from services.lc.plan import Plan
-from services.lc.podcounts import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, Pod, PodCounts
-from services.lc.podrows import PodRecord
-from services.lc.pods import MAX_LEFT, Pods
-from services.lc.standing import Standing
-from services.lc.store import Store
+from services.lc.paths import Worker
+from services.lc.planning.plan import Plan
+from services.lc.planning.resource_state import Standing
+from services.lc.pods.counters import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, Pod, PodCounts
+from services.lc.pods.store import PodRecord
+from services.lc.pods.workers import MAX_LEFT, Pods
+from services.lc.store.database import Store
 from tests.integration.lc_world import HELMET, SERVICES, service
 from tests.simulated import eventually, simulated
 from tests.unit.lc.pods_world import CLOUD, PODS, counted, model, named, ready, says, world

@@ -10,8 +10,8 @@ import pytest
 
 from halimede.messages import LogsRequest
 from halimede.models import FetchError, Reason
-from services.lc.folders import Folders
 from services.lc.logs import PodLogs
+from services.lc.paths import Folders
 from tests.integration.lc_world import HELMET, SMALL, service
 from tests.simulated import eventually, simulated
 from tests.unit.lc.pods_world import PODS, counted, model, named, ready, says, world

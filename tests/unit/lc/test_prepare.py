@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from halimede.models import Cache, Fetched, FetchError, Reason
-from services.lc.modelfiles import Brought, UnusableError
-from services.lc.prepare import Preparer
-from services.lc.room import Room
-from services.lc.wants import Want
+from services.lc.models.cache_janitor import Room
+from services.lc.models.installer import Brought, UnusableError
+from services.lc.models.preparation import Want
+from services.lc.models.preparer import Preparer
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
 from tests.simulated import eventually, simulated
 

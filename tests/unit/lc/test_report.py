@@ -11,12 +11,12 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
 from halimede.stats import histogram
 from halimede.stats.counters import add_up
-from services.lc.folders import Folders, Worker
-from services.lc.report import Reporter
-from services.lc.standing import Lack, Standing
-from services.lc.status import compose
-from services.lc.store import Store
-from services.lc.supervisor import Supervisor
+from services.lc.paths import Folders, Worker
+from services.lc.planning.resource_state import Lack, Standing
+from services.lc.status_builder import compose
+from services.lc.status_reporter import Reporter
+from services.lc.store.database import Store
+from services.lc.supervisor.supervisor import Supervisor
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, FakeLauncher, model, service, world
 from tests.simulated import eventually, simulated
 

@@ -10,8 +10,8 @@ import pytest
 
 from halimede.messages import ModelInUse, NodeStatus
 from halimede.models.desired_state import DesiredModel, read
-from services.lc.folders import Worker
-from services.lc.rollout import PROVEN_S
+from services.lc.paths import Worker
+from services.lc.supervisor.rollout import PROVEN_S
 from tests.integration.lc_world import EDGE, HELMET, World, model, service, world
 from tests.simulated import eventually, simulated
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from halimede.models import Cache, fetch
 from halimede.names import Key
-from services.lc.room import AGAIN_S, LOOK_S, SETTLE_S, Room
-from services.lc.wants import Preparation, Want
+from services.lc.models.cache_janitor import AGAIN_S, LOOK_S, SETTLE_S, Room
+from services.lc.models.preparation import Preparation, Want
 from tests.simulated import eventually, simulated
 
 

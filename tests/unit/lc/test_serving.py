@@ -8,11 +8,11 @@ import pytest
 
 from halimede.api import parse
 from halimede.names import Key
-from services.lc.folders import Folders
-from services.lc.processes import Node
-from services.lc.store import Held
-from services.lc.template import Host
-from services.lc.wants import Preparation
+from services.lc.models.preparation import Preparation
+from services.lc.paths import Folders
+from services.lc.planning.process_planner import Node
+from services.lc.planning.template_process import Host
+from services.lc.store.database import Held
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from halimede.bus.ordering import MAX_INTEGER
 from halimede.errors import HalimedeError
 from halimede.names import Key
-from services.lc import store as store_module
-from services.lc.decide import Identity
-from services.lc.folders import Worker
-from services.lc.store import Held, ProcessRecord, Store
+from services.lc.paths import Worker
+from services.lc.store import database as store_module
+from services.lc.store.database import Held, ProcessRecord, Store
+from services.lc.store.decisions import Identity
 
 KEY = Key("models", "default", "small")
 RECORD = ProcessRecord("default", "w", "default/jointinferenceservices/s", "u1", "edge", "hash", 7, 99, "boot")

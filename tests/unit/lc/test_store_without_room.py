@@ -11,10 +11,10 @@ import pytest
 
 from halimede.bus.ordering import Stamp
 from halimede.names import Key
-from services.lc import owing
-from services.lc.decide import Identity
-from services.lc.folders import Worker
-from services.lc.store import Held, ProcessRecord, Store
+from services.lc.paths import Worker
+from services.lc.store import deferred_writes
+from services.lc.store.database import Held, ProcessRecord, Store
+from services.lc.store.decisions import Identity
 
 KEY, OTHER = Key("models", "default", "small"), Key("models", "default", "big")
 
@@ -69,7 +69,7 @@ def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> Non
 
 
 def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owing, "MOST", 4)
+    monkeypatch.setattr(deferred_writes, "MOST", 4)
     with Store(tmp_path / "store.db") as store, full(store):
         store.put(held())
         store.put(held(generation=2))

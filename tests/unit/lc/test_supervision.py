@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halimede.names import Key
-from services.lc.process import StartError
+from services.lc.supervisor.process import StartError
 from tests.integration.lc_world import EDGE, HELMET, World, model, service, world
 from tests.simulated import eventually, simulated
 

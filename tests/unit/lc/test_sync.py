@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halimede.bus.memory import MemoryBus
-from services.lc.sync import PERIOD_S, _set_within
+from services.lc.gm_channel import PERIOD_S, _set_within
 from tests.integration.lc_world import HELMET, SMALL, FakeGm, World, model, service, world
 from tests.simulated import eventually, simulated
 

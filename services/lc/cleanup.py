@@ -1,0 +1,73 @@
+"""Removes what the workers of a forgotten service have left on this node: their logs, ledgers and own files.
+
+A worker's folder is moved aside at once, so that a service that comes back under that name starts with an empty one,
+and is removed later in a thread: a worker may have written any number of files. A crash in between loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections.abc import Mapping
+
+import structlog
+
+from halimede.api import inferencemodel, jointinference, multiedge
+from halimede.api.placement import worker_name
+from halimede.errors import InvalidFieldError
+from halimede.names import Key
+from services.lc.paths import WORKERS, Folders, Worker
+from services.lc.supervisor.process import Role
+
+log = structlog.get_logger()
+
+#: the roles of what has workers
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    jointinference.PLURAL: ("edge", "cloud"),
+    inferencemodel.PLURAL: (inferencemodel.ROLE,),
+}
+#: what has workers with names that users give
+NAMING = frozenset({jointinference.PLURAL, multiedge.PLURAL})
+
+
+def put_aside(folders: Folders, service: Key) -> None:
+    """Move the folders of a service's workers to where ``remove`` finds them. None of its workers may run."""
+    for name in _names(folders, service):
+        try:
+            folder = folders.worker(Worker(service.namespace, name))
+            if folder.exists():
+                folders.removed.mkdir(exist_ok=True)
+                folder.rename(folders.removed / secrets.token_hex(8))
+                with contextlib.suppress(OSError):  # other workers of that namespace are there
+                    folder.parent.rmdir()
+        except InvalidFieldError:  # a name too long for a worker never had a folder
+            continue
+        except OSError as error:
+            log.warning("folder of a worker not removed", worker=name, error=str(error))
+
+
+def _names(folders: Folders, service: Key) -> list[str]:
+    """Return the names that a service's workers may have here; what it called those of its own is read off folders."""
+    fixed = [worker_name(service.name, role, folders.node) for role in ROLES.get(service.plural, ())]
+    if service.plural not in NAMING:
+        return fixed
+    tier = service.plural == jointinference.PLURAL
+    before, after = worker_name(service.name, "\n", folders.node, tier=tier).split("\n")
+    here = folders.root / WORKERS / service.namespace
+    found = [path.name for path in here.iterdir()] if here.is_dir() else []
+    return fixed + [
+        name
+        for name in found
+        if name.startswith(before) and name.endswith(after) and "." not in name[len(before) : -len(after)]
+    ]
+
+
+def remove(folders: Folders) -> None:
+    """Remove what was put aside. Blocks: call it in a thread."""
+    if folders.removed.is_dir():
+        for path in folders.removed.iterdir():
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)

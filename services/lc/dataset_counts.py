@@ -1,0 +1,183 @@
+"""What is in the Datasets of this node: each is counted in a child process, and again when it has changed.
+
+Level-triggered like the Preparer: ``want`` says which, and one task for each looks after it. A look is a few ``stat``
+calls; a count reads what has changed. What is known stays known while it is counted again: a service that waits for a
+Dataset waits for the first count alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from halimede.datasets import Counted, DatasetError
+from halimede.datasets.count_cache import Print
+from halimede.datasets.count_process import Job, Progress, count_in_child
+from halimede.datasets.counting import print_of
+from halimede.datasets.errors import NOT_FOUND
+from halimede.messages import DatasetFacts
+from halimede.models import FetchError, local_path, redact
+from halimede.models.cache import in_thread
+from halimede.names import Key
+from services.lc.models.preparation import Preparation, Want
+
+log = structlog.get_logger()
+
+#: seconds between two looks, and between two at what someone has to mend
+LOOK_S, MENDED_S = 60.0, 15.0
+#: seconds after which files of a folder are gone through again, though nothing shows that one has changed
+WHOLE_S = 600.0
+#: seconds for which what was counted of a Dataset is kept that is not wanted
+KEPT_S = 24 * 3600.0
+#: seconds after a count that broke for no reason of the data's
+BROKEN_S = 60.0
+
+Count = Callable[[Job, Callable[[Progress], None]], Awaitable[Counted]]
+
+
+class Datasets:
+    """The Datasets of a node. ``changed`` is called with a key whenever something new is known of one.
+
+    ``folder`` is where what was counted is kept, so that the next count reads only what is new.
+    """
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        changed: Callable[[Key], None],
+        folder: Path | None = None,
+        count: Count = count_in_child,
+    ) -> None:
+        self.preparations: dict[Key, Preparation] = {}
+        self.facts: dict[Key, DatasetFacts] = {}
+        self._tasks = tasks
+        self._changed = changed
+        self._folder = folder
+        self._count = count
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        #: one count at a time: it is a disk's work
+        self._place = asyncio.Semaphore(1)
+
+    def want(self, wanted: Mapping[Key, Want]) -> None:
+        """Look after exactly these from now on."""
+        for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
+            del self.preparations[key]
+            self.facts.pop(key, None)
+            self._running.pop(key).cancel()
+        for key, want in wanted.items():
+            if key not in self.preparations:
+                self.preparations[key] = Preparation(want)
+                self._running[key] = self._tasks.create_task(self._look_after(want), name=f"dataset {key}")
+
+    async def _look_after(self, want: Want) -> None:
+        try:
+            path = local_path(want.url)
+        except FetchError as error:
+            self._fail(want, error.reason.value, str(error))
+            return
+        if path is None:
+            scheme = redact(want.url).partition(":")[0]
+            text = f"not counted: it is at {scheme}://, and only files and folders of the node (/path, file://) are"
+            self._set(Preparation(want, "Ready", "NotCounted", text))
+            return
+        await in_thread(self._tidy)
+        while True:
+            try:
+                await self._counted(want, path)
+            except Exception as error:  # noqa: BLE001  # one dataset must not end the node's other work
+                log.warning("dataset broke", key=str(want.key), error=type(error).__name__)
+                self._fail(want, "Internal", f"counting it broke: {type(error).__name__}")
+                await asyncio.sleep(BROKEN_S)
+
+    async def _counted(self, want: Want, path: Path) -> None:
+        """Count once; return when it is to be counted again."""
+        seen = await in_thread(print_of, path)
+        if seen is None:
+            self._fail(want, NOT_FOUND, f"{path} does not exist on this node: put it there, or mend spec.url")
+            await self._until_changed({str(path): Print(-1, -1, -1)}, MENDED_S, None)
+            return
+        try:
+            async with self._place:
+                counted = await self._count(Job(path, want.format, self._ledger(want)), lambda at: self._tell(want, at))
+        except DatasetError as error:
+            log.warning("dataset failed", key=str(want.key), reason=error.reason, message=str(error))
+            self._fail(want, error.reason, str(error))
+            # what is wrong with a folder may be mended deep inside of it
+            await self._until_changed({str(path): seen}, MENDED_S, LOOK_S if await in_thread(path.is_dir) else None)
+            return
+        self._ready(want, counted.facts)
+        await self._until_changed(counted.watch, LOOK_S, None if counted.whole else WHOLE_S)
+
+    async def _until_changed(self, watch: Mapping[str, Print], every: float, longest: float | None) -> None:
+        """Wait until one of the places is not as it was, or for so long."""
+        loop = asyncio.get_running_loop()
+        end = None if longest is None else loop.time() + longest
+        while end is None or loop.time() < end:
+            await asyncio.sleep(every)
+            if await in_thread(_differs, watch):
+                return
+
+    def _tell(self, want: Want, at: Progress) -> None:
+        """Say how far a count is."""
+        known = self.preparations[want.key]
+        share = f"{100 * at.done // at.total} %" if at.total else f"{at.files:,} files, {at.done / 1e6:,.0f} MB read"
+        message = f"counting: {share}, {at.samples:,} samples so far"
+        again = known.phase == "Ready"
+        self._set(replace(known, reason="" if again else "Counting", message=message + (" (again)" if again else "")))
+
+    def _ready(self, want: Want, facts: DatasetFacts) -> None:
+        before = self.facts.get(want.key)
+        if before is not None and before == msgspec.structs.replace(facts, counted_at=before.counted_at):
+            facts = before
+        self.facts[want.key] = facts
+        self._set(Preparation(want, "Ready", "", _summary(facts), path=local_path(want.url), facts=facts))
+
+    def _fail(self, want: Want, reason: str, message: str) -> None:
+        self.facts.pop(want.key, None)
+        self._set(Preparation(want, "Failed", reason, message))
+
+    def _set(self, preparation: Preparation) -> None:
+        key = preparation.want.key
+        if self.preparations.get(key) != preparation:
+            self.preparations[key] = preparation
+            self._changed(key)
+
+    def _ledger(self, want: Want) -> Path | None:
+        if self._folder is None:
+            return None
+        return self._folder / f"{hashlib.sha256(f'{want.key} {want.uid}'.encode()).hexdigest()[:32]}.db"
+
+    def _tidy(self) -> None:
+        """Make the folder, and remove what was kept of Datasets that nobody has wanted for long."""
+        if self._folder is None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        kept = {str(self._ledger(known.want)) for known in list(self.preparations.values())}
+        for path in self._folder.glob("*.db*"):
+            with contextlib.suppress(OSError):
+                if str(path).removesuffix("-journal") not in kept and time.time() - path.stat().st_mtime > KEPT_S:
+                    path.unlink()
+
+
+def _summary(facts: DatasetFacts) -> str:
+    """Say in one line what is in a dataset."""
+    parts = [f"{facts.number_of_samples:,} samples"]
+    if facts.number_of_classes:
+        parts.append(f"{facts.number_of_classes:,} classes")
+    if facts.broken:
+        first = facts.broken[0]
+        parts.append(f"{facts.number_broken:,} broken: {first.name}: {first.reason}")
+    return ", ".join(parts)[:1000]
+
+
+def _differs(watch: Mapping[str, Print]) -> bool:
+    """Whether a place is not as it was; one that was not there is given as a print of nothing."""
+    return any((print_of(path) or Print(-1, -1, -1)) != known for path, known in watch.items())

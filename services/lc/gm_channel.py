@@ -1,0 +1,271 @@
+"""The channel to GM: what it sends to this node is checked, decided on and stored; what the node holds is told to it.
+
+Nothing depends on the broker having kept anything. A sync goes out on every connection, when GM appears or has a new
+epoch, and every few minutes; sooner while GM has not answered. Messages of an epoch lower than one seen are an old
+leader's and are ignored.
+
+A body must agree with its topic, but its spec is not judged here: one that this LC cannot read is held and reported,
+so that GM and whoever wrote it learn of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from halimede import topics
+from halimede.api import kinds
+from halimede.api.base import ObjectMeta, convert
+from halimede.bus.message import Announcement, Delivery, Packet
+from halimede.bus.ordering import MAX_INTEGER, Stamp
+from halimede.bus.port import Bus
+from halimede.errors import BusError, InvalidFieldError
+from halimede.messages import Delete, GmPresence, Held, ResourceBody, Sync, Synced
+from halimede.names import Key
+from services.lc.presence import STRANGER_S, OwnPresence
+from services.lc.status_reporter import Reporter
+from services.lc.store import decisions
+from services.lc.store.database import Held as HeldHere
+from services.lc.store.database import Store
+from services.lc.store.decisions import Identity
+
+log = structlog.get_logger()
+
+#: seconds between two syncs: at least; when GM has answered; at first when it has not
+LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
+MAX_UID = 64
+
+
+class Channel:
+    """The node's end of the channel. ``changed`` is called when the node holds something else than before."""
+
+    def __init__(
+        self,
+        node: str,
+        bus: Bus,
+        *,
+        labels: Mapping[str, str],
+        store: Store,
+        reporter: Reporter,
+        changed: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._bus = bus
+        self._store = store
+        self._reporter = reporter
+        self._changed = changed
+        self._gm_online = False
+        self._wanted = asyncio.Event()
+        self.presence = OwnPresence(node, bus, labels=labels, store=store, overwritten=self._wanted.set)
+        #: what asks for a sync once more while something is missing
+        self._asking: asyncio.TimerHandle | None = None
+        self._unanswered = False
+        #: whether something was dropped since the last sync was made: GM may answer what is not so any more
+        self._dropped = False
+        self._number = 0
+        #: syncs sent; whether GM has answered one on this connection, and when it last answered any
+        self.syncs = 0
+        self.synced = False
+        self._synced_at: float | None = None
+
+    @property
+    def sync_age_s(self) -> float | None:
+        """Seconds since GM answered a sync, None if it never has."""
+        return None if self._synced_at is None else asyncio.get_running_loop().time() - self._synced_at
+
+    def announce(self) -> Announcement:
+        """Birth and will of the next connection, with an epoch of its own that our reports carry, too."""
+        announcement = self.presence.announce()
+        self._reporter.epoch = self.presence.epoch
+        return announcement
+
+    async def start(self) -> None:
+        """Subscribe."""
+        self._bus.on_connect(self._connected)
+        # first of all: GM's presence makes us sync, and by then we know whether somebody else was here
+        await self.presence.start()
+        await self._bus.subscribe(topics.INSERT.filter(node=self._node), self._on_insert)
+        await self._bus.subscribe(topics.DELETE.filter(node=self._node), self._on_delete)
+        await self._bus.subscribe(topics.SYNCED.filter(node=self._node), self._on_synced)
+        await self._bus.subscribe(topics.GM_PRESENCE.filter(), self._on_gm)
+
+    async def run(self) -> None:
+        """Send syncs when they are due, until cancelled."""
+        try:
+            await self._sync_always()
+        finally:
+            self.lack(lacking=False)
+
+    async def _sync_always(self) -> None:
+        patience = UNANSWERED_S
+        while True:
+            again = self._unanswered and not await _set_within(self._wanted, patience) and self._unanswered
+            if not again:
+                await _set_within(self._wanted, PERIOD_S)
+            patience = min(patience * 2, PERIOD_S) if again else UNANSWERED_S
+            self._wanted.clear()
+            if self.presence.strange:
+                self.presence.strange = False
+                await asyncio.sleep(STRANGER_S)
+            with contextlib.suppress(sqlite3.Error):  # still no room
+                self._store.settle()
+            if self._bus.connected:
+                await self.presence.say_again()
+                await self._sync()
+            await asyncio.sleep(LEAST_S)
+
+    def lack(self, *, lacking: bool) -> None:
+        """Say whether something held here names what is not: GM may think that it is, so ask, less and less often."""
+        if not lacking and self._asking:
+            self._asking.cancel()
+            self._asking = None
+        elif lacking and not self._asking:
+            self._ask_in(UNANSWERED_S)
+
+    def _ask_in(self, seconds: float) -> None:
+        self._asking = asyncio.get_running_loop().call_later(seconds, self._ask, seconds)
+
+    def _ask(self, waited: float) -> None:
+        self._wanted.set()
+        self._ask_in(min(waited * 2, PERIOD_S))
+
+    # --- what GM says ------------------------------------------------------------------------------------------
+
+    async def _on_insert(self, delivery: Delivery[ResourceBody]) -> None:
+        key, stamp = _key(delivery.names), self._followed(delivery)
+        if stamp is None or self._overtaken(key, stamp):
+            return
+        identity = _identity(delivery.body, delivery.names)
+        held = self._store.held.get(key)
+        what = decisions.on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
+        log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=what.name)
+        if what in {decisions.Insert.STORE, decisions.Insert.REPLACE}:
+            self._store.put(HeldHere(key, identity.uid, identity.generation, delivery.body), stamp)
+            self._changed()
+        elif what is decisions.Insert.SAME:
+            self._reporter.again(key)
+
+    async def _on_delete(self, delivery: Delivery[Delete]) -> None:
+        key, stamp = _key(delivery.names), self._followed(delivery)
+        if stamp is None or self._overtaken(key, stamp):
+            return
+        gone = Identity(delivery.body.uid, _bounded(delivery.body.generation, "generation"))
+        held = self._store.held.get(key)
+        what = decisions.on_delete(held.identity if held else None, gone.uid)
+        log.info("delete", key=str(key), uid=gone.uid, decision=what.name)
+        self._store.bury(gone, key, stamp)
+        if what is decisions.Delete.DROP:
+            self._store.drop(key)
+            self._dropped = True
+            self._changed()
+        elif what is decisions.Delete.ABSENT:
+            self._store.owe_farewell(key)
+            self._changed()
+        else:
+            self._reporter.again(key)
+
+    async def _on_synced(self, delivery: Delivery[Synced]) -> None:
+        if self._followed(delivery) is None:
+            return
+        self._unanswered, self.synced = False, True
+        self._synced_at = asyncio.get_running_loop().time()
+        if self._dropped:
+            self._wanted.set()
+        if not self._store.complete:
+            self._store.complete = True
+            self._changed()
+
+    async def _on_gm(self, delivery: Delivery[GmPresence]) -> None:
+        gm, seen = delivery.body, self._store.gm_epoch
+        if _bounded(gm.epoch, "epoch") < seen:
+            log.warning("presence of an older GM ignored", epoch=gm.epoch, seen=seen)
+            if gm.online:
+                self._wanted.set()  # our sync says what we follow: a GM whose store was lost counts on from there
+            return
+        appeared = gm.online and (not self._gm_online or gm.epoch > seen)
+        self._gm_online = gm.online
+        self._store.saw_gm_epoch(gm.epoch)
+        if appeared:
+            self._reporter.resend()
+            self._wanted.set()
+
+    def _followed(self, delivery: Delivery[Any]) -> Stamp | None:
+        """Return the stamp of a message of a GM that this node may follow, None of any other.
+
+        Raises InvalidFieldError without an epoch.
+        """
+        stamp = Stamp.read({"epoch": "", **delivery.properties})
+        if stamp.epoch < self._store.gm_epoch:
+            log.warning("message of an older GM ignored", topic=delivery.address.text, epoch=stamp.epoch)
+            return None
+        self._store.saw_gm_epoch(stamp.epoch)
+        return stamp
+
+    def _overtaken(self, key: Key, stamp: Stamp) -> bool:
+        overtaken = self._store.said.later(key, stamp)
+        if overtaken:
+            log.info("message came too late", key=str(key), number=stamp.number)
+        return overtaken
+
+    # --- what the node says ------------------------------------------------------------------------------------
+
+    async def _connected(self) -> None:
+        if self._store.put_aside:
+            await self._bus.dead_letter(Packet(f"file:{self._store.path}", b""), self._store.put_aside)
+            self._store.put_aside = ""
+        self.synced = False
+        self._gm_online = False  # if it is there, its retained presence comes with the subscription
+        self._reporter.resend()
+        self._wanted.set()
+
+    async def _sync(self) -> None:
+        holds = [
+            Held(plural=h.key.plural, namespace=h.key.namespace, name=h.key.name, uid=h.uid, generation=h.generation)
+            for h in self._store.held.values()
+        ]
+        self._unanswered, self._dropped = True, False
+        self._number += 1
+        try:
+            sync = Sync(epoch=self.presence.epoch, gm_epoch=self._store.gm_epoch, holds=holds)
+            stamp = Stamp(self.presence.epoch, self._number)
+            await self._bus.publish(topics.SYNC.at(node=self._node), sync, properties=stamp.properties)
+        except BusError as error:
+            log.info("sync not sent", error=str(error))
+        else:
+            self.syncs += 1
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    return False
+
+
+def _key(names: Mapping[str, str]) -> Key:
+    return Key(names["plural"], names["ns"], names["name"])
+
+
+def _identity(body: ResourceBody, names: Mapping[str, str]) -> Identity:
+    """Return the identity of a resource whose body agrees with its topic; raise InvalidFieldError of any other."""
+    api_version, word = body.get("apiVersion"), body.get("kind")
+    if not any((k.api_version, k.kind, k.plural) == (api_version, word, names["plural"]) for k in kinds()):
+        raise InvalidFieldError("kind", word, f"send a known kind whose plural is {names['plural']}")
+    metadata = convert(body.get("metadata"), ObjectMeta, "metadata")
+    for field, given, wanted in (("namespace", metadata.namespace, "ns"), ("name", metadata.name, "name")):
+        if given != names[wanted]:
+            raise InvalidFieldError(f"metadata.{field}", given, f"the topic is of {names[wanted]}")
+    if not 0 < len(metadata.uid) <= MAX_UID:
+        raise InvalidFieldError("metadata.uid", metadata.uid, f"send 1 to {MAX_UID} characters")
+    return Identity(metadata.uid, _bounded(metadata.generation, "metadata.generation"))
+
+
+def _bounded(value: int, field: str) -> int:
+    if value > MAX_INTEGER:
+        raise InvalidFieldError(field, value, f"send at most {MAX_INTEGER}")
+    return value

@@ -1,0 +1,122 @@
+"""The LC's figures for Prometheus and its health: read from what its rooms know anyway, when somebody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from halimede.bus.port import Bus
+from halimede.observe import Health
+from halimede.observe.metrics import buses, counter, gauge, times
+from services.lc.dataset_counts import Datasets
+from services.lc.gm_channel import Channel
+from services.lc.models.preparer import Preparer
+from services.lc.status_reporter import Reporter
+from services.lc.store.database import Store
+from services.lc.worker_backend import Workers
+
+
+class Figures:
+    """Reads one controller. ``work`` are the tasks that run as long as it does."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: Store,
+        *,
+        workers: Workers,
+        preparer: Preparer,
+        datasets: Datasets,
+        reporter: Reporter,
+        channel: Channel,
+    ) -> None:
+        self.work: Collection[asyncio.Task[None]] = ()
+        self._bus = bus
+        self._store = store
+        self._workers = workers
+        self._preparer = preparer
+        self._datasets = datasets
+        self._reporter = reporter
+        self._channel = channel
+
+    def health(self) -> Health:
+        """Return the controller's checks."""
+        health = Health()
+        health.live("tasks", self._ended)
+        health.ready("broker", lambda: "" if self._bus.connected else "not connected to the broker")
+        health.ready("synced", lambda: "" if self._channel.synced else "GM has not answered since this connection")
+        health.ready("store", lambda: _usable(self._store))
+        return health
+
+    def collect(self) -> Iterator[Metric]:
+        """Return all figures."""
+        yield from buses([self._bus])
+        yield from _of_workers(self._workers)
+        yield from _of_models(self._preparer, self._datasets)
+        yield from _of_reports(self._reporter, self._channel)
+        yield from _of_store(self._store)
+
+    def _ended(self) -> str:
+        ended = [task.get_name() for task in self.work if task.done()]
+        return f"ended: {', '.join(ended)}" if ended else ""
+
+
+def _of_workers(workers: Workers) -> Iterator[Metric]:
+    counted = Counter((report.role, report.phase) for report in workers.reports())
+    samples = [({"role": role, "phase": phase}, n) for (role, phase), n in sorted(counted.items())]
+    yield gauge("lc_workers", "Workers of this node by role and phase.", samples)
+    yield counter(
+        "lc_worker_restarts",
+        "Worker processes started again after they ended unasked.",
+        workers.restarts,
+    )
+
+
+def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
+    counted = Counter(
+        (key.plural, known.phase) for key, known in {**preparer.preparations, **datasets.preparations}.items()
+    )
+    samples = [({"plural": plural, "phase": phase}, n) for (plural, phase), n in sorted(counted.items())]
+    yield gauge("lc_preparations", "Models and datasets that this node needs, by phase.", samples)
+    took = preparer.downloads
+    yield counter("lc_download_bytes", "Bytes of models that came from their origin.", took.bytes)
+    yield times(
+        "lc_download_seconds",
+        "Time of each download of a model, whether it came to its end or not.",
+        [({}, took.times.histogram, took.times.total)],
+    )
+    failures = [({"reason": reason}, n) for reason, n in sorted(took.failures.items())]
+    yield counter("lc_preparation_failures", "Attempts to bring a model or dataset here that failed.", failures)
+
+
+def _of_reports(reporter: Reporter, channel: Channel) -> Iterator[Metric]:
+    yield counter("lc_reports", "Reports that the broker took.", reporter.taken)
+    yield counter("lc_refused_reports", "Reports that the broker refused, or that were too large.", reporter.refused)
+    yield gauge("lc_waiting_reports", "Resources whose report is to be sent.", reporter.waiting)
+    yield counter("lc_syncs", "Syncs sent to the global manager.", channel.syncs)
+    age = channel.sync_age_s
+    yield gauge(
+        "lc_sync_age_seconds", "Time since the global manager answered a sync.", [] if age is None else [({}, age)]
+    )
+
+
+def _of_store(store: Store) -> Iterator[Metric]:
+    held = Counter(key.plural for key in store.held)
+    yield gauge("lc_held_resources", "Resources that this node holds.", [({"plural": p}, n) for p, n in held.items()])
+    yield gauge("lc_owed_removals", "Reports on deleted resources that are to be cleared.", len(store.farewells))
+    yield gauge(
+        "lc_store_complete", "0 in place of a lost store, until GM has said what there should be.", store.complete
+    )
+    yield gauge("lc_store_bytes", "Size of the store's file.", store.size)
+
+
+def _usable(store: Store) -> str:
+    try:
+        store.check()
+    except (sqlite3.Error, OSError) as error:
+        return f"the store cannot be used: {error}"
+    return ""

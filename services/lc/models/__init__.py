@@ -1,0 +1,1 @@
+"""Models on this node: which are needed, fetched, tried, put in place, removed."""

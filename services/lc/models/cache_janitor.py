@@ -1,0 +1,101 @@
+"""Keeps the node's model cache within its bounds: what nobody wants any more goes, and what is in use never does.
+
+A deleted Model's file goes at once. One that was replaced stays, so that going back costs no download, until its room
+is needed: then what was used longest ago goes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import structlog
+
+from halimede.models import Cache
+from halimede.models.cache import in_thread
+from services.lc.models.preparation import Preparation
+
+log = structlog.get_logger()
+
+#: bytes that the models of a node may take
+CACHE_BYTES = 20_000_000_000
+#: seconds after a change until room is made: several come together
+SETTLE_S = 1.0
+#: seconds between two attempts to remove what a worker still uses
+AGAIN_S = 5.0
+#: seconds after which it is looked at though nothing has changed here: others fill the cache, too (pods, operators)
+LOOK_S = 600.0
+
+
+class Room:
+    """The room that models have: those that are ``wanted``, and those that workers run (None: not known now), stay."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        wanted: Callable[[], Collection[Path]],
+        running: Callable[[], Collection[Path | str] | None],
+        *,
+        most: int = CACHE_BYTES,
+    ) -> None:
+        self._cache = cache
+        self._wanted = wanted
+        self._running = running
+        self._most = most
+        self._gone: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def left(self, preparation: Preparation, *, for_good: bool) -> None:
+        """Note that something is not wanted as it was (``for_good``: not at all) any more."""
+        if for_good and preparation.path and (digest := self.digest(preparation.path)):
+            self._gone.add(digest)
+        self._changed.set()
+
+    def came(self) -> None:
+        """Note that something has come."""
+        self._changed.set()
+
+    def digest(self, path: Path) -> str:
+        """Return the digest of the cached content that a path belongs to, empty if it is none of the cache's."""
+        with contextlib.suppress(ValueError):
+            parts = path.relative_to(self._cache.root).parts
+            if len(parts) > 1 and parts[0] in {"sha256", "unpacked"}:
+                return parts[1]
+        return ""
+
+    async def run(self) -> None:
+        """Make room whenever something has changed, and now and then, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            await asyncio.sleep(SETTLE_S)
+            if not await self._tidy():
+                await asyncio.sleep(AGAIN_S)
+                self._changed.set()
+
+    async def _tidy(self) -> bool:
+        """Remove what may go; return whether nothing is left that should."""
+        paths = self._running()
+        if paths is None:
+            return False
+        running, wanted = self._digests(paths), self._digests(self._wanted())
+        self._gone -= wanted  # another Model has the same content
+        try:
+            for digest in sorted(self._gone - running):
+                if await in_thread(self._cache.forget, digest):  # else somebody holds it: it is tried again
+                    self._gone.discard(digest)
+                    log.info("model removed", digest=digest)
+            for digest in await in_thread(self._cache.evict, running | wanted, self._most):
+                log.info("model removed to make room", digest=digest)
+        except OSError as error:
+            log.warning("room not made", error=error.strerror)
+            return False
+        return not self._gone
+
+    def _digests(self, used: Collection[Path | str]) -> set[str]:
+        found = (self.digest(each) if isinstance(each, Path) else each for each in used)
+        return {digest for digest in found if digest}

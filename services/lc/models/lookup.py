@@ -1,0 +1,68 @@
+"""The Models of this node as the services that name them see them: which are here, and why others are not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halimede.api import Resource, dataset, model
+from halimede.api.placement import Placement
+from halimede.messages import ModelOutput
+from halimede.models import redact
+from halimede.names import Key
+from services.lc.models.preparation import Phase, Preparation
+from services.lc.planning.resource_state import ABSENT, Lack
+from services.lc.store.parsed_resources import Item
+
+Found = tuple[Resource[Any], Preparation]
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The Models of this node as the services that name them see them."""
+
+    items: Mapping[Key, Item]
+    preparations: Mapping[Key, Preparation]
+    ready: Mapping[Key, Preparation]
+
+    def held(self, placement: Placement, service: Key) -> list[Item]:
+        """Return the Models that a worker of a service needs, those that have arrived."""
+        keys = (Key(model.PLURAL, service.namespace, name) for name in placement.models)
+        return [self.items[key] for key in keys if key in self.items]
+
+    def output(self, placement: Placement, service: Key) -> tuple[ModelOutput, ...]:
+        """Return what a report shows of those Models: nothing before they are here and can be read."""
+        return tuple(output(used.resource) for used in self.held(placement, service) if used.resource)
+
+    def find(self, name: str, service: Key, node: str) -> Found | Lack:
+        """Return a Model that a worker needs and its file that is here, or why there is none yet."""
+        key = Key(model.PLURAL, service.namespace, name)
+        used, prepared = self.items.get(key), self.ready.get(key)
+        if used is None:
+            return Lack("Pending", ABSENT, f"Model {key.name} has not arrived on node {node}")
+        if used.resource is None:
+            return Lack("Failed", "ModelNotReady", f"Model {key.name}: {used.error}")
+        if prepared is None or prepared.path is None:
+            known = self.preparations.get(key)
+            phase: Phase = "Failed" if known and known.phase == "Failed" else "Pending"
+            progress = known.message if known and known.message else "on its way to this node"
+            return Lack(phase, "ModelNotReady", f"Model {key.name}: {progress}")
+        return used.resource, prepared
+
+    def data(self, placement: Placement, service: Resource[Any]) -> Lack | None:
+        """Return why an edge worker has to wait for the Dataset of its service; one of another node is not held."""
+        named = service.spec.dataset
+        if placement.role != "edge" or named is None:
+            return None
+        key = Key(dataset.PLURAL, service.key.namespace, named.name)
+        used, known = self.items.get(key), self.preparations.get(key)
+        if used is None or key in self.ready:
+            return None
+        why = used.error if used.resource is None else known.message if known else ""
+        return Lack("Pending", "DatasetNotReady", f"Dataset {key.name}: {why or 'it is not counted yet'}")
+
+
+def output(resource: Resource[model.ModelSpec]) -> ModelOutput:
+    """Return what a report shows of a Model, without secrets in its URL."""
+    return ModelOutput(format=resource.spec.format, url=redact(resource.spec.url))

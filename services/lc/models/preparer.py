@@ -1,0 +1,162 @@
+"""Brings what services need to this node ahead of time: Models by the one fetcher. Datasets are counted elsewhere.
+
+Level-triggered: ``want`` says what should be here, and one task for each want tries until it is, faster where waiting
+helps, slower where someone has to act. Nothing is ever given up for good: a missing file heals when it appears.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from halimede.messages import ModelFacts
+from halimede.models import Cache, FetchError, Reason
+from halimede.models.transfer_rate import Speed
+from halimede.names import Key
+from halimede.tracing.latency import Distribution
+from services.lc.models.cache_janitor import Room
+from services.lc.models.installer import Bring, Brought, UnusableError
+from services.lc.models.preparation import Phase, Preparation, Want
+
+log = structlog.get_logger()
+
+#: seconds: back-off of temporary failures, and between two looks at what someone has to mend
+FIRST_DELAY, LONGEST_DELAY, MENDED_DELAY = 1.0, 60.0, 15.0
+#: an attempt that only a person can mend is not repeated sooner than so many times as long as it took, up to seconds:
+#: a large file that is wrong would be fetched, or a model that never ends tried, all day long
+COST, MOST_DELAY = 10.0, 900.0
+#: downloads side by side
+PARALLEL = 2
+#: seconds between two reports of a download's progress
+PROGRESS_S = 2.0
+
+
+@dataclass(slots=True)
+class Downloads:
+    """What was brought to this node since the start: bytes that came, time of each download, failures by reason."""
+
+    bytes: int = 0
+    times: Distribution = field(default_factory=Distribution)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+class Preparer:
+    """What is on its way to this node. ``changed`` is called with a key whenever its preparation gets further.
+
+    ``room`` makes room for it, and takes away what is not wanted any more.
+    """
+
+    def __init__(
+        self, cache: Cache, tasks: asyncio.TaskGroup, changed: Callable[[Key], None], bring: Bring, room: Room
+    ) -> None:
+        self.preparations: dict[Key, Preparation] = {}
+        self.downloads = Downloads()
+        self._cache = cache
+        self._tasks = tasks
+        self._changed = changed
+        self._bring_one = bring
+        self._room = room
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(PARALLEL)
+
+    def want(self, wanted: Mapping[Key, Want]) -> None:
+        """Prepare exactly this from now on."""
+        for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
+            gone = self.preparations.pop(key)
+            self._running.pop(key).cancel()
+            self._room.left(gone, for_good=key not in wanted)
+        for key, want in wanted.items():
+            if key not in self.preparations:
+                self._begin(Preparation(want))
+
+    def missing(self, path: Path) -> None:
+        """Prepare again what was ready at a path where nothing is any more: someone has cleared the cache."""
+        for key, known in list(self.preparations.items()):
+            if known.phase == "Ready" and known.path == path:
+                log.warning("a prepared file is gone", key=str(key), path=str(path))
+                message = f"{path} is gone: it is brought to this node again"
+                self._begin(Preparation(known.want, reason="ModelMissing", message=message))
+                self._changed(key)
+
+    def _begin(self, preparation: Preparation) -> None:
+        want = preparation.want
+        self.preparations[want.key] = preparation
+        self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
+
+    async def _prepare(self, want: Want) -> None:
+        backoff = FIRST_DELAY
+        while (delay := await self._attempt(want, backoff)) is not None:
+            await asyncio.sleep(delay)
+            backoff = min(backoff * 2, LONGEST_DELAY)
+
+    async def _attempt(self, want: Want, backoff: float) -> float | None:
+        """Try once; return the seconds to wait before the next time, None if there need be none."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with self._places:
+                began = loop.time()
+                brought = await self._bring(want)
+        except FetchError as error:
+            log.warning("preparation failed", key=str(want.key), reason=error.reason, message=str(error))
+            self.downloads.failures[error.reason.value] += 1
+            phase: Phase = "Pending" if error.temporary else "Failed"
+            self._set(Preparation(want, phase, error.reason.value, str(error)))
+            if error.temporary:
+                return backoff
+            full = error.reason is Reason.DISK_FULL  # there may be room at any time, whatever this has cost
+            return MENDED_DELAY if full else _patience(MENDED_DELAY, loop.time() - began)
+        except UnusableError as error:
+            log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
+            self.downloads.failures[error.reason] += 1
+            self._set(Preparation(want, "Failed", error.reason, str(error)))
+            self._room.came()  # it takes room all the same
+            return _patience(LONGEST_DELAY, loop.time() - began)
+        except Exception as error:  # noqa: BLE001  # one model that breaks a library must not end the node's other work
+            log.warning("preparation broke", key=str(want.key), error=type(error).__name__)
+            self.downloads.failures["Internal"] += 1
+            self._set(Preparation(want, "Failed", "Internal", f"the download broke: {type(error).__name__}"))
+            return LONGEST_DELAY
+        self._set(Preparation(want, "Ready", "", path=brought.path, facts=brought.facts))
+        self._room.came()
+        return None
+
+    async def _bring(self, want: Want) -> Brought:
+        loop = asyncio.get_running_loop()
+        began = told = loop.time()
+        speed = Speed(loop.time)
+        came: int | None = None
+
+        def progress(done: int, total: int | None) -> None:
+            nonlocal told, came
+            # what was here already (the first call), and what a new beginning throws away, has not come now
+            self.downloads.bytes += max(0, done - (done if came is None else came))
+            came, rate = done, speed.told(done)
+            if loop.time() - told >= PROGRESS_S:
+                told = loop.time()
+                whole = f" of {total / 1e6:.0f}" if total else ""
+                message = f"{done / 1e6:.0f}{whole} MB are here, {rate / 1e6:.1f} MB/s"
+                coming = ModelFacts(size=total or 0, done=done, rate=round(rate))
+                self._set(replace(self.preparations[want.key], reason="Downloading", message=message, facts=coming))
+
+        try:
+            return await self._bring_one(want, self._cache, progress)
+        finally:
+            if came is not None:  # else it was in the cache
+                self.downloads.times.record((loop.time() - began) * 1000)
+
+    def _set(self, preparation: Preparation) -> None:
+        key = preparation.want.key
+        if self.preparations[key] != preparation:
+            self.preparations[key] = preparation
+            self._changed(key)
+
+
+def _patience(least: float, took: float) -> float:
+    """Return the seconds until what only a person can mend is tried again."""
+    return max(least, min(COST * took, MOST_DELAY))

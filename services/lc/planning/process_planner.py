@@ -1,0 +1,133 @@
+"""A node that runs workers itself: which of a service's workers belong here, and the process that each of them is.
+
+Pure, the part of a plan that a node of pods does otherwise (``pods.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halimede.api import Resource, matches, placements
+from halimede.api.placement import Placement
+from halimede.api.workers import Brought
+from halimede.errors import InvalidFieldError
+from halimede.messages import ModelOutput
+from halimede.models.desired_state import Desired
+from halimede.names import check_name
+from halimede.observe.http import OFF
+from services.lc.credentials import NodeCredentials
+from services.lc.models.lookup import Found, Models
+from services.lc.models.preparation import Preparation, Want
+from services.lc.paths import Folders, Worker
+from services.lc.planning import serving_planner
+from services.lc.planning.resource_state import Lack, Standing, broke
+from services.lc.planning.template_process import Host, RefusalError, grace, to_process
+from services.lc.planning.worker_env import WORKER_HTTP, desired, environment
+from services.lc.store.database import Held
+from services.lc.supervisor.process import Role, Start
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The node: its name and labels, its files, where its workers find the broker and what they show it."""
+
+    name: str
+    labels: Mapping[str, str]
+    folders: Folders
+    broker: str
+    host: Host
+    credentials: NodeCredentials | None = None
+    http: str = WORKER_HTTP
+
+    def leaves(self, resource: Resource[Any]) -> str:  # noqa: ARG002  # of the port
+        """Nothing: whatever its workers need is brought here first."""
+        return ""
+
+    def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, dict[Worker, Start]]:
+        """Return how a service stands on this node, and its workers that can run."""
+        starts: dict[Worker, Start] = {}
+        lacks: dict[Worker, Lack] = {}
+        workers: dict[Worker, Role] = {}
+        parts: dict[Worker, str] = {}
+        used: list[ModelOutput] = []
+        places = placements(resource.spec)
+        several = any(place.part for place in places)
+        for placement in places:
+            if not matches(placement.pod, self.name, self.labels):
+                continue
+            worker = Worker(held.key.namespace, placement.on(held.key.name, self.name))
+            workers[worker] = placement.role
+            if several:
+                parts[worker] = placement.name
+            used += models.output(placement, held.key)
+            outcome = self._place(resource, placement, worker, models)
+            if isinstance(outcome, Lack):
+                lacks[worker] = outcome
+            else:
+                starts[worker] = outcome
+        nowhere = Lack("Pending", "NoPlacement", f"none of its workers asks for node {self.name}")
+        settled = None if workers else nowhere
+        standing = Standing(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
+        return standing, starts
+
+    def served(self, held: Held, resource: Resource[Any]) -> Want | None:
+        """Return the file of the version that is to be served here."""
+        return serving_planner.want(held, resource) if serving_planner.here(resource, self.name, self.labels) else None
+
+    def server(
+        self, held: Held, resource: Resource[Any], preparation: Preparation | None
+    ) -> tuple[Standing, dict[Worker, Start]]:
+        """Return how an InferenceModel stands on this node, and its server if it can run."""
+        if not serving_planner.here(resource, self.name, self.labels):
+            nowhere = Lack("Pending", "NoPlacement", f"it does not ask for node {self.name}")
+            return Standing(held.key, held.uid, held.generation, settled=nowhere), {}
+        told = {"HALIMEDE_BROKER": self.broker}
+        if self.credentials:
+            told["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(resource.spec.deploy_to_layer))
+        # off is said of health and metrics: a model has to be somewhere, and nobody has opened it to others
+        address = "127.0.0.1" if self.http == OFF else self.http.rpartition(":")[0]
+        return serving_planner.serve(held, resource, preparation, node=self.name, folders=self.folders, told=told,
+                             host=self.host, address=address)  # fmt: skip
+
+    def _place(self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models) -> Start | Lack:
+        found: dict[str, Found] = {}
+        for name in placement.models:
+            one = models.find(name, resource.key, self.name)
+            if isinstance(one, Lack):
+                return one
+            found[name] = one
+        return models.data(placement, resource) or self._start(resource, placement, worker, found)
+
+    def _start(
+        self, resource: Resource[Any], placement: Placement, worker: Worker, found: Mapping[str, Found]
+    ) -> Start | Lack:
+        try:
+            check_name("worker name", worker.name)
+            folder = self.folders.worker(worker)
+            template = placement.worker.template
+            models = {what: found[name] for what, name in placement.needs.items()}
+            wish = desired(*models["model"]) if "model" in models else None
+            told = environment(
+                resource,
+                placement,
+                {what: Brought(model, str(prepared.path)) for what, (model, prepared) in models.items()},
+                worker=worker,
+                node=self.name,
+                broker=self.broker,
+                folder=folder,
+                grace_s=grace(template),
+                credentials=self.credentials.worker(placement.role) if self.credentials else None,
+                http=self.http,
+            )
+            spec = to_process(template, placement.program, told, folder, self.host, at=placement.at)
+        except RefusalError as error:
+            return Lack("Failed", error.reason, str(error))
+        except InvalidFieldError as error:
+            return Lack("Failed", "NameTooLong", str(error))
+        except Exception as error:  # noqa: BLE001  # as in plan(): the service's other worker goes on
+            return broke(resource.key, error)
+        model = models["model"][1].path if wish else None
+        told_by_file = Desired(models=[wish]) if wish else None
+        return Start(worker, resource.key, resource.metadata.uid, placement.role, spec, model, told_by_file)

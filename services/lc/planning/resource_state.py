@@ -1,0 +1,51 @@
+"""How a resource stands on this node: what is to be reported of it beside what its workers say, and what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
+from halimede.names import Key
+from services.lc.models.preparation import Phase
+from services.lc.paths import Worker
+from services.lc.supervisor.process import Role
+
+log = structlog.get_logger()
+
+#: why a worker waits for a Model that its service names and that is not held here
+ABSENT = "ModelNotFound"
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why a worker that should run is not as it should be."""
+
+    phase: Phase
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is to be reported of a resource, beside what its workers say."""
+
+    key: Key
+    uid: str
+    generation: int
+    workers: Mapping[Worker, Role] = field(default_factory=dict)
+    lacks: Mapping[Worker, Lack] = field(default_factory=dict)
+    models: tuple[ModelOutput, ...] = ()
+    #: set where workers have no say: for resources without any, and for a service that cannot have one here
+    settled: Lack | None = None
+    facts: ModelFacts | DatasetFacts | None = None
+    #: what the resource calls those of its workers that share a role
+    parts: Mapping[Worker, str] = field(default_factory=dict)
+
+
+def broke(key: Key, error: Exception) -> Lack:
+    """Report a mistake of ours; what the error says is for the log alone, since it may hold a secret."""
+    log.error("planning a resource broke", key=str(key), exc_info=error)
+    return Lack("Failed", "Internal", f"this node could not plan it: {type(error).__name__}; its log says more")

@@ -1,0 +1,220 @@
+"""A pod template as a process on this node. Pure: what it cannot honour is a RefusalError that says what to change.
+
+Without containers a template is a command, its environment and its limits. Whatever takes the pod for more than that
+is refused by name, never passed over: a user who asked for another user id, a read-only mount or a secret must not
+believe that he got it. What only matters to Kubernetes' own machinery (probes, ports, pulling, scheduling) is harmless.
+
+A memory limit becomes RLIMIT_DATA (private writable memory). RLIMIT_AS would count address space, of which ONNX Runtime
+and the allocator reserve many times what they use. A CPU limit becomes the number of threads of OpenMP and of BLAS.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from halimede.api.base import convert
+from halimede.api.placement import Program
+from halimede.api.podtemplate import Container, EnvVar, PodTemplate, Volume
+from halimede.api.quantity import quantity
+from halimede.api.workers import OWN_IMAGE, Told
+from halimede.errors import HalimedeError, InvalidFieldError
+from services.lc.supervisor.process import WORKER, NeededPath, ProcessSpec
+
+#: a pod without terminationGracePeriodSeconds: as workers take it from a missing GRACE_S
+DEFAULT_GRACE_S = 10.0
+
+POD_HARMLESS = frozenset({
+    "automountServiceAccountToken", "containers", "dnsPolicy", "enableServiceLinks", "hostIPC", "hostNetwork",
+    "hostPID", "imagePullSecrets", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
+    "schedulerName", "serviceAccount", "serviceAccountName", "terminationGracePeriodSeconds", "tolerations", "volumes",
+})  # fmt: skip
+CONTAINER_HARMLESS = frozenset({
+    "args", "command", "env", "image", "imagePullPolicy", "livenessProbe", "name", "ports", "readinessProbe",
+    "resources", "startupProbe", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts", "workingDir",
+})  # fmt: skip
+PYTHONS = frozenset({"python", "python3"})
+#: beyond these no kernel takes a limit, and no library a number of threads
+MAX_MEMORY, MAX_CPUS = 2**63 - 1, 4096
+_reference = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+class RefusalError(HalimedeError):
+    """A template that this node cannot honour. ``reason`` is for a condition, the text says what to change."""
+
+    def __init__(self, field_: str, what: str, reason: str = "UnsupportedTemplate") -> None:
+        self.reason = reason
+        super().__init__(f"{field_}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a template is held against: who runs the LC, with which Python, where ``services`` is imported from."""
+
+    python: str
+    library: Path
+    uid: int = field(default_factory=os.getuid)
+    gid: int = field(default_factory=os.getgid)
+
+
+def grace(template: Mapping[str, Any]) -> float:
+    """Return the seconds that a pod may take to stop."""
+    given = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_S if given is None else float(given)
+
+
+def to_process(
+    template: dict[str, Any], program: Program, told: Told, folder: Path, host: Host, *, at: str = ""
+) -> ProcessSpec:
+    """Translate a pod template of a worker that runs ``program``, unless its container says what else.
+
+    It keeps its files in ``folder``; ``at`` is where it stands in its resource. Raises RefusalError.
+    """
+    path = f"{at or f'spec.{program}Worker'}.template"
+    try:
+        pod = convert(template, PodTemplate, path).spec
+        raw: dict[str, Any] = template["spec"]
+        _check_pod(raw, f"{path}.spec", host)
+        container, at = pod.containers[0], f"{path}.spec.containers[0]"
+        _check_container(raw["containers"][0], at, host)
+        env = _environment(container.env, told, f"{at}.env")
+        memory, threads = _limits(container.resources, f"{at}.resources")
+    except InvalidFieldError as error:
+        raise RefusalError(error.field, f"{error.value} is not accepted: {error.fix}", "InvalidTemplate") from error
+    if container.working_dir and not container.working_dir.startswith("/"):
+        text = f"{container.working_dir!r} is relative to nothing here: write an absolute path"
+        raise RefusalError(f"{at}.workingDir", text)
+    argv, ours = _command(container, program, env, at, host)
+    if ours:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(host.library)]))
+    return ProcessSpec(
+        argv=argv,
+        env={**threads, **env},
+        cwd=container.working_dir or str(folder),
+        memory_bytes=memory,
+        grace_s=grace(template),
+        paths=tuple(_paths(pod.volumes, container, path)),
+    )
+
+
+def expand(text: str, env: Mapping[str, str]) -> str:
+    """Replace ``$(NAME)`` as Kubernetes does: unknown names stay as they are, ``$$`` is a dollar."""
+    return _reference.sub(lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
+
+
+def _command(
+    container: Container, program: Program, env: Mapping[str, str], at: str, host: Host
+) -> tuple[tuple[str, ...], bool]:
+    args = tuple(expand(arg, env) for arg in container.args)
+    command = tuple(expand(word, env) for word in container.command)
+    if not command:
+        if container.image and not OWN_IMAGE.fullmatch(container.image):
+            text = f"the command of image {container.image!r} is inside the image: add command, or use halimede/worker"
+            raise RefusalError(f"{at}.image", text)
+        return (host.python, "-m", WORKER, program, *args), True
+    if command[0] in PYTHONS:
+        command = (host.python, *command[1:])
+    return command + args, False
+
+
+def _environment(given: list[EnvVar], told: Told, at: str) -> dict[str, str]:
+    """Build the environment in order, so that a value may refer to those before it; our facts always stand."""
+    env = told.defaults | told.facts
+    for i, variable in enumerate(given):
+        if variable.value_from:
+            text = f"{variable.name} comes from valueFrom, which needs Kubernetes: write its value"
+            raise RefusalError(f"{at}[{i}].valueFrom", text)
+        if variable.name not in told.facts:
+            env[variable.name] = expand(variable.value, env)
+    return env
+
+
+def _limits(resources: Mapping[str, Any], at: str) -> tuple[int | None, dict[str, str]]:
+    _only(resources, {"limits", "requests"}, at)
+    limits = resources.get("limits") or {}
+    _only(limits, {"cpu", "memory"}, f"{at}.limits")
+    threads = _bounded(limits, "cpu", f"{at}.limits", MAX_CPUS)
+    memory = _bounded(limits, "memory", f"{at}.limits", MAX_MEMORY)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return memory, {name: str(threads) for name in names} if threads else {}
+
+
+def _bounded(limits: Mapping[str, Any], name: str, at: str, most: int) -> int | None:
+    if name not in limits:
+        return None
+    amount = math.ceil(quantity(f"{at}.{name}", limits[name]))
+    if amount > most:
+        raise RefusalError(f"{at}.{name}", f"{limits[name]!r} is more than any node has: write at most {most}")
+    return amount
+
+
+def _paths(volumes: list[Volume], container: Container, path: str) -> Iterator[NeededPath]:
+    kinds = {"": "any", "Directory": "folder", "DirectoryOrCreate": "folder", "File": "file"}
+    known = {volume.name: volume.host_path for volume in volumes}
+    for i, volume in enumerate(volumes):
+        at = f"{path}.spec.volumes[{i}]"
+        if volume.host_path is None:
+            raise RefusalError(at, f"volume {volume.name!r} is no hostPath: only those exist without Kubernetes")
+        if volume.host_path.type not in kinds:
+            text = f"{volume.host_path.type!r} is not supported here: use Directory, DirectoryOrCreate or File"
+            raise RefusalError(f"{at}.hostPath.type", text)
+    for i, mount in enumerate(container.volume_mounts):
+        at = f"{path}.spec.containers[0].volumeMounts[{i}]"
+        host_path = known.get(mount.name)
+        if host_path is None:
+            raise RefusalError(f"{at}.name", f"there is no volume {mount.name!r}: add it to volumes")
+        if Path(mount.mount_path) != Path(host_path.path):
+            text = f"a process sees {host_path.path} where it is: set mountPath to the same, not {mount.mount_path}"
+            raise RefusalError(f"{at}.mountPath", text)
+        if not host_path.path.startswith("/") or ".." in host_path.path.split("/"):
+            raise RefusalError(f"{path}.spec.volumes", f"{host_path.path!r}: write an absolute path without '..'")
+        create = host_path.type == "DirectoryOrCreate"
+        yield NeededPath(host_path.path, kinds[host_path.type], create)  # type: ignore[arg-type]
+
+
+def _check_pod(raw: Mapping[str, Any], at: str, host: Host) -> None:
+    _only(raw, POD_HARMLESS | {"restartPolicy", "securityContext"}, at)
+    if len(raw["containers"]) > 1:
+        raise RefusalError(f"{at}.containers[1]", "a worker is one process here: keep the first container alone")
+    if raw.get("restartPolicy") not in {None, "", "Always"}:
+        raise RefusalError(f"{at}.restartPolicy", "a worker is always started again: write Always or remove it")
+    _check_security(raw.get("securityContext") or {}, f"{at}.securityContext", host)
+
+
+def _check_container(raw: Mapping[str, Any], at: str, host: Host) -> None:
+    _only(raw, CONTAINER_HARMLESS | {"securityContext"}, at)
+    _check_security(raw.get("securityContext") or {}, f"{at}.securityContext", host)
+    for i, mount in enumerate(raw.get("volumeMounts") or []):
+        _only(mount, {"name", "mountPath"}, f"{at}.volumeMounts[{i}]")
+
+
+def _check_security(raw: Mapping[str, Any], at: str, host: Host) -> None:
+    """Accept only what holds for a plain child process of this user anyway."""
+    holds = {
+        "runAsUser": host.uid,
+        "runAsGroup": host.gid,
+        "runAsNonRoot": host.uid != 0,
+        "privileged": False,
+        "readOnlyRootFilesystem": False,
+        "allowPrivilegeEscalation": True,
+    }
+    for name, value in raw.items():
+        if not value and name not in holds:
+            continue
+        if name not in holds or (value != holds[name] and not (name == "runAsNonRoot" and value is False)):
+            text = f"{value!r} cannot be held for a process of user {host.uid}: remove it"
+            raise RefusalError(f"{at}.{name}", text)
+
+
+def _only(raw: object, known: frozenset[str] | set[str], at: str) -> None:
+    """Refuse fields that nobody here honours; empty ones ask for nothing."""
+    if not isinstance(raw, Mapping):
+        raise RefusalError(at, "write a mapping", "InvalidTemplate")
+    for name in sorted(map(str, raw)):
+        if name not in known and raw[name] not in (None, "", [], {}, False):
+            raise RefusalError(f"{at}.{name}", "this cannot be honoured without Kubernetes: remove it")

@@ -1,0 +1,1 @@
+"""Workers that run as pods on this node: heard, counted, remembered."""

@@ -1,0 +1,88 @@
+"""What pods have counted on this node, over restarts of the controller: rows in the node's store.
+
+One row for each pod of a service's uid that is remembered by name, and one for each role with the sum of those that are
+not any more.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+
+from halimede.messages import TaskInfo, WorkerInfo
+from halimede.messages.control import WorkerRole as Role
+from halimede.names import Key
+from services.lc.paths import Worker
+
+COLUMNS = {"pods": "service, uid, worker, number, record", "retired": "service, uid, role, counts"}
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS pods
+    (service TEXT, uid TEXT, worker TEXT, number INTEGER, record BLOB, PRIMARY KEY (service, uid, worker))
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS retired
+    (service TEXT, uid TEXT, role TEXT, counts BLOB, PRIMARY KEY (service, uid, role)) WITHOUT ROWID;
+"""
+
+
+class PodRecord(msgspec.Struct, frozen=True):
+    """The last that was heard of a pod, with the last counts that it has told; ``gone``: it is over with it."""
+
+    info: WorkerInfo
+    gone: bool = False
+
+
+#: a service and its uid
+Owner = tuple[Key, str]
+
+
+class PodRows:
+    """The rows. Each write is on disk when the call returns."""
+
+    def __init__(self) -> None:
+        #: as they were found: all pods, the one that was heard least recently first, and the sums
+        self.found: list[tuple[Owner, Worker, PodRecord]] = []
+        self.found_retired: list[tuple[Owner, Role, TaskInfo]] = []
+
+    def open(self, db: sqlite3.Connection) -> None:
+        """Use the store's connection, and read everything: what cannot be read is damage, to be found now."""
+        self._db = db
+        self.found, self.found_retired = list(self._pods()), list(self._retired())
+
+    def _pods(self) -> Iterator[tuple[Owner, Worker, PodRecord]]:
+        rows = self._db.execute("SELECT service, uid, worker, record FROM pods ORDER BY number").fetchall()
+        for service, uid, worker, record in rows:
+            namespace, _, name = worker.partition("/")
+            yield (Key.parse(service), uid), Worker(namespace, name), msgspec.json.decode(record, type=PodRecord)
+
+    def _retired(self) -> Iterator[tuple[Owner, Role, TaskInfo]]:
+        for service, uid, role, counts in self._db.execute("SELECT service, uid, role, counts FROM retired").fetchall():
+            yield (Key.parse(service), uid), role, msgspec.json.decode(counts, type=TaskInfo)
+
+    def write(self, heard: Iterable[tuple[Owner, Worker, PodRecord]]) -> None:
+        """Keep what was heard, the latest last."""
+        with self._db:
+            (number,) = self._db.execute("SELECT coalesce(max(number), 0) FROM pods").fetchone()
+            rows = [
+                (str(owner[0]), owner[1], str(worker), number + more, msgspec.json.encode(record))
+                for more, (owner, worker, record) in enumerate(heard, 1)
+            ]
+            self._db.executemany("REPLACE INTO pods VALUES (?, ?, ?, ?, ?)", rows)
+
+    def retire(self, owner: Owner, worker: Worker, role: Role, counts: TaskInfo | None) -> None:
+        """Forget a pod's name; ``counts`` is the sum of its role from now on."""
+        service, uid = str(owner[0]), owner[1]
+        with self._db:
+            key = (service, uid, str(worker))
+            self._db.execute("DELETE FROM pods WHERE service = ? AND uid = ? AND worker = ?", key)
+            if counts is not None:
+                row = (service, uid, role, msgspec.json.encode(counts))
+                self._db.execute("REPLACE INTO retired VALUES (?, ?, ?, ?)", row)
+
+    def forget(self, owners: Collection[Owner]) -> None:
+        """Forget all pods of these services."""
+        rows = [(str(key), uid) for key, uid in owners]
+        with self._db:
+            self._db.executemany("DELETE FROM pods WHERE service = ? AND uid = ?", rows)
+            self._db.executemany("DELETE FROM retired WHERE service = ? AND uid = ?", rows)

@@ -1,0 +1,182 @@
+"""Tells GM how every resource stands here: one retained NodeStatus each, and its removal once a resource is forgotten.
+
+A report is composed when it is sent, so that changes in between cost nothing: counts leave at most once a second, a
+new phase or reason at once, and the last state always. The removal is the acknowledgement of a delete: it is owed, on
+disk, until the broker has taken it, and it is paid only after the resource's workers are gone, where this node runs
+them. What they have left on the node goes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Mapping
+
+import structlog
+
+from halimede import topics
+from halimede.bus.message import Delivery
+from halimede.bus.ordering import Stamp
+from halimede.bus.port import Bus
+from halimede.errors import BusError, RefusedError, TooLargeError
+from halimede.messages import NodeStatus, WorkerInfo
+from halimede.names import Key
+from halimede.topic import Address
+from services.lc.paths import Worker
+from services.lc.planning.resource_state import Standing
+from services.lc.store.database import Store
+from services.lc.worker_backend import Workers
+
+log = structlog.get_logger()
+
+#: seconds between two reports on one resource that differ only in counts
+INTERVAL_S = 1.0
+#: and between two of which the phase or reason differs: a worker may claim another one as often as it likes
+URGENT_S = 0.1
+#: seconds until the next attempt when the broker did not take one
+RETRY_S = 1.0
+
+
+class Reporter:
+    """The node's reports. ``standings`` are what the last plan said; workers' own words come in on the bus."""
+
+    def __init__(self, node: str, bus: Bus, store: Store, workers: Workers) -> None:
+        self._node = node
+        self._bus = bus
+        self._store = store
+        self._workers = workers
+        self._standings: Mapping[Key, Standing] = {}
+        #: last reports on what was forgotten since: what a pod said just before counts
+        self._last: dict[Key, NodeStatus] = {}
+        self._dirty: set[Key] = set()
+        self._sent: dict[Key, NodeStatus] = {}
+        self._sent_at: dict[Key, float] = {}
+        self._wake = asyncio.Event()
+        #: of the present connection; with it and the number GM tells old reports from new ones
+        self.epoch = 0
+        self._number = 0
+        #: reports that the broker took, and those that it will never take as they are
+        self.taken = self.refused = 0
+
+    @property
+    def waiting(self) -> int:
+        """Resources whose report is to be sent."""
+        return len(self._dirty)
+
+    def update(self, standings: Mapping[Key, Standing]) -> None:
+        """Take a new plan's standings."""
+        for key in set(standings) | set(self._standings):
+            if standings.get(key) != self._standings.get(key):
+                self.touch(key)
+            if key not in standings:
+                self._last[key] = self._workers.status(self._standings[key])
+        self._standings = standings
+        self._wake.set()
+
+    def touch(self, key: Key) -> None:
+        """Something about a resource has changed."""
+        self._dirty.add(key)
+        self._wake.set()
+
+    def again(self, key: Key) -> None:
+        """Report on a resource even if nothing has changed: GM seems not to know."""
+        self._sent.pop(key, None)
+        self.touch(key)
+
+    def resend(self) -> None:
+        """Report on everything again: the broker may have lost what it kept."""
+        self._sent.clear()
+        self._dirty |= set(self._standings)
+        self._wake.set()
+
+    async def on_worker_info(self, delivery: Delivery[WorkerInfo]) -> None:
+        """Take what a worker says of itself. Only our own workers count, and only under their own name."""
+        info, names = delivery.body, delivery.names
+        worker = Worker(names["ns"], names["worker"])
+        agrees = (info.namespace, info.name) == (worker.namespace, worker.name)
+        service = self._workers.heard(worker, info) if agrees else None
+        if service is None:
+            log.warning("worker info ignored", worker=str(worker), owner=info.owner_name)
+        else:
+            self.touch(service)
+
+    async def run(self) -> None:
+        """Send what is due, until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                wait = await self._round()
+            except (BusError, sqlite3.Error) as error:
+                log.info("reports wait", error=str(error))
+                wait = RETRY_S
+            if wait is None:
+                await self._wake.wait()
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+
+    async def _round(self) -> float | None:
+        """Send what is due; return the seconds until more is, None if nothing waits. Raises BusError."""
+        if not self._bus.connected:
+            return None
+        for key in list(self._store.farewells):
+            if self._gone(key):
+                await self._clear(key)
+        now, wait = asyncio.get_running_loop().time(), None
+        for key in sorted(self._dirty):
+            status, sent = self._compose(key), self._sent.get(key)
+            if status is None or status == sent:
+                self._dirty.discard(key)
+                continue
+            urgent = sent is None or (status.phase, status.reason) != (sent.phase, sent.reason)
+            due = self._sent_at.get(key, float("-inf")) + (URGENT_S if urgent else INTERVAL_S)
+            if sent is None or sent.uid != status.uid or due <= now:
+                await self._send(key, status)
+            else:
+                # not less than a clock can tell apart, or the loop would spin
+                wait = min(max(due - now, 0.01), INTERVAL_S if wait is None else wait)
+        return wait
+
+    def _compose(self, key: Key) -> NodeStatus | None:
+        standing = self._standings.get(key)
+        return self._workers.status(standing) if standing else None
+
+    async def _send(self, key: Key, status: NodeStatus) -> None:
+        self._dirty.discard(key)
+        try:
+            await self._bus.publish(self._address(key), status, properties=self._stamp())
+        except (RefusedError, TooLargeError) as error:
+            log.warning("report refused", key=str(key), error=str(error))
+            self.refused += 1
+        except BusError:
+            self._dirty.add(key)
+            raise
+        else:
+            self.taken += 1
+        # also of a refused one: the next is tried when there is something new to say
+        self._sent[key], self._sent_at[key] = status, asyncio.get_running_loop().time()
+
+    async def _clear(self, key: Key) -> None:
+        if (last := self._last.get(key)) and last != self._sent.get(key):
+            await self._send(key, last)
+        self._last.pop(key, None)
+        try:
+            await self._bus.clear(self._address(key))
+        except RefusedError as error:
+            log.warning("report not cleared", key=str(key), error=str(error))
+        if self._gone(key):  # still: the broker took its time
+            self._workers.clear_away(key)
+        self._store.farewell_done(key)
+        self._sent.pop(key, None)
+
+    def _stamp(self) -> dict[str, str]:
+        self._number += 1
+        return Stamp(self.epoch, self._number).properties
+
+    def _gone(self, key: Key) -> bool:
+        return key not in self._store.held and not self._workers.busy(key)
+
+    def _address(self, key: Key) -> Address[NodeStatus]:
+        return topics.NODE_STATUS.at(node=self._node, ns=key.namespace, plural=key.plural, name=key.name)

@@ -1,0 +1,300 @@
+"""What this node knows over restarts, in one SQLite file: enough to start everything with no GM and no broker.
+
+Resources are mirrored in memory, since every decision reads them. A file that cannot be read is put aside, not
+repaired: GM's next sync fills an empty store again, and until then no worker is stopped for being unknown.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+
+from halimede.bus.ordering import MAX_INTEGER, Stamp
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.messages import ResourceBody
+from halimede.messages.control import WorkerRole
+from halimede.names import Key
+from services.lc.paths import WORKERS, Worker
+from services.lc.pods.store import PodRows
+from services.lc.store import schema
+from services.lc.store.decisions import Identity
+from services.lc.store.deferred_writes import Statements, Writer
+from services.lc.store.message_order import Said
+
+log = structlog.get_logger()
+
+VERSION = 1
+UNKNOWN = Stamp()
+#: beyond this the oldest go. By count alone: their age could only be told by a clock that may be wrong
+MAX_TOMBSTONES = 10_000
+EPOCHS_AT_ONCE = 100
+#: fits SQLite's signed integers
+IDENTITY_BITS = 62
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One resource that this node holds, as it came."""
+
+    key: Key
+    uid: str
+    generation: int
+    body: ResourceBody
+
+    @property
+    def identity(self) -> Identity:
+        """What order is decided by."""
+        return Identity(self.uid, self.generation)
+
+
+class ProcessRecord(msgspec.Struct, frozen=True):
+    """A worker process, told apart from any other that has or will have its pid (boot and start ticks)."""
+
+    namespace: str
+    name: str
+    service: str
+    uid: str
+    role: WorkerRole
+    spec_hash: str
+    pid: int
+    ticks: int
+    boot: str
+
+    @property
+    def worker(self) -> Worker:
+        """Which worker it is."""
+        return Worker(self.namespace, self.name)
+
+
+class Store:
+    """The node's SQLite file. Used from the event loop only; each write is on disk when the call returns.
+
+    On a full disk it is owed instead: known here, and written with the next that finds room (``settle``).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: drawn when the file was made
+        self.identity = ""
+        #: where a damaged file was put now, and why
+        self.put_aside = ""
+        self.said = Said()
+        self.pods = PodRows()
+        self._writer = Writer()
+        self._complete = False
+        #: numbers and tombstones as they would be read, had all been written; of tombstones the oldest first
+        self._numbers: dict[str, int] = {}
+        self._graves: dict[str, int] = {}
+        self._held: dict[Key, Held] = {}
+        self._farewells: set[Key] = set()
+        self._epoch = self._reserved = 0
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._open()
+        except sqlite3.OperationalError as error:  # not damaged: no space, no permission, in use
+            raise HalimedeError(f"the store {self.path} cannot be used: {error}") from error
+        except (sqlite3.DatabaseError, msgspec.DecodeError, InvalidFieldError, ValueError, TypeError) as error:
+            aside = schema.quarantine(self.path)
+            self.put_aside = f"the store was damaged ({error}) and put aside as {aside}"
+            log.critical("store put aside, starting with an empty one", path=str(aside), reason=str(error))
+            self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._db.close()
+
+    @property
+    def complete(self) -> bool:
+        """False of a file in place of one that was lost, until GM has said what there should be.
+
+        Remembered: an LC that is started again before GM has spoken knows no more.
+        """
+        return self._complete
+
+    @complete.setter
+    def complete(self, complete: bool) -> None:
+        self._complete = complete
+        self._set_number("complete", int(complete))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, without what is not merged into it yet; 0 when somebody has removed it."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def check(self) -> None:
+        """Raise sqlite3.Error when the store cannot be written to. Writes nothing but what is owed."""
+        self.settle()
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("ROLLBACK")
+
+    def settle(self) -> None:
+        """Write what had no room. Raises sqlite3.Error while there is none."""
+        self._writer.settle()
+
+    # --- resources ---------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> Mapping[Key, Held]:
+        """All resources that this node holds."""
+        return self._held
+
+    def put(self, new: Held, stamp: Stamp = UNKNOWN) -> None:
+        """Store a resource in place of whatever its name stood for. Another uid is buried, in every generation."""
+        old = self._held.get(new.key)
+        with self._writer.transaction() as to:
+            self.said.note(to, new.key, stamp)
+            if old and old.uid != new.uid:
+                self._bury(to, Identity(old.uid, MAX_INTEGER))
+            body = msgspec.json.encode(new.body)
+            to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
+            if new.key in self._farewells:
+                to.execute("DELETE FROM farewells WHERE key = ?", (str(new.key),))
+        self._held[new.key] = new
+        self._farewells.discard(new.key)
+
+    def bury(self, gone: Identity, key: Key, stamp: Stamp = UNKNOWN) -> None:
+        """Remember that this node was told to forget a uid up to a generation."""
+        with self._writer.transaction() as to:
+            self.said.note(to, key, stamp)
+            self._bury(to, gone)
+
+    def drop(self, key: Key) -> None:
+        """Forget a resource; its report is to be cleared."""
+        with self._writer.transaction() as to:
+            to.execute("DELETE FROM resources WHERE key = ?", (str(key),))
+            to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
+        del self._held[key]
+        self._farewells.add(key)
+
+    def buried(self, uid: str) -> int | None:
+        """Return the generation up to which a uid is forgotten, None if it is not."""
+        return self._graves.get(uid)
+
+    # --- reports that are to be cleared ------------------------------------------------------------------------
+
+    @property
+    def farewells(self) -> Collection[Key]:
+        """The resources whose retained report is still to be cleared."""
+        return self._farewells
+
+    def owe_farewell(self, key: Key) -> None:
+        """A resource is not held, and GM should see that its report is gone."""
+        with self._writer.transaction() as to:
+            to.execute("REPLACE INTO farewells VALUES (?)", (str(key),))
+        self._farewells.add(key)
+
+    def farewell_done(self, key: Key) -> None:
+        """The report has been cleared."""
+        with self._writer.transaction() as to:
+            to.execute("DELETE FROM farewells WHERE key = ?", (str(key),))
+        self._farewells.discard(key)
+
+    # --- processes ---------------------------------------------------------------------------------------------
+
+    def processes(self) -> list[ProcessRecord]:
+        """Return the worker processes that were running when last heard of."""
+        rows = self._db.execute("SELECT record FROM processes").fetchall()
+        return [msgspec.json.decode(row[0], type=ProcessRecord) for row in rows]
+
+    def process_started(self, record: ProcessRecord) -> None:
+        """Remember a process, so that an LC that starts later finds it."""
+        with self._writer.transaction() as to:
+            to.execute("REPLACE INTO processes VALUES (?, ?)", (str(record.worker), msgspec.json.encode(record)))
+
+    def process_ended(self, worker: Worker) -> None:
+        """Forget a worker's process."""
+        with self._writer.transaction() as to:
+            to.execute("DELETE FROM processes WHERE worker = ?", (str(worker),))
+
+    # --- epochs ------------------------------------------------------------------------------------------------
+
+    @property
+    def gm_epoch(self) -> int:
+        """The highest epoch of GM that this node has seen."""
+        return self._number("gm epoch")
+
+    def saw_gm_epoch(self, epoch: int) -> None:
+        """Remember an epoch of GM; a lower one changes nothing."""
+        if epoch > self.gm_epoch:
+            self._set_number("gm epoch", epoch)
+
+    def next_presence_epoch(self) -> int:
+        """Return a number higher than any that this node has used for a connection.
+
+        An empty store begins at the clock's seconds, so that a store that was lost does not fall behind the one before.
+        Numbers are reserved in blocks: a node that tries to connect for days does not write each time.
+        """
+        if self._epoch >= self._reserved:
+            self._epoch = max(self._reserved, self._number("presence epoch") or int(time.time()))
+            self._reserved = self._epoch + EPOCHS_AT_ONCE
+            try:
+                self._set_number("presence epoch", self._reserved)
+            except sqlite3.Error as error:  # a node whose disk is full still says that it is there
+                log.warning("presence epoch not written", error=str(error))
+        self._epoch += 1
+        return self._epoch
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(self.path, timeout=5)
+        try:
+            self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+            if self._db.execute("PRAGMA quick_check").fetchone() != ("ok",):
+                raise sqlite3.DatabaseError("the file is damaged")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version > VERSION:
+                raise HalimedeError(f"{self.path} was written by a newer halimede: install that one")
+            schema.make(self._db)
+            if version == 0:
+                first = not self.put_aside and not (self.path.parent / WORKERS).exists()
+                numbers = [("identity", secrets.randbits(IDENTITY_BITS)), ("complete", int(first))]
+                with self._db:
+                    self._db.executemany("REPLACE INTO numbers VALUES (?, ?)", numbers)
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self._numbers = {n: int(value) for n, value in self._db.execute("SELECT name, value FROM numbers")}
+            self._writer.open(self._db)
+            self.identity = f"{self._number('identity'):016x}"
+            self._complete = bool(self._number("complete"))
+            rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
+            held = [Held(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows]
+            self._held = {h.key: h for h in held}
+            graves = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
+            self._graves = {uid: int(generation) for uid, generation in graves}
+            self.said.load(self._db)
+            self.pods.open(self._db)
+            self._farewells = {Key.parse(row[0]) for row in self._db.execute("SELECT key FROM farewells")}
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _bury(self, to: Statements, gone: Identity) -> None:
+        """Write a tombstone under a new number; of two generations the higher one stays."""
+        generation = max(gone.generation, self.buried(gone.uid) or 0)
+        to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (gone.uid, generation))
+        to.execute("DELETE FROM tombstones WHERE number <= (SELECT max(number) FROM tombstones) - ?", (MAX_TOMBSTONES,))
+        self._graves.pop(gone.uid, None)
+        self._graves[gone.uid] = generation
+        if len(self._graves) > MAX_TOMBSTONES:
+            del self._graves[next(iter(self._graves))]
+
+    def _number(self, name: str) -> int:
+        return self._numbers.get(name, 0)
+
+    def _set_number(self, name: str, value: int) -> None:
+        with self._writer.transaction() as to:
+            to.execute("REPLACE INTO numbers VALUES (?, ?)", (name, value))
+        self._numbers[name] = value

@@ -1,0 +1,1 @@
+"""Worker processes: started, watched, started again, given other models."""

@@ -1,0 +1,241 @@
+"""Real worker processes: started, adopted, watched and ended.
+
+A worker outlives its LC: it leads a session of its own, nothing ties it to its parent, and its output goes straight to
+its log file. The LC that starts next finds it by pid and start ticks, and by a mark in its environment where no record
+of it was kept. Its end is seen through a pidfd. A group is only ever signalled while its leader's pid is known to be
+taken by it: for our own child before it is reaped, for an adopted one in the moment of its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from services.lc.paths import Folders, Worker
+from services.lc.store.database import ProcessRecord
+from services.lc.supervisor.process import NeededPath, Process, Start, StartError
+
+log = structlog.get_logger()
+
+#: carries the record of a worker, in case the LC dies between starting it and writing it down
+MARK = "HALIMEDE_PROCESS"
+#: what a worker inherits from its LC, beside everything of halimede's own and of OpenTelemetry's
+INHERITED = frozenset({
+    "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE",
+    "TMPDIR", "TZ", "USER",
+})  # fmt: skip
+#: the LC's own credentials: a worker has those of its role, or none
+OWN = "HALIMEDE_CREDENTIALS"
+TAIL = 4096
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of an environment that workers inherit."""
+    return {
+        k: v for k, v in environment.items() if k in INHERITED or (k.startswith(("HALIMEDE_", "OTEL_")) and k != OWN)
+    }
+
+
+class LinuxProcess:
+    """A process that leads its own group, watched through a pidfd. ``child``: ours, so that we can reap it."""
+
+    def __init__(self, record: ProcessRecord, pidfd: int, child: subprocess.Popen[bytes] | None) -> None:
+        self.record = record
+        self._pidfd = pidfd
+        self._child = child
+
+    async def wait(self) -> int | None:
+        """Wait for its end, end what is left of its group, and return its exit code."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        self.kill()
+        return self._child.wait() if self._child else None
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the group."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.record.pid, number)
+
+
+class LinuxLauncher:
+    """Starts and finds the workers of one node."""
+
+    def __init__(self, folders: Folders, environment: Mapping[str, str] | None = None) -> None:
+        self.folders = folders
+        self.inherited = inherited(os.environ if environment is None else environment)
+
+    def start(self, start: Start) -> Process:
+        """Start a worker in a session of its own; raise StartError with what to do about it."""
+        spec, folder = start.spec, self.folders.worker(start.worker)
+        env = {**self.inherited, **spec.env, MARK: self._mark(start)}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in spec.paths:
+                _provide(path)
+            if not Path(spec.cwd).is_dir():
+                raise StartError("WorkingDirMissing", f"workingDir {spec.cwd} is no folder on this node: create it")
+            with self.folders.log(start.worker).open("ab") as output:
+                child = subprocess.Popen(
+                    spec.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=spec.cwd,
+                    env=env,
+                    start_new_session=True,
+                )
+        except (FileNotFoundError, PermissionError) as error:
+            text = f"{error.filename}: {error.strerror}: install it on this node or correct the template"
+            raise StartError("CommandNotFound", text) from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            raise StartError("CannotStart", f"{spec.argv[0]} could not be started: {error}") from error
+        return _take(start, child)
+
+    def find(self, known: list[ProcessRecord]) -> list[Process]:
+        """Return the workers that run already: those of the records, then those that only their mark tells of."""
+        found: dict[Worker, Process] = {}
+        for record in [*known, *self._search()]:
+            here = found.get(record.worker)
+            if here is None:
+                process = _adopt(record)
+                if process:
+                    found[record.worker] = process
+            elif here.record.pid != record.pid:
+                log.warning("a second process of a worker is left alone", worker=str(record.worker), pid=record.pid)
+        return list(found.values())
+
+    def last_line(self, worker: Worker) -> str:
+        """Return the last line of a worker's log, cut to a readable length."""
+        try:
+            with self.folders.log(worker).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+                lines = file.read(TAIL).decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
+
+    def _mark(self, start: Start) -> str:
+        record = msgspec.json.encode(_record(start, 0, 0)).decode()
+        return f"{self.folders.root} {record}"
+
+    def _search(self) -> Iterator[ProcessRecord]:
+        """Find session leaders with our mark whose parent does not carry it: workers, not what they started."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and (record := self._read_mark(int(entry.name))):
+                pid = int(entry.name)
+                with contextlib.suppress(OSError):
+                    if os.getsid(pid) == pid and not self._read_mark(_parent(pid)):
+                        yield record
+
+    def _read_mark(self, pid: int) -> ProcessRecord | None:
+        prefix = f"{MARK}={self.folders.root} ".encode()
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            text = next((v[len(prefix) :] for v in variables if v.startswith(prefix)), None)
+            ticks = start_ticks(pid)
+            if text is None or ticks is None:
+                return None
+            return msgspec.structs.replace(msgspec.json.decode(text, type=ProcessRecord), pid=pid, ticks=ticks)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+
+def boot_id() -> str:
+    """Return what tells this boot of the machine from any other."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if there is no such process or it has ended."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in {"Z", "X"} else None
+
+
+def _parent(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/<pid>/stat`` behind the name, which may itself hold spaces and brackets."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:
+    return ProcessRecord(
+        namespace=start.worker.namespace,
+        name=start.worker.name,
+        service=str(start.service),
+        uid=start.uid,
+        role=start.role,
+        spec_hash=start.spec.digest,
+        pid=pid,
+        ticks=ticks,
+        boot=boot_id(),
+    )
+
+
+def _take(start: Start, child: subprocess.Popen[bytes]) -> Process:
+    """Limit and watch a process that has just been started. If that fails it is ended: nobody would know of it."""
+    memory, pidfd = start.spec.memory_bytes, -1
+    try:
+        pidfd = os.pidfd_open(child.pid)
+        if memory is not None:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
+        ticks = start_ticks(child.pid) or 0  # our child cannot vanish before we reap it
+        return LinuxProcess(_record(start, child.pid, ticks), pidfd, child)
+    except Exception as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        if pidfd >= 0:
+            os.close(pidfd)
+        raise StartError("CannotStart", f"{start.spec.argv[0]} could not be limited and watched: {error}") from error
+
+
+def _adopt(record: ProcessRecord) -> Process | None:
+    if record.boot != boot_id():
+        return None
+    try:
+        pidfd = os.pidfd_open(record.pid)
+    except OSError:
+        return None
+    if start_ticks(record.pid) == record.ticks:  # read after the pidfd is open: it cannot become another process now
+        return LinuxProcess(record, pidfd, None)
+    os.close(pidfd)
+    return None
+
+
+def _provide(needed: NeededPath) -> None:
+    path = Path(needed.path)
+    if needed.create:
+        path.mkdir(parents=True, exist_ok=True)
+    there = {"any": path.exists, "folder": path.is_dir, "file": path.is_file}[needed.kind]
+    if not there():
+        what = "nothing" if needed.kind == "any" else f"no {needed.kind}"
+        raise StartError("HostPathMissing", f"there is {what} at {path} on this node: create it, or correct the volume")

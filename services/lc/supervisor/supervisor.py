@@ -1,0 +1,289 @@
+"""Keeps each worker's process running: starts it, starts it again with back-off, and stops it cleanly.
+
+One task a worker. What ends a process is judged from outside (exit code, how long it ran) and put beside what the
+worker itself last said, so that a condition shows both. Cancelling the supervisor leaves the processes alone: they
+survive an LC that dies, and the next one adopts them. ``stop_all`` is what ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from pathlib import Path
+
+import structlog
+
+from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
+from halimede.names import Key
+from services.lc.cleanup import put_aside
+from services.lc.paths import Folders, Worker
+from services.lc.planning.plan import Plan, Running
+from services.lc.planning.resource_state import Standing
+from services.lc.status_builder import compose
+from services.lc.store.database import Store
+from services.lc.supervisor.model_assignment import Telling, model, swaps, trouble, used
+from services.lc.supervisor.process import Launcher, Process, Start, StartError
+from services.lc.supervisor.process_exit import EXTRA_S, KILL_S, ending, grace, until_end
+from services.lc.supervisor.worker_state import FIRST_DELAY, SILENT_S, STABLE_S, Entry, stand
+
+log = structlog.get_logger()
+
+LONGEST_DELAY = 60.0
+#: exit code of a worker that was given something wrong: starting it again at once is of no use
+USERS_MISTAKE = 2
+
+
+class Supervisor:
+    """The workers of a node. ``changed`` is called with a service whenever one of its workers changes its state.
+
+    ``missing`` is called with a model's path when the file has vanished since it was prepared.
+    """
+
+    def __init__(
+        self,
+        folders: Folders,
+        launcher: Launcher,
+        store: Store,
+        tasks: asyncio.TaskGroup,
+        *,
+        changed: Callable[[Key], None],
+        missing: Callable[[Path], None],
+    ) -> None:
+        self._folders = folders
+        self._launcher = launcher
+        self._store = store
+        self._tasks = tasks
+        self._changed = changed
+        self._missing = missing
+        self._entries: dict[Worker, Entry] = {}
+        self._telling = Telling(folders, missing)
+        #: processes started again, of whatever worker, since the controller's start
+        self.restarts = 0
+
+    def adopt(self) -> None:
+        """Take over what runs already, before anything is started."""
+        known = self._store.processes()
+        for process in self._launcher.find(known):
+            record = process.record
+            entry = Entry(record.worker, Key.parse(record.service), record.uid, record.role, record.spec_hash, None)
+            entry.adopted = True
+            log.info("worker adopted", worker=str(record.worker), pid=record.pid)
+            self._look_after(entry, process)
+        for record in known:
+            if record.worker not in self._entries:
+                self._forget(record.worker)
+
+    @property
+    def running(self) -> Mapping[Worker, Running]:
+        """All workers that are looked after, as plans see them. One that is being stopped is still among them."""
+        return {
+            e.worker: Running(e.worker, e.service, e.uid, e.spec_hash, e.start is not None, e.asked, swaps(e))
+            for e in self._entries.values()
+        }
+
+    @property
+    def models(self) -> Collection[Path | str] | None:
+        """What workers use, by path or digest; None while one runs that nobody has asked for yet."""
+        entries = self._entries.values()
+        if any(entry.start is None for entry in entries):
+            return None
+        return [each for entry in entries for each in used(entry)]
+
+    def tasks(self) -> dict[str, Coroutine[None, None, None]]:
+        """Nothing: each worker has its own task."""
+        return {}
+
+    def busy(self, service: Key) -> bool:
+        """Whether a worker of a service is looked after."""
+        return any(entry.service == service for entry in self._entries.values())
+
+    def clear_away(self, service: Key) -> None:
+        """Put the folders of a service's workers aside."""
+        put_aside(self._folders, service)
+
+    def status(self, standing: Standing) -> NodeStatus:
+        """Return the report on a resource."""
+        known = (standing.key, standing.uid)
+        entries = {e.worker: e for e in self._entries.values() if (e.service, e.uid) == known}
+        return compose(
+            standing,
+            {worker: self.report(entry) for worker, entry in entries.items()},
+            {worker: entry.task_info for worker, entry in entries.items() if entry.task_info},
+        )
+
+    def carry_out(self, plan: Plan) -> None:
+        """Stop and start what a plan says, and give those another model that take it as they are."""
+        for worker in plan.stop:
+            self.stop(worker)
+        for start in plan.start:
+            self.start(start)
+        for start in plan.swap:
+            self.swap(start)
+
+    def start(self, start: Start) -> None:
+        """Run a worker from now on; one that was adopted with the same spec just goes on."""
+        entry = self._entries.get(start.worker)
+        if entry is None:
+            entry = Entry(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
+            entry.asked = start.wish
+            self._look_after(entry, None)
+        elif entry.spec_hash == start.spec.digest:
+            entry.start = start
+
+    def swap(self, start: Start) -> None:
+        """Ask a worker that runs for another model."""
+        entry = self._entries.get(start.worker)
+        if entry and entry.spec_hash == start.spec.digest:
+            entry.start, entry.asked = start, start.wish
+            self._telling.next(entry)
+            self._changed(entry.service)
+
+    def stop(self, worker: Worker) -> None:
+        """Stop a worker: SIGTERM, its grace, SIGKILL. It leaves ``running`` once it is gone."""
+        if worker in self._entries:
+            self._entries[worker].stop.set()
+
+    async def stop_all(self) -> None:
+        """Stop all workers side by side, and wait until they are gone."""
+        entries = list(self._entries.values())
+        for entry in entries:
+            entry.stop.set()
+        longest = max((grace(entry) for entry in entries), default=0.0) + EXTRA_S + KILL_S
+        if tasks := [entry.task for entry in entries if entry.task]:
+            await asyncio.wait(tasks, timeout=longest + 1)
+
+    def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
+        """Take what a worker says of itself; return its service, None if it is not one of ours."""
+        entry = self._entries.get(worker)
+        if entry is None or entry.service.name != info.owner_name:
+            return None
+        took = swaps(entry)
+        entry.info = info
+        self._telling.heard(entry, info)
+        if swaps(entry) is not took:
+            self._changed(entry.service)  # what was asked of it may be due now
+        entry.task_info = info.task_info or info.owner_info or entry.task_info
+        if info.status == "failed":
+            entry.last_words = info
+        return entry.service
+
+    def reports(self) -> list[WorkerReport]:
+        """Return how all workers stand now."""
+        return [self.report(entry) for entry in self._entries.values()]
+
+    def report(self, entry: Entry) -> WorkerReport:
+        """Return how a worker stands now."""
+        phase, reason, message = stand(entry, asyncio.get_running_loop().time())
+        if phase == "Running" and not reason:
+            reason, message = trouble(entry)
+        return WorkerReport(
+            name=entry.worker.name,
+            role=entry.role,
+            phase=phase,
+            restarts=entry.restarts,
+            reason=reason[:256],
+            message=message[:4096],
+            http=entry.info.http if entry.info and entry.process else "",
+            model=model(entry) if entry.process else None,
+            url=entry.info.url if entry.info and entry.process else "",
+        )
+
+    # --- one worker's task -------------------------------------------------------------------------------------
+
+    def _look_after(self, entry: Entry, process: Process | None) -> None:
+        self._entries[entry.worker] = entry
+        self._telling.begin(entry)
+        entry.task = self._tasks.create_task(self._run(entry, process), name=f"worker {entry.worker}")
+
+    async def _run(self, entry: Entry, process: Process | None) -> None:
+        while not entry.stop.is_set():
+            try:
+                process = process or self._launch(entry)
+            except StartError as error:
+                entry.line, entry.last_words = "", None
+                self._failed(entry, error.reason, str(error), mistaken=True)
+            else:
+                await self._attend(entry, process)
+            process, entry.adopted = None, False
+            if entry.start is None:
+                break  # adopted, and ended before anyone asked for it: the next plan starts it anew
+            self._changed(entry.service)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(entry.delay):
+                    await entry.stop.wait()
+            again = 0 if entry.stop.is_set() else 1
+            entry.restarts += again
+            self.restarts += again
+        del self._entries[entry.worker]
+        self._changed(entry.service)
+
+    def _launch(self, entry: Entry) -> Process:
+        if entry.start is None:
+            raise StartError("NotConfirmed", "nothing says how to start this worker")
+        path = self._telling.first(entry)
+        if path and not path.is_file():
+            self._missing(path)
+            raise StartError("ModelMissing", f"{path} is gone: it is brought to this node again")
+        try:
+            process = self._launcher.start(entry.start)
+        except StartError:
+            raise
+        except Exception as error:
+            log.exception("starting a worker broke", worker=str(entry.worker))
+            raise StartError("Internal", f"starting it broke: {type(error).__name__}") from error
+        with _unless_store_fails():
+            self._store.process_started(process.record)
+        log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
+        return process
+
+    async def _attend(self, entry: Entry, process: Process) -> None:
+        """Watch a process until its end, and judge it."""
+        loop = asyncio.get_running_loop()
+        entry.process, entry.since, entry.info = process, loop.time(), None
+        if entry.reason:  # it could not even be started before: that is mended
+            entry.failures, entry.mistaken, entry.reason = 0, False, ""
+        # a little later than what they wait for: a loop's timers may be early by its clock's resolution
+        look_again = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
+        self._changed(entry.service)
+        try:
+            code = await until_end(entry, process)
+        finally:
+            for timer in look_again:
+                timer.cancel()
+        entry.process = None
+        self._forget(entry.worker)
+        log.info("worker ended", worker=str(entry.worker), code=code, asked=entry.stop.is_set())
+        if not entry.stop.is_set():
+            self._judge(entry, code, loop.time() - entry.since)
+
+    def _judge(self, entry: Entry, code: int | None, ran_s: float) -> None:
+        if ran_s >= STABLE_S:
+            entry.failures = 0
+        entry.line = self._launcher.last_line(entry.worker)
+        if entry.info is None or entry.info.status != "failed":
+            entry.last_words = None
+        self._telling.ended(entry, ending(code))
+        self._failed(entry, "", ending(code), mistaken=code == USERS_MISTAKE)
+        if entry.mistaken:
+            entry.delay = LONGEST_DELAY
+
+    def _failed(self, entry: Entry, reason: str, ending: str, *, mistaken: bool) -> None:
+        entry.failures += 1
+        entry.delay = min(FIRST_DELAY * 2 ** min(entry.failures - 1, 16), LONGEST_DELAY)
+        entry.mistaken, entry.reason, entry.ending = mistaken, reason, ending
+        log.warning("worker failed", worker=str(entry.worker), ending=ending, line=entry.line, failures=entry.failures)
+
+    def _forget(self, worker: Worker) -> None:
+        with _unless_store_fails():
+            self._store.process_ended(worker)
+
+
+@contextlib.contextmanager
+def _unless_store_fails() -> Iterator[None]:
+    """A record that cannot be written costs a search at the next boot, not the worker."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        log.warning("process record not written", error=str(error))
