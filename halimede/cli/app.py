@@ -6,24 +6,23 @@ from typing import Annotated
 
 import typer
 
-from halimede.cli import (
-    INTERRUPTED,
-    blobs,
-    calibrating,
+from halimede.cli import INTERRUPTED, completion
+from halimede.cli import options as o
+from halimede.cli.commands import (
+    blob,
+    calibrate,
     certs,
-    complete,
-    evaluating,
-    files,
-    hard,
+    evaluate,
+    hard_samples,
     operate,
-    seeing,
-    serving,
+    seen,
+    serve,
     streams,
     tapes,
-    tracing,
+    trace_command,
 )
-from halimede.cli import options as o
-from halimede.cli.run import run
+from halimede.cli.commands import upload as files
+from halimede.cli.runner import run
 
 NODES = frozenset({"nodes", "node", "no"})
 
@@ -62,8 +61,8 @@ def root(ctx: typer.Context, broker: o.Broker = "", credentials: o.Credentials =
     """
     given = {name: value for name, value in (("broker", broker), ("credentials", credentials)) if value}
     if given:
-        ctx.default_map = {**dict.fromkeys(COMMANDS, given), "blob": dict.fromkeys(blobs.COMMANDS, given)}
-        ctx.default_map["hard"] = dict.fromkeys(hard.COMMANDS, given)
+        ctx.default_map = {**dict.fromkeys(COMMANDS, given), "blob": dict.fromkeys(blob.COMMANDS, given)}
+        ctx.default_map["hard"] = dict.fromkeys(hard_samples.COMMANDS, given)
 
 
 @app.command()
@@ -90,7 +89,7 @@ def apply(
     paths = _paths(files, more)
 
     async def command() -> int:
-        from halimede.cli import apply as room
+        from halimede.cli.commands import apply as room
 
         return await room.apply(o.address(broker, credentials), paths, o.namespace_of(namespace) if namespace else "")
 
@@ -124,7 +123,7 @@ def get(
         return streams.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
 
     async def command() -> None:
-        from halimede.cli import get as room
+        from halimede.cli.commands import get as room
         from halimede.cli.output import Format
 
         found, called = o.target(kind, name)
@@ -133,7 +132,7 @@ def get(
         where = o.namespace_of(namespace, everywhere=everywhere)
         if not watch:
             return await room.get(o.address(broker, credentials), found, called, where, Format(output))
-        from halimede.cli.watch import watch as watching
+        from halimede.cli.commands.watch import watch as watching
 
         return await watching(o.address(broker, credentials), found, called, where, Format(output))
 
@@ -157,7 +156,7 @@ def describe(
     """
 
     async def command() -> None:
-        from halimede.cli import describe as room
+        from halimede.cli.commands import describe as room
 
         found, called = o.target(kind, name)
         if not called:
@@ -170,7 +169,7 @@ def describe(
 @app.command()
 def delete(
     kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help="As in get.", show_default=False, autocompletion=complete.kinds)
+        str, typer.Argument(metavar="[KIND]", help="As in get.", show_default=False, autocompletion=completion.kinds)
     ] = "",
     name: o.NameArgument = "",
     files: o.Files = None,
@@ -196,7 +195,7 @@ def delete(
         raise typer.BadParameter("give KIND NAME or -f FILE")
 
     async def command() -> int:
-        from halimede.cli import apply as room
+        from halimede.cli.commands import apply as room
         from halimede.names import Key, check_name
 
         where = o.namespace_of(namespace)
@@ -228,7 +227,7 @@ def nodes(output: o.OutputOption = o.Output.TABLE, broker: o.Broker = "", creden
     """
 
     async def command() -> None:
-        from halimede.cli import get as room
+        from halimede.cli.commands import get as room
         from halimede.cli.output import Format
 
         await room.nodes(o.address(broker, credentials), Format(output))
@@ -247,7 +246,7 @@ def version(broker: o.Broker = "", credentials: o.Credentials = "") -> None:
     """
 
     async def command() -> int:
-        from halimede.cli import get as room
+        from halimede.cli.commands import get as room
 
         return await room.version(o.address(broker, credentials))
 
@@ -262,14 +261,14 @@ def _paths(files: list[str] | None, more: list[str] | None) -> list[str]:
 
 streams.add_to(app)
 certs.add_to(app)
-blobs.add_to(app)
+blob.add_to(app)
 operate.add_to(app)
 tapes.add_to(app)
 files.add_to(app)
-tracing.add_to(app)
-serving.add_to(app)
-seeing.add_to(app)
-hard.add_to(app)
-calibrating.add_to(app)
-evaluating.add_to(app)
+trace_command.add_to(app)
+serve.add_to(app)
+seen.add_to(app)
+hard_samples.add_to(app)
+calibrate.add_to(app)
+evaluate.add_to(app)
 COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)

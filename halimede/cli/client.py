@@ -11,7 +11,7 @@ from typing import Any, Self
 from halimede import topics
 from halimede.bus.port import Bus
 from halimede.bus.rpc import Requests, new_ticket
-from halimede.cli.broker import START_IT, Broker
+from halimede.cli.broker_address import START_IT, Broker
 from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError, NotAllowedError, RefusedError
 from halimede.messages import ApiReply, ApiRequest, Event, LogsReply, LogsRequest, NodeInfo, ResourceBody
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import aiomqtt
 
 from halimede import codec
-from halimede.cli.broker import Broker
+from halimede.cli.broker_address import Broker
 from halimede.cli.client import knock, no_broker
 from halimede.cli.output import warn
 from halimede.errors import DecodeError

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from halimede.cli import complete
+from halimede.cli import completion
 
 if TYPE_CHECKING:
     from halimede.api import Kind
-    from halimede.cli.broker import Broker as BrokerAddress
+    from halimede.cli.broker_address import Broker as BrokerAddress
 
 
 class Output(StrEnum):
@@ -98,18 +98,18 @@ KindArgument = Annotated[
     typer.Argument(
         metavar="KIND",
         help="ji, model, dataset, or any other kind; KIND/NAME works too.",
-        autocompletion=complete.kinds,
+        autocompletion=completion.kinds,
     ),
 ]
 NameArgument = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="The resource's name.", show_default=False, autocompletion=complete.names),
+    typer.Argument(metavar="NAME", help="The resource's name.", show_default=False, autocompletion=completion.names),
 ]
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node.", autocompletion=complete.nodes)]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node.", autocompletion=completion.nodes)]
 ServiceArgument = Annotated[
-    str, typer.Argument(metavar="SERVICE", help="The service.", autocompletion=complete.services)
+    str, typer.Argument(metavar="SERVICE", help="The service.", autocompletion=completion.services)
 ]
-Camera = Annotated[str, typer.Option(metavar="NAME", help="The camera.", autocompletion=complete.cameras)]
+Camera = Annotated[str, typer.Option(metavar="NAME", help="The camera.", autocompletion=completion.cameras)]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -121,7 +121,7 @@ MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help
 
 def address(option: str, credentials: str = "") -> BrokerAddress:
     """Return the broker that options or the environment name, with what to show it."""
-    from halimede.cli.broker import find
+    from halimede.cli.broker_address import find
 
     return find(option, credentials=credentials)
 

@@ -14,7 +14,7 @@ from halimede import log as logging
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cameras import camera_group
 from halimede.cameras.settings import ProcessSettings, read
-from halimede.cli.broker import find
+from halimede.cli.broker_address import find
 from halimede.errors import HalimedeError, InvalidFieldError
 
 ROLE = "camera"

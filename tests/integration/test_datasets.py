@@ -17,9 +17,10 @@ from rich.console import Console
 
 from halimede.api.base import kind_of
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli import describe, tables
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import Client
+from halimede.cli.commands import describe
+from halimede.cli.views import tables
 from services.broker import Broker
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from halimede.api.base import kind_of
-from halimede.cli.describe import render
+from halimede.cli.commands.describe import render
 from halimede.messages import TaskInfo
 from halimede.names import Key
 from tests.integration.gm_world import SERVICES, World, model, service, world

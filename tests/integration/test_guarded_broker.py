@@ -18,7 +18,7 @@ from halimede.access.passwords import make_passwords
 from halimede.access.site import Site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker import find
+from halimede.cli.broker_address import find
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, knock
 from halimede.cli.follow import follow
 from halimede.errors import NotAllowedError, RefusedError

@@ -12,9 +12,9 @@ import structlog
 
 from halimede import log
 from halimede.bus.mqtt import MqttSettings
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
+from halimede.cli.commands.trace import Wanted, trace
 from halimede.cli.output import Format
-from halimede.cli.trace import Wanted, trace
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.broker import Broker
 from tests.digits import Digits

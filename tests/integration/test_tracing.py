@@ -12,7 +12,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.trace import ask
+from halimede.cli.commands.trace import ask
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, HardSample, Reply, Result, TraceRequest
 from halimede.topic import Filter

@@ -14,7 +14,7 @@ from halimede import log, topics
 from halimede import messages as m
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import Client
 from services.broker import Broker
 from services.gm.app import GlobalManager

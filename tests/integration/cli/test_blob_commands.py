@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from halimede.bus.mqtt import MqttBus
-from halimede.cli import blob_files
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
+from halimede.cli.commands import blob_files
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models import Cache, FetchError
 from services.broker import Broker

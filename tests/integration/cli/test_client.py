@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from halimede.bus.mqtt import MqttSettings
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import ApiRefusedError, Client, UnreachableError
 from services.broker import Broker
 

@@ -13,9 +13,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from halimede.api import kind_of
-from halimede.cli import apply, describe, events, get, logs, watch
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands import apply, describe, events, get, logs, watch
 from halimede.cli.output import Format
 from halimede.errors import HalimedeError
 from halimede.names import Key

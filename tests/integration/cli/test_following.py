@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from halimede.bus.mqtt import MqttBus
-from halimede.cli import apply, events, logs, publish, record, replay
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import Client
+from halimede.cli.commands import apply, events, logs, publish, record, replay
+from halimede.cli.commands.record import Limits
+from halimede.cli.commands.replay import Plan
 from halimede.cli.output import Format
-from halimede.cli.record import Limits
-from halimede.cli.replay import Plan
 from halimede.contract.examples import PNG
 from halimede.errors import InvalidFieldError
 from services.broker import Broker

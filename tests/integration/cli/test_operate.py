@@ -13,10 +13,11 @@ import pytest
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli import apply, doctor, drain, get, status, top
-from halimede.cli.broker import Broker as Address
-from halimede.cli.checks import Check
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands import apply, drain, get, status, top
+from halimede.cli.doctor import run
+from halimede.cli.doctor.check import Check
 from halimede.cli.output import Format
 from halimede.messages import Load
 from services.broker import Broker
@@ -125,7 +126,7 @@ async def test_drain_waits_until_the_node_is_empty_and_says_what_has_no_other(
 
 
 async def checks(address: str, credentials: str = "") -> dict[str, Check]:
-    return {check.name: check async for check in doctor.examine(address, credentials)}
+    return {check.name: check async for check in run.examine(address, credentials)}
 
 
 async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
@@ -149,12 +150,12 @@ async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
         "dead letters",
     ):
         assert found[name].level == "ok", found[name]
-    assert await doctor.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.JSON) == 0
+    assert await run.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.JSON) == 0
     assert json.loads(capsys.readouterr().out)["level"] == "warning"
 
 
 async def test_doctor_without_a_gm_is_a_problem(broker: Address, capsys: Output) -> None:
-    assert await doctor.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.TABLE) == 1
+    assert await run.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.TABLE) == 1
     shown = capsys.readouterr().out
     assert "no global manager listens" in shown
     assert "make up" in shown

@@ -14,10 +14,10 @@ import pytest
 
 from halimede.api import kind_of
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import Client
+from halimede.cli.commands.rollback import rollback
 from halimede.cli.manifests import load
-from halimede.cli.rollback import rollback
 from halimede.errors import HalimedeError
 from services.broker import Broker
 from services.gm.app import GlobalManager

@@ -13,10 +13,10 @@ import pytest
 from halimede import codec, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.cli import publish, publish_stream, results
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
+from halimede.cli.commands import publish, publish_stream, results
+from halimede.cli.commands.publish import Plan
 from halimede.cli.output import Format
-from halimede.cli.publish import Plan
 from halimede.contract.examples import EXAMPLES, PNG
 from halimede.errors import HalimedeError, TooLargeError
 from halimede.messages import Frame, Result

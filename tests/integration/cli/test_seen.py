@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.cli import seen
 from halimede.cli.app import app
-from halimede.cli.broker import Broker as Address
+from halimede.cli.broker_address import Broker as Address
 from halimede.cli.client import UnreachableError
 from halimede.cli.output import Format
+from halimede.cli.views import hard_samples
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import IdentityQuery
 from halimede.multiedge.reid import Matcher
@@ -29,7 +29,7 @@ from tests.simulated import eventually
 from tests.unit.multiedge.reid.scene import finding, looks, matcher, who
 
 Output = pytest.CaptureFixture[str]
-LOBBY = seen.Service("default", "lobby")
+LOBBY = hard_samples.Service("default", "lobby")
 A, B = looks(2)
 
 
@@ -64,22 +64,22 @@ async def gallery(mosquitto: Broker, tmp_path: Path) -> AsyncIterator[Gallery]:
 
 async def test_where_somebody_was_seen(broker: Address, gallery: Gallery, capsys: Output) -> None:
     identity, *_ = [await gallery.see(number) for number in range(3)]
-    await seen.seen(broker, LOBBY, IdentityQuery(identity=identity), Format.TABLE)
+    await hard_samples.seen(broker, LOBBY, IdentityQuery(identity=identity), Format.TABLE)
     shown = capsys.readouterr().out
     assert identity in shown
     assert shown.count("36,36,64,64") == 3
-    await seen.seen(broker, LOBBY, IdentityQuery(), Format.JSON)
+    await hard_samples.seen(broker, LOBBY, IdentityQuery(), Format.JSON)
     (one,) = json.loads(capsys.readouterr().out)["identities"]
     assert (one["identity"], one["count"], one["cameras"]) == (identity, 3, ["door"])
 
 
 async def test_what_cannot_be_answered_is_one_clear_line(broker: Address, gallery: Gallery) -> None:
     with pytest.raises(HalimedeError, match="nobody in lobby is known as 0123"):
-        await seen.seen(broker, LOBBY, IdentityQuery(identity="0123"), Format.TABLE)
+        await hard_samples.seen(broker, LOBBY, IdentityQuery(identity="0123"), Format.TABLE)
     with pytest.raises(HalimedeError, match="could not answer"):
-        await seen.seen(broker, LOBBY, IdentityQuery(embedding=b"\0"), Format.TABLE)
+        await hard_samples.seen(broker, LOBBY, IdentityQuery(embedding=b"\0"), Format.TABLE)
     with pytest.raises(UnreachableError, match=r"service hall.*its application is reid"):
-        await seen.seen(broker, seen.Service("default", "hall"), IdentityQuery(), Format.TABLE)
+        await hard_samples.seen(broker, hard_samples.Service("default", "hall"), IdentityQuery(), Format.TABLE)
 
 
 async def test_who_is_seen_now_is_followed(broker: Address, gallery: Gallery, capsys: Output) -> None:
@@ -89,7 +89,7 @@ async def test_who_is_seen_now_is_followed(broker: Address, gallery: Gallery, ca
         lines.extend(capsys.readouterr().out.splitlines())
         return lines
 
-    async with background(seen.follow_tracks(broker, LOBBY, "", "door", Format.TABLE)):
+    async with background(hard_samples.follow_tracks(broker, LOBBY, "", "door", Format.TABLE)):
         number = 0
 
         async def some() -> None:
@@ -118,16 +118,16 @@ def test_a_picture_is_described_by_the_services_model(tmp_path: Path) -> None:
     )
     Image.linear_gradient("L").save(tmp_path / "who.png")
     Image.new("RGB", (20, 30), (200, 120, 40)).save(tmp_path / "blank.png")
-    vector = seen.features(str(tmp_path / "who.png"), str(manifest))
+    vector = hard_samples.features(str(tmp_path / "who.png"), str(manifest))
     assert len(vector) % 2 == 0
     assert any(vector)
     with pytest.raises(HalimedeError, match="says nothing"):
-        seen.features(str(tmp_path / "blank.png"), str(manifest))
+        hard_samples.features(str(tmp_path / "blank.png"), str(manifest))
     with pytest.raises(HalimedeError, match="neither a JPEG nor a PNG"):
-        seen.features(str(manifest), str(manifest))
+        hard_samples.features(str(manifest), str(manifest))
     manifest.write_text(manifest.read_text().replace("url: describe.onnx", "url: https://example.com/m.onnx"))
     with pytest.raises(InvalidFieldError, match="download the model"):
-        seen.features(str(tmp_path / "who.png"), str(manifest))
+        hard_samples.features(str(tmp_path / "who.png"), str(manifest))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.cli import advice
-from halimede.cli.status import Snapshot, document
+from halimede.cli.commands import status_advice
+from halimede.cli.commands.status import Snapshot, document
 
 
 def resource(name: str, phase: str, reason: str = "", message: str = "") -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
 def test_only_joint_services_are_said_to_have_logs() -> None:
     kinds = {}
     for kind in ("ji", "im", "dataset"):
-        (task,) = advice.on_resources(kind, [resource("x", "Failed", "Whatever")])
+        (task,) = status_advice.on_resources(kind, [resource("x", "Failed", "Whatever")])
         kinds[kind] = task.do
     assert "halimede logs" in kinds["ji"]
     assert "halimede logs" not in kinds["im"] + kinds["dataset"]

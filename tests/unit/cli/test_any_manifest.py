@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.cli.broker import find
+from halimede.cli.broker_address import find
 from halimede.cli.manifests import Manifest, ManifestError, load
 from halimede.cli.output import to_yaml
 from halimede.errors import HalimedeError

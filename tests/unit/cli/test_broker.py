@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.cli.broker import find
+from halimede.cli.broker_address import find
 from halimede.errors import HalimedeError, InvalidFieldError
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from halimede.access.site import Site
 from halimede.cli.app import app
-from halimede.cli.certs import certs
+from halimede.cli.commands.certs import certs
 from tests.unit.access.test_passwords import content
 
 COMMANDS = [command.name or command.callback.__name__ for command in certs.registered_commands if command.callback]

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from halimede.cli.app import COMMANDS, app
-from halimede.cli.run import run
+from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
 
 NOWHERE = ["--broker", "127.0.0.1:9"]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from halimede.cli import complete
+from halimede.cli import completion
 
 MAIN = "from halimede.cli import main; main()"
 
@@ -28,7 +28,7 @@ def completed(*words: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def test_kinds_come_without_a_system() -> None:
-    assert complete.kinds("mod") == ["model", "models"]
+    assert completion.kinds("mod") == ["model", "models"]
     assert completed("get", "mod").stdout.split() == ["model", "models"]
 
 

@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 
 from halimede.api import kind_of
-from halimede.cli.describe import render
+from halimede.cli.commands.describe import render
 from tests.unit.api.samples import TIERS
 
 

@@ -16,10 +16,10 @@ from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
-from halimede.cli import doctor, doctor_allocator, doctor_broker, doctor_congestion, doctor_system
-from halimede.cli.checks import Check
-from halimede.cli.doctor_cameras import heard, on_cameras
-from halimede.cli.handshake import V5, V311
+from halimede.cli.doctor import allocator, broker, congestion, run, system
+from halimede.cli.doctor.cameras import heard, on_cameras
+from halimede.cli.doctor.check import Check
+from halimede.cli.doctor.mqtt_probe import V5, V311
 from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +42,7 @@ def levels(checks: list[Check]) -> list[str]:
     ],
 )
 def test_limits_are_judged_by_what_the_broker_said(grants: Grants, level: str, part: str) -> None:
-    (check,) = doctor_broker.limits(grants)
+    (check,) = broker.limits(grants)
     assert check.level == level
     assert part in check.found
     assert bool(check.do) == (level != "ok")
@@ -51,24 +51,24 @@ def test_limits_are_judged_by_what_the_broker_said(grants: Grants, level: str, p
 @pytest.mark.parametrize(("seconds", "level"), [(0.0, "ok"), (1.5, "ok"), (30.0, "warning"), (-30.0, "warning")])
 def test_clocks_may_differ_by_half_a_round_trip_and_a_little(seconds: float, level: str) -> None:
     theirs = (NOW + timedelta(seconds=seconds)).isoformat()
-    assert doctor_system.clock(theirs, NOW, 0.01).level == level
-    assert doctor_system.clock("", NOW, 0.01).level == "warning"
+    assert system.clock(theirs, NOW, 0.01).level == level
+    assert system.clock("", NOW, 0.01).level == "warning"
 
 
 def test_one_gm_of_our_version_is_well() -> None:
     said = {"version": halimede.__version__, "epoch": 3}
-    assert doctor_system.manager(said, {"a"}).level == "ok"
-    assert doctor_system.manager(said, {"a", "b"}).level == "problem"
-    assert doctor_system.manager({"version": "0.0.0"}, {"a"}).level == "warning"
+    assert system.manager(said, {"a"}).level == "ok"
+    assert system.manager(said, {"a", "b"}).level == "problem"
+    assert system.manager({"version": "0.0.0"}, {"a"}).level == "warning"
 
 
 def test_nodes_have_to_be_there_in_one_version() -> None:
     fine = NodeInfo(name="a", online=True, version="1")
-    assert levels(doctor_system.on_nodes([], "1")) == ["problem"]
-    (well,) = doctor_system.on_nodes([fine, NodeInfo(name="d", online=True, version="1", drained=True)], "1")
+    assert levels(system.on_nodes([], "1")) == ["problem"]
+    (well,) = system.on_nodes([fine, NodeInfo(name="d", online=True, version="1", drained=True)], "1")
     assert (well.level, well.found) == ("ok", "2 of 2 online, drained: d")
     others = [fine, NodeInfo(name="b", online=False), NodeInfo(name="c", online=True, version="2")]
-    assert levels(doctor_system.on_nodes(others, "1")) == ["warning", "warning"]
+    assert levels(system.on_nodes(others, "1")) == ["warning", "warning"]
 
 
 def body(name: str, phase: str, reason: str, nodes: list[Any] | None = None) -> dict[str, Any]:
@@ -79,19 +79,19 @@ def body(name: str, phase: str, reason: str, nodes: list[Any] | None = None) -> 
 
 def test_services_that_do_not_run_are_named_with_their_reason_and_a_next_step() -> None:
     services = [body("a", "Pending", "NodeDrained"), body("b", "Failed", "Crashed"), body("c", "Running", "x")]
-    failed, pending = doctor_system.on_services({"ji": services}, [])
+    failed, pending = system.on_services({"ji": services}, [])
     assert (failed.level, pending.level) == ("problem", "warning")
     assert failed.found == "ji/b: Failed: Crashed: told"
     assert "halimede logs b" in failed.do
     assert "uncordon" in pending.do
-    assert levels(doctor_system.on_services({"mei": [body("c", "Running", "x")]}, [])) == ["ok"]
+    assert levels(system.on_services({"mei": [body("c", "Running", "x")]}, [])) == ["ok"]
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(-5, "ok"), (300, "warning"), (-300, "warning")])
 def test_a_worker_of_another_time_is_told(seconds: int, level: str) -> None:
     info = {"currentTime": (NOW + timedelta(seconds=seconds)).isoformat()}
     node = {"node": "edge0", "online": True, "phase": "Running", "taskInfo": info}
-    assert doctor_system.worker_clocks([body("a", "Running", "", [node])], NOW).level == level
+    assert system.worker_clocks([body("a", "Running", "", [node])], NOW).level == level
 
 
 def test_cameras_that_give_nothing_are_named_and_where_none_is_read_nothing_is_said() -> None:
@@ -117,16 +117,16 @@ async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroke
 
 def test_dead_letters_are_told_with_the_first_one() -> None:
     letter = DeadLetter(client="c", topic="a/b", reason="nonsense", size=3)
-    assert doctor_system.dead_letters([]).level == "ok"
-    assert "a/b: nonsense" in doctor_system.dead_letters([letter]).found
+    assert system.dead_letters([]).level == "ok"
+    assert "a/b: nonsense" in system.dead_letters([letter]).found
 
 
 def test_the_disk_is_looked_at_where_a_system_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(doctor_system.disks(tmp_path / "absent")) == ["ok"]
-    monkeypatch.setattr(doctor_system, "ENOUGH", 10**18)
-    assert levels(doctor_system.disks(tmp_path)) == ["warning"]
-    monkeypatch.setattr(doctor_system, "LEAST", 10**18)
-    assert levels(doctor_system.disks(tmp_path)) == ["problem"]
+    assert levels(system.disks(tmp_path / "absent")) == ["ok"]
+    monkeypatch.setattr(system, "ENOUGH", 10**18)
+    assert levels(system.disks(tmp_path)) == ["warning"]
+    monkeypatch.setattr(system, "LEAST", 10**18)
+    assert levels(system.disks(tmp_path)) == ["problem"]
 
 
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -135,7 +135,7 @@ Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 async def answered(answering: Answering) -> Check:
     server = await asyncio.start_server(answering, "127.0.0.1", 0)
     async with server:
-        return await doctor_broker.version(MqttSettings("127.0.0.1", server.sockets[0].getsockname()[1]))
+        return await broker.version(MqttSettings("127.0.0.1", server.sockets[0].getsockname()[1]))
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ async def test_a_broker_that_answers_the_older_version_alone_is_found_out() -> N
 
 async def test_what_cannot_be_reached_ends_the_examination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path))
-    checks = [check async for check in doctor.examine("127.0.0.1:9", "")]
+    checks = [check async for check in run.examine("127.0.0.1:9", "")]
     assert [(c.name, c.level) for c in checks][-2:] == [("name", "ok"), ("connection", "problem")]
-    checks = [check async for check in doctor.examine("no-such-host.invalid", "")]
+    checks = [check async for check in run.examine("no-such-host.invalid", "")]
     assert [(c.name, c.level) for c in checks][-1:] == [("name", "problem")]
-    checks = [check async for check in doctor.examine("x:y", "")]
+    checks = [check async for check in run.examine("x:y", "")]
     assert [(c.name, c.level) for c in checks][-1:] == [("broker", "problem")]
 
 
@@ -190,7 +190,7 @@ class Line:
 
     async def round_trips(self, _: Any, count: int, body: bytes = b"", **__: Any) -> list[float]:
         self.sizes.append(len(body))
-        return [self.small + self.large * len(body) / doctor_broker.LARGE] * count
+        return [self.small + self.large * len(body) / broker.LARGE] * count
 
 
 @pytest.mark.parametrize(
@@ -208,23 +208,23 @@ class Line:
 async def test_what_takes_long_is_named(
     line: Line, small: str, large: str, do: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_broker, "_distance_ms", line.distance_ms)
-    monkeypatch.setattr("halimede.cli.pulse.round_trips", line.round_trips)
+    monkeypatch.setattr(broker, "_distance_ms", line.distance_ms)
+    monkeypatch.setattr("halimede.cli.doctor.latency.round_trips", line.round_trips)
     async with MemoryBus("doctor", MemoryBroker()) as bus:
         await bus.wait_connected(1)
-        checks = [check async for check in doctor_broker.speed(bus, MqttSettings("broker.example.com"))]
+        checks = [check async for check in broker.speed(bus, MqttSettings("broker.example.com"))]
     found = {check.name: check for check in checks}
     assert (found["round trip"].level, found["large frames"].level) == (small, large)
     assert do in found["round trip"].do + found["large frames"].do
     # a line on which a tenth takes long already is not filled for minutes
-    assert (doctor_broker.LARGE in line.sizes) is (line.large < 100_000)
+    assert (broker.LARGE in line.sizes) is (line.large < 100_000)
 
 
 def test_an_allocator_that_cannot_be_seen_is_no_finding(tmp_path: Path) -> None:
-    assert doctor_allocator.look(1883, tmp_path) is None
+    assert allocator.look(1883, tmp_path) is None
     (tmp_path / "net").mkdir()
     (tmp_path / "net/tcp").write_text("  sl  local_address\n 0: 0100007F:075B 0:0 0A 0:0 00:0 0 0 0 4711 1\n")
-    assert doctor_allocator.look(1883, tmp_path) is None
+    assert allocator.look(1883, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_the_brokers_environment_says_whether_its_allocator_is_pinned(
     (process / "comm").write_text("mosquitto\n")
     (process / "maps").write_text(maps)
     (process / "environ").write_text("\0".join(f"{name}={value}" for name, value in environ.items()))
-    check = doctor_allocator.look(1883, tmp_path)
+    check = allocator.look(1883, tmp_path)
     assert (check and check.level) == level
 
 
@@ -261,7 +261,7 @@ def test_a_congestion_control_that_paces_is_told_and_without_one_nothing_is_said
     file = tmp_path / "tcp_congestion_control"
     if control is not None:
         file.write_text(control)
-    check = doctor_congestion.look(file)
+    check = congestion.look(file)
     assert (check and check.level) == level
     if check:
         assert str(control).strip() in check.found
@@ -274,11 +274,11 @@ async def test_this_machines_pacing_matters_where_the_broker_is_on_it(
 ) -> None:
     file, line = tmp_path / "tcp_congestion_control", Line(0.1, 0.4, 2.0)
     file.write_text("bbr\n")
-    monkeypatch.setattr(doctor_broker, "_distance_ms", line.distance_ms)
-    monkeypatch.setattr("halimede.cli.pulse.round_trips", line.round_trips)
-    look = doctor_congestion.look
-    monkeypatch.setattr(doctor_congestion, "look", lambda: look(file))
+    monkeypatch.setattr(broker, "_distance_ms", line.distance_ms)
+    monkeypatch.setattr("halimede.cli.doctor.latency.round_trips", line.round_trips)
+    look = congestion.look
+    monkeypatch.setattr(congestion, "look", lambda: look(file))
     async with MemoryBus("doctor", MemoryBroker()) as bus:
         await bus.wait_connected(1)
-        checks = [check async for check in doctor_broker.speed(bus, MqttSettings(host))]
-    assert [check.level for check in checks if check.name == doctor_congestion.NAME] == ["warning"] * said
+        checks = [check async for check in broker.speed(bus, MqttSettings(host))]
+    assert [check.level for check in checks if check.name == congestion.NAME] == ["warning"] * said

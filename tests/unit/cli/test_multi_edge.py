@@ -9,12 +9,13 @@ import pytest
 from rich.console import Console
 
 from halimede.api import kind_of, parse
-from halimede.cli import complete, tables
-from halimede.cli.describe import render
-from halimede.cli.logs import workers
-from halimede.cli.rates import State
-from halimede.cli.results import line
-from halimede.cli.top_screen import screen
+from halimede.cli import completion
+from halimede.cli.commands.describe import render
+from halimede.cli.commands.logs import workers
+from halimede.cli.commands.results import line
+from halimede.cli.commands.top_rates import State
+from halimede.cli.views import tables
+from halimede.cli.views.top_screen import screen
 from halimede.messages import Load, NodeInfo, Peer, Prediction, Result
 from tests.integration.gm_world import multi_edge
 from tests.unit.cli.test_top import document
@@ -99,4 +100,4 @@ def test_a_result_says_who_gave_it(by: Any) -> None:
 
 
 def test_the_kind_is_offered() -> None:
-    assert complete.kinds("m") == ["mei", "model", "models", "multiedgeinferenceservices"]
+    assert completion.kinds("m") == ["mei", "model", "models", "multiedgeinferenceservices"]

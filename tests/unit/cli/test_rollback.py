@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halimede.cli.rollback import choose, kubectl, patch
+from halimede.cli.commands.rollback import choose, kubectl, patch
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from halimede import codec, topics
-from halimede.cli import replay, tape
-from halimede.cli.replay import Plan
+from halimede.cli import recording
+from halimede.cli.commands import replay
+from halimede.cli.commands.replay import Plan
 from halimede.contract.examples import PNG
 from halimede.errors import DecodeError, HalimedeError
 from halimede.messages import Frame
@@ -25,7 +26,7 @@ RAW = Frame(
 
 
 def recorded(folder: Path, *payloads: bytes) -> Path:
-    with tape.writing(folder) as made:
+    with recording.writing(folder) as made:
         for i, payload in enumerate(payloads):
             made.add(payload, i * 100.0)
     return folder
@@ -33,11 +34,11 @@ def recorded(folder: Path, *payloads: bytes) -> Path:
 
 def test_what_was_recorded_is_played_as_it_was_with_a_new_id(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "a", codec.encode(topics.REQUEST, RAW), PNG)
-    raw, bare = tape.load(folder)
+    raw, bare = recording.load(folder)
     assert (raw.sequence, raw.id, raw.shape, raw.offset_ms) == (7, RAW.id.hex(), (2, 3), 0.0)
     assert (folder / bare.file).read_bytes() == PNG
-    assert tape.payload(folder, bare, "cam1", 0) == PNG
-    again = codec.decode(topics.REQUEST, tape.payload(folder, raw, "cam1", 3))
+    assert recording.payload(folder, bare, "cam1", 0) == PNG
+    again = codec.decode(topics.REQUEST, recording.payload(folder, raw, "cam1", 3))
     assert (again.camera, again.sequence, again.dtype, again.shape) == ("cam1", 3, "uint8", [2, 3])
     assert bytes(again.data) == b"abcdef"
     assert again.id != RAW.id
@@ -45,12 +46,12 @@ def test_what_was_recorded_is_played_as_it_was_with_a_new_id(tmp_path: Path) -> 
 
 def test_no_recording_is_overwritten(tmp_path: Path) -> None:
     recorded(tmp_path / "a", PNG)
-    with pytest.raises(HalimedeError, match="it is not empty"), tape.writing(tmp_path / "a"):
+    with pytest.raises(HalimedeError, match="it is not empty"), recording.writing(tmp_path / "a"):
         pass
 
 
 def test_what_is_no_frame_is_not_kept(tmp_path: Path) -> None:
-    with tape.writing(tmp_path / "a") as made:
+    with recording.writing(tmp_path / "a") as made:
         for payload in (b"", b"hello"):
             with pytest.raises(DecodeError):
                 made.add(payload, 0.0)
@@ -62,13 +63,13 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_bad_one_is_named(tmp_path: Pa
     index = folder / "index.jsonl"
     whole = index.read_bytes()
     index.write_bytes(whole[:-20])
-    assert len(tape.load(folder)) == 1
+    assert len(recording.load(folder)) == 1
     index.write_bytes(b"nonsense\n" + whole)
     with pytest.raises(HalimedeError, match="line 1"):
-        tape.load(folder)
+        recording.load(folder)
     index.write_bytes(b'{"file":"../x","offset_ms":0,"size":1,"encoding":"png"}\n')
     with pytest.raises(HalimedeError, match="names no file of this folder"):
-        tape.load(folder)
+        recording.load(folder)
 
 
 def offsets(folder: Path, **how: float) -> list[float]:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from halimede.cli import log_lines
-from halimede.cli.times import since
+from halimede.cli.commands import log_lines
+from halimede.cli.time_args import since
 from halimede.errors import InvalidFieldError
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

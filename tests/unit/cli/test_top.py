@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from halimede.cli.rates import WINDOW_S, State
-from halimede.cli.top_screen import screen
+from halimede.cli.commands.top_rates import WINDOW_S, State
+from halimede.cli.views.top_screen import screen
 from halimede.messages import (
     Condition,
     GmPresence,

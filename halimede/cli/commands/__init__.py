@@ -1,0 +1,1 @@
+"""The commands: one room for what ``halimede COMMAND`` does."""

@@ -1,0 +1,184 @@
+"""``halimede calibrate``: finds rule, threshold and mixture of a service on samples, and writes them as manifests."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from halimede.cli.commands.evaluate import DataOption, ServiceFiles
+from halimede.cli.runner import run
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from halimede.calibration.calibrate import Calibrated, Goal
+    from halimede.calibration.service import Deadline
+    from halimede.evaluation.service import Chain
+
+    #: a service, the place of the tier in it, and what came of it
+    Found = tuple[Chain, int, Calibrated]
+
+#: of a round trip without data, and of a link nobody has measured
+LINK_MS, LINK_KBPS = 20.0, 10_000.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this command."""
+    app.command()(calibrate)
+
+
+def calibrate(
+    service: ServiceFiles,
+    data: DataOption,
+    target_upload: Annotated[
+        float | None, typer.Option(min=0, max=1, metavar="SHARE", help="This share of samples may go up, such as 0.2.")
+    ] = None,
+    max_risk: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="SHARE", help="At most so many stay though asking would mend them."),
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, typer.Option(min=0, metavar="MS", help="As many go up as can be back in this time.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, metavar="SHARE", help="How sure --max-risk holds.")
+    ] = 0.99,
+    rule: Annotated[
+        str, typer.Option("--rule", metavar="NAME", help="The algorithm; Learned, or of boxes the service's own.")
+    ] = "",
+    tier: Annotated[
+        str, typer.Option("--tier", metavar="NAME", help="Of a service with tiers, the one that asks the next.")
+    ] = "edge",
+    link_ms: Annotated[
+        float, typer.Option("--link-ms", min=0, metavar="MS", help="A round trip to the next tier, for --deadline-ms.")
+    ] = LINK_MS,
+    link_kbps: Annotated[
+        float, typer.Option("--link-kbps", min=0.001, metavar="KBPS", help="Its speed, for --deadline-ms.")
+    ] = LINK_KBPS,
+    per_second: Annotated[
+        float, typer.Option(min=0, metavar="RATE", help="Samples a second, for --deadline-ms; 0: few.")
+    ] = 0.0,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where both files go.")] = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON in place of a table.")] = False,
+) -> None:
+    """Choose what goes to the cloud for what is wanted: a share, a risk, or a deadline.
+
+    Runs both models on samples that they were not trained on, with labels or without (then the big model counts as
+    true). Writes SERVICE.calibration and SERVICE.calibration.yaml, which `halimede apply -f` puts in force. 30 % of the
+    samples are held out: the figures are theirs.
+
+    \b
+    Examples:
+      halimede calibrate --service examples/digits/2-service.yaml --data labelled/ --target-upload 0.2
+      halimede calibrate --service service.yaml --service models.yaml --data labelled.npz --max-risk 0.02
+      halimede calibrate --service service.yaml --data labelled/ --deadline-ms 100 --link-kbps 2000
+    """
+    wanted = {"--target-upload": target_upload, "--max-risk": max_risk, "--deadline-ms": deadline_ms}
+    numbers = {**wanted, "--confidence": confidence, "--link-ms": link_ms, "--link-kbps": link_kbps,
+               "--per-second": per_second}  # fmt: skip
+    for name, value in numbers.items():  # not as a type of the option: a shell may say nan
+        if value is not None and not math.isfinite(value):
+            raise typer.BadParameter(f"{name}: give a number")
+    if sum(value is not None for value in wanted.values()) != 1:
+        raise typer.BadParameter(f"say what is wanted: one of {', '.join(wanted)}")
+
+    async def command() -> None:
+        try:
+            from halimede.calibration.calibrate import Goal
+            from halimede.calibration.deadline import Way
+            from halimede.calibration.service import Deadline
+        except ModuleNotFoundError as error:
+            raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
+        goal: Goal | Deadline = Goal(target_upload=target_upload, max_risk=max_risk, confidence=confidence)
+        if deadline_ms is not None:
+            goal = Deadline(ms=deadline_ms, way=Way(link_ms=link_ms, link_kbps=link_kbps, per_second=per_second))
+        chain, at, found = _calibrated(service, data, goal, rule, tier)
+        written = _write(chain, at, found, out)
+        _show(chain, at, found, written, as_json=as_json)
+
+    run(command)
+
+
+def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> Found:
+    """Read and calibrate, showing progress."""
+    from halimede.calibration.service import calibrated, place_of
+    from halimede.cli.commands.publish import progress_bar
+    from halimede.evaluation.data import read_labelled
+    from halimede.evaluation.service import read_chain
+
+    chain = read_chain(service)
+    at = place_of(chain, tier)
+    with progress_bar() as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def told(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        samples = read_labelled(data, chain.cloud.spec.labels, lambda done, total: told("read", done, total))
+        return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, told=told)
+
+
+def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, Path]:
+    """Write both files, each whole or not at all."""
+    from halimede.calibration.manifests import manifests, name_of
+    from halimede.cli.output import to_yaml
+    from halimede.errors import InvalidFieldError
+    from halimede.mining.calibration_file import write_artefact
+
+    name, contents = name_of(chain, at), write_artefact(found.artefact)
+    artefact, fragment = out / f"{name}.calibration", out / f"{name}.calibration.yaml"
+    url = str(artefact.resolve())
+    documents = manifests(chain, at, found, url, hashlib.sha256(contents).hexdigest())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for path, data in ((artefact, contents), (fragment, "---\n".join(map(to_yaml, documents)).encode())):
+            partial = path.with_name(f".{path.name}.part")
+            partial.write_bytes(data)
+            partial.replace(path)
+    except OSError as error:
+        raise InvalidFieldError("--out", str(out), f"it cannot be written to: {error.strerror}") from error
+    return artefact, fragment
+
+
+def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], *, as_json: bool) -> None:
+    import json
+    import sys
+
+    from rich.table import Table
+
+    from halimede.calibration.summary import about, rows
+    from halimede.cli.output import clean, console, warn
+
+    if as_json:
+        said = {
+            "rule": found.artefact.rule,
+            "parameters": found.artefact.parameters,
+            "fitted": found.fitted,
+            "heldOut": found.held_out,
+            "figures": found.artefact.figures,
+            "files": [str(path) for path in written],
+        }
+        sys.stdout.write(json.dumps(said, indent=1) + "\n")
+        return
+    shown = console()
+    low, high = (each.model for each in chain.tiers[at : at + 2])
+    for line in about(found, low, high):
+        shown.print(clean(line), markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("HELD OUT", "VALUE", "95 % INTERVAL"):
+        table.add_column(heading, justify="left" if heading == "HELD OUT" else "right")
+    for row in rows(found):
+        table.add_row(*row)
+    shown.print()
+    shown.print(table)
+    shown.print()
+    for note in found.notes:
+        warn(f"Note: {note}")
+    shown.print(clean(f"Written: {written[0]}, {written[1]}"), markup=False)
+    shown.print(clean(f"Next: halimede apply -f {written[1]}"), markup=False)

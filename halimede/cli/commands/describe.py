@@ -1,0 +1,191 @@
+"""``halimede describe``: one resource as a person wants to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from halimede.api import Kind
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client
+from halimede.cli.output import age, clean, console, table, to_yaml
+from halimede.cli.views import dataset as contents
+from halimede.cli.views import model as served
+from halimede.cli.views import tables
+from halimede.cli.views.tables import dig, text
+from halimede.errors import hide_secrets
+from halimede.messages import Event
+from halimede.names import Key
+
+EVENTS_SHOWN = 15
+
+
+async def describe(broker: Broker, kind: Kind, name: str, namespace: str) -> None:
+    """Show everything about one resource."""
+    async with Client.to(broker) as client:
+        body = await client.get(kind.plural, name, namespace)
+        events = await client.events(about=str(Key(kind.plural, namespace, name)))
+    render(console(), kind, body, events[-EVENTS_SHOWN:])
+
+
+def render(out: Console, kind: Kind, body: Mapping[str, Any], events: Sequence[Event]) -> None:
+    """Print a resource, part by part; parts that are empty are left out."""
+    metadata, status = body.get("metadata") or {}, body.get("status") or {}
+    observed = status.get("observedGeneration", 0)
+    why = tables.condition(body)
+    facts = [
+        ("Name", text(metadata.get("name"))),
+        ("Namespace", text(metadata.get("namespace"))),
+        ("Kind", f"{body.get('kind', kind.kind)} ({body.get('apiVersion', kind.api_version)})"),
+        ("UID", text(metadata.get("uid"))),
+        ("Generation", f"{text(metadata.get('generation'))} (observed: {observed})"),
+        ("Created", f"{text(metadata.get('creationTimestamp'))} ({age(metadata.get('creationTimestamp'))} ago)"),
+        ("Labels", _pairs(metadata.get("labels"))),
+        ("Annotations", _pairs(metadata.get("annotations"))),
+        ("Status", tables.phase(body) + (f" ({why})" if why != "-" else "")),
+    ]
+    _facts(out, [(key, value) for key, value in facts if value])
+    _part(out, "Spec", Text(clean("\n".join(_spec(body)).rstrip())))
+    for title, content in (*contents.parts(body), *served.parts(body)):
+        _part(out, title, content)
+    conditions = status.get("conditions") or []
+    rows = [
+        [text(c.get("type")), text(c.get("status", "True")), age(c.get("lastTransitionTime")), text(c.get("reason")),
+         text(c.get("message"))]
+        for c in conditions
+    ]  # fmt: skip
+    _rows(out, "Conditions", ["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)
+    rows = [
+        [text(n.get("node")), "online" if n.get("online") else "offline", text(n.get("phase")),
+         str(n.get("workers", 0)), str(dig(n, "taskInfo", "inferenceNumber") or 0), text(n.get("message"))]
+        for n in status.get("nodes") or []
+    ]  # fmt: skip
+    _rows(out, "Workers", *_workers(body))
+    _rows(out, "Nodes", ["NODE", "PRESENCE", "PHASE", "WORKERS", "SAMPLES", "MESSAGE"], rows)
+    _rows(out, "Metrics", ["METRIC", "VALUE"], [[k, v] for k, v in tables.metrics(body).items()])
+    if events:
+        _part(out, "Events", tables.events(events))
+
+
+def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of a service that says how each of its workers fares."""
+    tiers = tables.tiers(body)
+    rows = []
+    for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _place(tiers, w)):
+        done = dig(worker, "output", "taskInfo") or {}
+        asked = [str(done.get("deferred") or 0), str(done.get("uploadedBytes") or 0)] if tiers else []
+        why = ": ".join(filter(None, (worker.get("reason"), worker.get("message")))) or "-"
+        samples = str(done.get("inferenceNumber") or done.get("served") or 0)
+        phase = text(worker.get("phase", "Pending"))
+        rows.append([text(worker.get("name")), text(worker.get("node")), phase, samples, *asked, why])
+    columns = ["DEFERRED", "BYTES UP"] if tiers else []
+    return ["TIER" if tiers else "WORKER", "NODE", "PHASE", "SAMPLES", *columns, "MESSAGE"], rows
+
+
+def _place(tiers: Sequence[str], worker: Mapping[str, Any]) -> int:
+    """Order workers as samples go through their tiers; without any, as they are told."""
+    return tiers.index(worker.get("name")) if worker.get("name") in tiers else 0
+
+
+def _spec(body: Mapping[str, Any]) -> Iterator[str]:
+    """Say a service in words; show any other spec as it is."""
+    spec = body.get("spec") or {}
+    if isinstance(dig(spec, "edgeWorkers"), Sequence) and isinstance(dig(spec, "application"), Mapping):
+        yield from _several(spec)
+        return
+    edge, cloud = dig(spec, "edgeWorker"), dig(spec, "cloudWorker")
+    if not (isinstance(edge, Mapping) and isinstance(cloud, Mapping)):
+        yield hide_secrets(to_yaml(spec))
+        return
+    yield f"edge    model {served.choice(edge.get('model'))}, on {_where(edge)}"
+    yield f"        hard samples by {_mining(edge)}; wait for the cloud at most {edge.get('deadlineMs', 2000)} ms"
+    yield f"        frames from {_source(edge, str(dig(body, 'metadata', 'name')))}"
+    yield from _uploads(edge)
+    for tier in spec.get("tiers") or []:
+        yield f"tier    {text(tier.get('name'))}: model {text(dig(tier, 'model', 'name'))}, on {_where(tier)}"
+        yield f"        asks the next tier by {_mining(tier)}"
+        yield from _uploads(tier)
+    yield f"cloud   model {served.choice(cloud.get('model'))}, on {_where(cloud)}"
+    if dataset := dig(spec, "dataset", "name"):
+        yield f"dataset {dataset}"
+
+
+def _several(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Say a multi-edge service in words."""
+    application = spec["application"]
+    yield f"{_called(application)}, {application.get('entry') or 'installed'}"
+    for worker in spec["edgeWorkers"]:
+        name, detector = str(worker.get("name")), dig(worker, "detector", "name")
+        found = f", objects found by {detector}" if detector else ""
+        yield f"{name}: model {text(dig(worker, 'model', 'name'))}{found}, on {_where(worker)}"
+        yield f"    frames from {_source(worker, name)}; wait for others at most {worker.get('deadlineMs', 2000)} ms"
+    if joint := dig(spec, "cloudWorker"):
+        model = dig(joint, "model", "name")
+        yield f"findings come together on {_where(joint)}" + (f", model {model}" if model else "")
+    else:
+        yield "findings come together at the edge worker that has been there longest"
+    if dataset := dig(spec, "dataset", "name"):
+        yield f"dataset {dataset}"
+
+
+def _where(worker: Mapping[str, Any]) -> str:
+    pod = dig(worker, "template", "spec") or {}
+    name = worker.get("nodeName") or pod.get("nodeName")
+    if name:
+        return f"node {name}"
+    selector = _pairs(pod.get("nodeSelector"))
+    return f"nodes with {selector}" if selector else "no node: give nodeName or nodeSelector"
+
+
+def _uploads(worker: Mapping[str, Any]) -> Iterator[str]:
+    """Say how samples go up, where that is not as they came."""
+    encoding, most = worker.get("encoding", "as-it-came"), worker.get("maxBytes")
+    how = "as they came" if encoding == "as-it-came" else f"as {encoding}"
+    if most is not None:
+        yield f"        samples go up {how}, of at most {most} bytes"
+    elif encoding != "as-it-came":
+        yield f"        samples go up {how}"
+
+
+def _mining(edge: Mapping[str, Any]) -> str:
+    return _called(edge.get("hardExampleMining") or edge.get("hardExampleAlgorithm") or {})
+
+
+def _called(chosen: Mapping[str, Any]) -> str:
+    parameters = ", ".join(f"{p.get('key')}={p.get('value')}" for p in chosen.get("parameters") or [])
+    return f"{text(chosen.get('name'))}({parameters})" if parameters else text(chosen.get("name"))
+
+
+def _source(edge: Mapping[str, Any], service: str) -> str:
+    source = edge.get("source") or {}
+    if source.get("path") or source.get("url"):
+        return hide_secrets(str(source.get("path") or source.get("url")))
+    cameras = source.get("cameras") or [service]
+    return ("camera " if len(cameras) == 1 else "cameras ") + ", ".join(map(str, cameras))
+
+
+def _pairs(values: Any) -> str:
+    if not isinstance(values, Mapping):
+        return ""
+    return ", ".join(f"{key}={value}" if value != "" else str(key) for key, value in values.items())
+
+
+def _facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
+    width = max(len(key) for key, _ in facts) + 2
+    for key, value in facts:
+        line = Text(f"{key}:".ljust(width + 1), style="bold")
+        out.print(line.append(clean(value), style="not bold"))
+
+
+def _rows(out: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        _part(out, title, table(columns, rows))
+
+
+def _part(out: Console, title: str, content: RenderableType) -> None:
+    out.print(Text(f"\n{title}", style="bold"))
+    out.print(Padding(content, (0, 0, 0, 2), expand=False))

@@ -1,0 +1,76 @@
+"""``halimede drain`` and ``uncordon``: a node emptied for maintenance, with the operator looking on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client
+from halimede.cli.output import fail, warn
+
+POLL_S = 0.3
+
+
+async def drain(broker: Broker, node: str, *, wait: bool, timeout_s: float) -> int:
+    """Empty a node and wait until no worker is left on it. Returns the exit code."""
+    async with Client.to(broker) as client:
+        answer = await client.drain(node)
+        print(f"node {node} is drained: nothing is placed on it until `halimede uncordon {node}`", flush=True)
+        for each in answer["stranded"]:
+            warn(stranded(node, each))
+        if not wait:
+            return 0
+        return await _empty(client, node, timeout_s)
+
+
+async def uncordon(broker: Broker, node: str) -> None:
+    """Let a node be used again."""
+    async with Client.to(broker) as client:
+        await client.uncordon(node)
+    print(f"node {node} is given back: what belongs there comes back by itself")
+
+
+def stranded(node: str, each: Mapping[str, Any]) -> str:
+    """Say that a role of a service has no other node, and what can be done about it."""
+    namespace, _, name = str(each["service"]).partition("/")
+    return (
+        f"service {name} in namespace {namespace}: its {each['role']} worker has no other node and waits for {node}: "
+        f"give it another nodeName or nodeSelector, or uncordon {node}"
+    )
+
+
+def _some(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+async def _empty(client: Client, node: str, timeout_s: float) -> int:
+    loop = asyncio.get_running_loop()
+    give_up, shown = loop.time() + timeout_s, ""
+    with Console(stderr=True).status("") as status:
+        while True:
+            found = await client.nodes(node)
+            if not found or not (found[0].resources or found[0].workers):
+                break
+            left = f"{_some(found[0].workers, 'worker')} of {_some(found[0].resources, 'service')}"
+            if not found[0].online:
+                fail(f"node {node} is offline; last heard of there: {left}; they end once it is back")
+                return 1
+            if loop.time() >= give_up:
+                fail(
+                    f"still there: {left} on node {node} after {timeout_s:g} s; they go on ending: run the same again "
+                    f"to wait on; `halimede logs -l {node}` shows what they do"
+                )
+                return 1
+            if left != shown:
+                status.update(f"waiting for {left} on node {node} to finish")
+                if not sys.stderr.isatty():
+                    print(f"left on node {node}: {left}", flush=True)
+            shown = left
+            await asyncio.sleep(POLL_S)
+    print(f"node {node} is empty")
+    return 0

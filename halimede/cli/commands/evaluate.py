@@ -1,0 +1,157 @@
+"""``halimede evaluate``: a service's models and rules on data, as a table, a plot, a page and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from halimede.cli.runner import run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from halimede.evaluation.evaluate import Link, Report
+
+PLOT, PAGE, FIGURES = "evaluation.png", "evaluation.html", "evaluation.json"
+
+#: shared with `halimede calibrate`
+ServiceFiles = Annotated[
+    list[Path],
+    typer.Option("--service", metavar="FILE", help="Manifests of the service and its Models; may be repeated."),
+]
+DataOption = Annotated[
+    Path,
+    typer.Option(
+        "--data", metavar="PATH", help="Class folders, pictures with annotations.json, a .csv or an .npz: see above."
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this command."""
+    app.command()(evaluate)
+
+
+def evaluate(
+    service: ServiceFiles,
+    data: DataOption,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where plot, page and figures go.")] = Path(
+        "build/evaluation"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON in place of tables.")] = False,
+    rules: Annotated[
+        str, typer.Option("--rules", metavar="NAMES", help="Only these, with commas between.", show_default="all")
+    ] = "",
+    link_ms: Annotated[
+        float | None, typer.Option("--link-ms", min=0, metavar="MS", help="A round trip to the next tier (else 20).")
+    ] = None,
+    link_kbps: Annotated[
+        float | None, typer.Option("--link-kbps", min=0.001, metavar="KBPS", help="Its speed in kbit/s (else 10000).")
+    ] = None,
+) -> None:
+    """Measure a service on data that its models have not seen: each tier alone, and together at any upload ratio.
+
+    Every rule's curve lies between chance and the oracle, which knows whose answer is right. Nothing has to run: the
+    models are opened here. Data may be a folder of class folders with JPEG and PNG pictures, a folder with pictures
+    and COCO's annotations.json, a .csv (the class in a column `label`) or an .npz (x, y). Without labels the cloud's
+    answers count as true.
+
+    \b
+    Examples:
+      halimede evaluate --service examples/digits/2-service.yaml --data digits-test.npz
+      halimede evaluate --service service.yaml --service models.yaml --data test/ --rules Margin,Learned
+      halimede evaluate --service service.yaml --data test/ --link-ms 40 --link-kbps 2000 --json | jq .cloud_only
+    """
+    # not as a type of the option: a shell may say nan
+    for name, value in (("--link-ms", link_ms), ("--link-kbps", link_kbps)):
+        if value is not None and not math.isfinite(value):
+            raise typer.BadParameter(f"{name}: give a number")
+
+    async def command() -> None:
+        try:
+            from halimede.evaluation.evaluate import Link
+        except ModuleNotFoundError as error:
+            raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
+        given = {name: value for name, value in (("ms", link_ms), ("kbps", link_kbps)) if value is not None}
+        report = _evaluated(service, data, [name.strip() for name in rules.split(",") if name.strip()],
+                            Link(**given, assumed=not given))  # fmt: skip
+        _write(report, out)
+        _show(report, out, as_json=as_json)
+
+    run(command)
+
+
+def _evaluated(service: list[Path], data: Path, rules: list[str], link: Link) -> Report:
+    """Read and evaluate, showing progress."""
+    from halimede.cli.commands.publish import progress_bar
+    from halimede.evaluation.data import read_labelled
+    from halimede.evaluation.evaluate import evaluate as evaluated
+    from halimede.evaluation.service import read_chain
+
+    chain = read_chain(service)
+    with progress_bar() as progress:
+        tasks = {}
+
+        def told(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        samples = read_labelled(data, chain.cloud.spec.labels, lambda done, total: told("read", done, total))
+        return evaluated(chain, samples, rules=rules, link=link, told=told)
+
+
+def _write(report: Report, out: Path) -> None:
+    """Write all files. A picture is left out, and it is said, where there is nothing that draws it."""
+    import msgspec
+
+    from halimede.cli.output import warn
+    from halimede.errors import InvalidFieldError
+    from halimede.evaluation.page import page
+    from halimede.evaluation.plot import write_plot
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / FIGURES).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+        (out / PAGE).write_text(page(report), encoding="utf-8")
+        try:
+            write_plot(report, out / PLOT)
+        except ImportError as error:
+            (out / PLOT).unlink(missing_ok=True)  # of an earlier run
+            warn(f"no plot: {error.name} is not installed: pip install 'halimede[demo]'")
+    except OSError as error:
+        raise InvalidFieldError("--out", str(out), f"it cannot be written to: {error.strerror}") from error
+
+
+def _show(report: Report, out: Path, *, as_json: bool) -> None:
+    import sys
+
+    import msgspec
+
+    from halimede.cli.output import clean, console
+    from halimede.evaluation import metrics
+
+    if as_json:
+        sys.stdout.write(json.dumps(msgspec.to_builtins(report), indent=1) + "\n")
+        return
+    shown = console()
+    shown.print(clean(f"{report.service}: {metrics.about(report)}"), markup=False)
+    for heading, rows in (
+        metrics.tier_rows(report),
+        metrics.ratio_rows(report),
+        (["AS CONFIGURED", ""], metrics.operating_rows(report)),
+    ):
+        shown.print()
+        shown.print(_table(heading, rows))
+    written = [str(out / name) for name in (PAGE, PLOT, FIGURES) if (out / name).exists()]
+    shown.print(f"\nwritten: {', '.join(written)}", markup=False)
+
+
+def _table(heading: list[str], rows: list[list[str]]) -> Table:
+    from halimede.cli.output import table
+
+    return table(heading, rows)

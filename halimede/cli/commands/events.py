@@ -1,0 +1,136 @@
+"""``halimede events``: what GM has written down, and what it writes from now on.
+
+Following, one asks for what comes after the last event that was seen, page by page: neither a GM or a broker that was
+away nor a burst of events leaves a gap, and nothing is shown twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.text import Text
+
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client, UnreachableError
+from halimede.cli.output import COLOURS, Format, clean, console, dump, plain, warn
+from halimede.cli.views import tables
+from halimede.messages import Event
+
+POLL_S = 1.0
+#: events in one answer
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which events: about one thing (or all), of one type (or both), from a time on, the newest ``limit`` of them."""
+
+    about: str = ""
+    type: str = ""
+    since: datetime | None = None
+    limit: int = 100
+
+    @property
+    def some(self) -> bool:
+        """Whether events are left out for what they are."""
+        return bool(self.type or self.since)
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event is wanted."""
+        if self.type and event.type != self.type:
+            return False
+        return self.since is None or _time(event) >= self.since
+
+
+async def events(broker: Broker, choice: Choice, form: Format, *, follow: bool) -> None:
+    """Show the newest events that were chosen, oldest first, and with ``follow`` those that come."""
+    async with Client.to(broker) as client:
+        found = await page(client, choice, after=0, most=0 if choice.some else choice.limit)
+        after = max((event.sequence for event in found), default=0)
+        if not after and follow:
+            after = await _newest(client)
+        shown = [event for event in found if choice.takes(event)][-choice.limit :]
+        if not follow:
+            _table(shown, choice, form)
+            return
+        for event in shown:
+            show(event, form)
+        async for event in _following(client, choice, after):
+            show(event, form)
+
+
+async def page(client: Client, choice: Choice, *, after: int, most: int) -> list[Event]:
+    """Return the events after a sequence, oldest first, without a gap; only the newest ``most`` unless that is 0."""
+    found: list[Event] = []
+    before = 0
+    while True:
+        size = min(PAGE, most - len(found)) if most else PAGE
+        part = await client.events(after=after, before=before, about=choice.about, limit=size)
+        found = [*part, *found]
+        if len(part) < size or (most and len(found) >= most):
+            return found
+        if choice.since and _time(part[0]) < choice.since:
+            return found
+        before = part[0].sequence
+
+
+async def _following(client: Client, choice: Choice, after: int) -> AsyncIterator[Event]:
+    away = False
+    while True:
+        await asyncio.sleep(POLL_S)
+        try:
+            found = await page(client, choice, after=after, most=0)
+            if not found and await _newest(client) < after:
+                warn("the global manager has a new store: its events begin anew")
+                after = 0
+                continue
+            away = False
+        except UnreachableError as error:
+            if not away:
+                warn(f"{error}; going on as soon as it is back")
+            away = True
+            continue
+        for event in found:
+            after = max(after, event.sequence)
+            if choice.takes(event):
+                yield event
+
+
+async def _newest(client: Client) -> int:
+    return max((event.sequence for event in await client.events(limit=1)), default=0)
+
+
+def show(event: Event, form: Format) -> None:
+    """Print one event on a line."""
+    if form is not Format.TABLE:
+        print(json.dumps(plain(event), ensure_ascii=False), flush=True)
+        return
+    line = Text(f"{_time(event).astimezone():%H:%M:%S}  ", style="dim")
+    line.append(f"{event.type:<9}", style=COLOURS.get(event.type, ""))
+    line.append(clean(f"{event.reason:<18}  {event.about}  {event.message}"), style="default not dim")
+    if event.count > 1:
+        line.append(f" (x{event.count})")
+    console().print(line)
+
+
+def _table(found: Sequence[Event], choice: Choice, form: Format) -> None:
+    if form is not Format.TABLE:
+        dump(plain(found), form)
+    elif found:
+        console().print(tables.events(found))
+    else:
+        warn(
+            "no events" + (f" about {choice.about}" if choice.about else "") + (" of that kind" if choice.some else "")
+        )
+
+
+def _time(event: Event) -> datetime:
+    try:
+        told = datetime.fromisoformat(event.time)
+    except ValueError:
+        return datetime.fromtimestamp(0, UTC)
+    return told if told.tzinfo else told.replace(tzinfo=UTC)

@@ -1,0 +1,195 @@
+"""``halimede logs``: what workers wrote, asked of the nodes over the bus.
+
+Each log has a task of its own, so a node that does not answer holds nobody else up; lines are shown as they arrive.
+Following a service, one looks again now and then for its workers: they may have moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from halimede import api
+from halimede.api import matches, placements
+from halimede.api.base import NEPTUNE
+from halimede.api.neptune import to_sedna
+from halimede.api.placement import Role
+from halimede.cli import service_kinds
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client
+from halimede.cli.commands import log_lines
+from halimede.cli.output import warn
+from halimede.errors import HalimedeError, InvalidFieldError, first_error
+from halimede.messages import LogsRequest, NodeInfo, ResourceBody
+
+#: seconds between two looks at a log, and at who the workers are
+POLL_S, SEARCH_S = 0.5, 3.0
+PART_BYTES = 262_144
+#: bytes to read for each line that was asked for, so that the last lines are there whatever their length
+BYTES_A_LINE = 1024
+#: logs that are followed at a time
+MOST_LOGS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whose logs, and which lines of them. ``name``: a service or worker, empty for all; ``role`` empty for both.
+
+    ``tail``: begin with so many lines, negative for all; ``since``: leave out older ones.
+    """
+
+    name: str
+    namespace: str
+    node: str = ""
+    role: Role | str = ""
+    tail: int = 100
+    since: datetime | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether node and worker are named: then GM is not asked."""
+        return bool(self.node and self.name)
+
+
+@dataclass(slots=True)
+class Log:
+    """One worker's log as far as it has been read."""
+
+    node: str
+    worker: str
+    role: str = ""
+    offset: int = 0
+    rest: str = field(default="", repr=False)
+    problem: str = ""
+    started: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Where it is."""
+        return self.node, self.worker
+
+
+async def logs(broker: Broker, choice: Choice, *, follow: bool) -> int:
+    """Show the logs that were chosen, and with ``follow`` what comes. Returns the exit code."""
+    async with Client.to(broker) as client:
+        found = await find(client, choice)
+        several = len(found) > 1 or (follow and not choice.direct)
+        for log, lines in zip(found, await asyncio.gather(*(_new(client, choice, log) for log in found)), strict=True):
+            for line in lines:
+                log_lines.show(log.worker, line, several=several)
+        if follow:
+            await _follow(client, choice, found)
+    return 1 if all(log.problem for log in found) else 0
+
+
+async def find(client: Client, choice: Choice) -> list[Log]:
+    """Return the logs that are meant; raise when there are none."""
+    if choice.direct:
+        return [Log(choice.node, choice.name)]
+    nodes = await client.nodes()
+    by_service: dict[str, list[Log]] = {}
+    for body in await service_kinds.every(client, choice.namespace):
+        by_service.setdefault(str(body["metadata"]["name"]), []).extend(workers(body, nodes))
+    every = [log for found in by_service.values() for log in found]
+    if choice.name in by_service:
+        chosen, about = by_service[choice.name], f"service {choice.name}"
+    elif choice.name:
+        chosen, about = [log for log in every if log.worker == choice.name], f"worker {choice.name}"
+        if not chosen:
+            known = ", ".join(sorted([*by_service, *(log.worker for log in every)])) or "there are none"
+            fix = f"use a service or worker of namespace {choice.namespace}: {known}"
+            raise InvalidFieldError("name", choice.name, fix)
+    else:
+        chosen, about = every, f"namespace {choice.namespace}"
+        if choice.node and choice.node not in {node.name for node in nodes}:
+            known = ", ".join(sorted(node.name for node in nodes)) or "there are none"
+            raise InvalidFieldError("--node", choice.node, f"use a node: {known}")
+    chosen = [log for log in chosen if choice.node in {"", log.node} and choice.role in {"", log.role}]
+    if not chosen:
+        where = "".join((f" of role {choice.role}" if choice.role else "", f" on {choice.node}" if choice.node else ""))
+        raise HalimedeError(f"{about} has no workers{where}: see `halimede status` and `halimede nodes`")
+    return chosen
+
+
+def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
+    """Return the workers of a service, by the same rule by which GM sends and LC starts them."""
+    resource = api.parse(body)
+    if resource.kind.api_version == NEPTUNE:
+        resource = api.parse(to_sedna(resource))
+    return [
+        Log(node.name, placement.on(resource.metadata.name, node.name), placement.role)
+        for placement in placements(resource.spec)
+        for node in sorted(nodes, key=lambda n: n.name)
+        if matches(placement.pod, node.name, node.labels, drained=node.drained)
+    ]
+
+
+async def _follow(client: Client, choice: Choice, found: Sequence[Log]) -> None:
+    following = {log.key: log for log in found}
+    with first_error():
+        async with asyncio.TaskGroup() as group:
+
+            def start(log: Log) -> None:
+                group.create_task(_follow_one(client, choice, log), name=f"log of {log.worker}")
+
+            for log in found:
+                start(log)
+            while True:
+                await asyncio.sleep(SEARCH_S)
+                if choice.direct:
+                    continue
+                for log in await _found_again(client, choice):
+                    if log.key not in following and len(following) < MOST_LOGS:
+                        following[log.key] = log
+                        log.started = True  # all that it wrote is new
+                        start(log)
+
+
+async def _found_again(client: Client, choice: Choice) -> list[Log]:
+    try:
+        return await find(client, choice)
+    except HalimedeError:  # GM is being restarted, or the service is gone for now: what is known goes on
+        return []
+
+
+async def _follow_one(client: Client, choice: Choice, log: Log) -> None:
+    while True:
+        for line in await _new(client, choice, log):
+            log_lines.show(log.worker, line, several=not choice.direct)
+        await asyncio.sleep(POLL_S)
+
+
+async def _new(client: Client, choice: Choice, log: Log) -> list[str]:
+    """Return what is new of one log; what is in the way is said once, and does not stop the others."""
+    first = not log.started
+    try:
+        from_end = first and choice.tail >= 0
+        lines = await _read(client, choice.namespace, log, from_end=from_end, lines=choice.tail)
+    except HalimedeError as error:
+        if str(error) != log.problem:
+            warn(f"{log.worker} on {log.node}: {error}")
+        log.problem = str(error)
+        return []
+    log.problem, log.started = "", True
+    return list(log_lines.since(lines, choice.since)) if first and choice.since else lines
+
+
+async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
+    """Return the lines from where reading stopped to the end, or the last ``lines`` of the log."""
+    found: list[str] = []
+    offset = -max(1, lines) * BYTES_A_LINE if from_end else log.offset
+    while True:
+        request = LogsRequest(namespace=namespace, worker=log.worker, offset=offset, limit=PART_BYTES)
+        reply = await client.logs(log.node, request)
+        if reply.error:
+            raise HalimedeError(reply.error)
+        if reply.offset < log.offset:
+            log.rest = ""  # rotated: it starts anew
+        *whole, log.rest = (log.rest + reply.text).split("\n")
+        found += whole
+        log.offset = offset = reply.offset
+        if not reply.text:
+            break
+    return found[max(0, len(found) - lines) :] if from_end else found

@@ -1,0 +1,120 @@
+"""``halimede record``: a camera's frames into a folder, as they come, until a limit or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede import topics
+from halimede.bus.message import Delivery
+from halimede.cli import recording
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client
+from halimede.cli.commands.publish import progress_bar
+from halimede.cli.output import console, warn
+from halimede.cli.recording import Tape
+from halimede.errors import DecodeError, HalimedeError
+from halimede.names import check_label
+
+#: frames that wait for the disk; more than that the broker holds back or, at QoS 0, are lost and counted
+QUEUE = 100
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a recording ends. 0 of seconds or frames: no limit."""
+
+    seconds: float
+    frames: int
+    max_bytes: int
+
+
+class Recorder:
+    """Takes frames one by one; ``full`` is set when there is a reason to end, ``error`` when it is a bad one."""
+
+    def __init__(self, tape_: Tape, limits: Limits) -> None:
+        self.full = asyncio.Event()
+        self.reason = ""
+        self.error: HalimedeError | None = None
+        self.skipped = 0
+        self.last_ms = 0.0
+        self._tape = tape_
+        self._limits = limits
+        self._began = -1.0
+
+    async def __call__(self, delivery: Delivery[bytes]) -> None:
+        """Keep a frame, unless the recording has ended."""
+        if self.full.is_set():
+            return
+        now = asyncio.get_running_loop().time()
+        payload = bytes(delivery.body)
+        if self._tape.size + len(payload) > self._limits.max_bytes:
+            self._end(f"the next frame would go over --max-bytes {self._limits.max_bytes}")
+            return
+        self._began = now if self._began < 0 else self._began
+        offset = (now - self._began) * 1000
+        try:
+            await asyncio.to_thread(self._tape.add, payload, offset)
+        except DecodeError:
+            self.skipped += 1
+            return
+        except HalimedeError as error:
+            self.error = error
+            self._end(str(error))
+            return
+        self.last_ms = offset
+        if self._limits.frames and self._tape.frames >= self._limits.frames:
+            self._end(f"{self._limits.frames} frames are there")
+
+    def _end(self, reason: str) -> None:
+        self.reason = reason
+        self.full.set()
+
+
+async def record(broker: Broker, folder: str, camera: str, namespace: str, limits: Limits) -> None:
+    """Record until a limit or cancelled, and say what there is."""
+    filter_ = topics.CAMERA_FRAME.filter(ns=namespace, camera=check_label("--camera", camera))
+    async with Client.to(broker) as client:
+        with recording.writing(Path(folder)) as tape_:
+            recorder = Recorder(tape_, limits)
+            await client.bus.subscribe(filter_, recorder, queue=QUEUE)
+            try:
+                await _until(recorder, tape_, limits, str(filter_))
+            finally:
+                # the handler at work finishes before the index is closed; nothing new is kept
+                recorder.full.set()
+                await client.bus.unsubscribe(filter_)
+                _report(folder, tape_, recorder, client.bus.stats.dropped)
+    if recorder.error:
+        raise recorder.error
+    if not tape_.frames:
+        warn(f"nothing came: nobody publishes camera {camera} in namespace {namespace}, or we may not read it")
+
+
+async def _until(recorder: Recorder, tape_: Tape, limits: Limits, title: str) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + limits.seconds if limits.seconds else float("inf")
+    with progress_bar() as progress:
+        task = progress.add_task(title, total=limits.frames or None)
+        while not recorder.full.is_set():
+            left = end - loop.time()
+            if left <= 0:
+                recorder.reason = f"{limits.seconds:g} seconds are over"
+                return
+            try:
+                async with asyncio.timeout(min(POLL_S, left)):
+                    await recorder.full.wait()
+            except TimeoutError:
+                progress.update(task, completed=tape_.frames)
+
+
+def _report(folder: str, tape_: Tape, recorder: Recorder, dropped: int) -> None:
+    why = f": {recorder.reason}" if recorder.reason and not recorder.error else ""
+    seconds = recorder.last_ms / 1000
+    console().print(f"{tape_.frames} frames, {tape_.size} bytes, {seconds:.1f} s recorded in {folder}{why}")
+    if recorder.skipped:
+        warn(f"{recorder.skipped} messages were no frames and are left out")
+    if dropped:
+        warn(f"{dropped} frames came faster than they could be written and are missing")

@@ -1,0 +1,181 @@
+"""``halimede replay``: a recording, or a plain folder of pictures, published as the camera would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from halimede import topics
+from halimede.bus.port import Bus
+from halimede.cli import images, recording
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client
+from halimede.cli.commands.publish import WINDOW, progress_bar, send_frame
+from halimede.cli.output import console, warn
+from halimede.cli.recording import Entry
+from halimede.errors import HalimedeError, RefusedError, TooLargeError, first_error
+from halimede.names import check_label
+from halimede.topic import Address
+
+#: seconds between two looks whether somebody takes the camera's frames
+WAIT_S = 0.5
+#: a broker's own limit is known once it is connected
+NO_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be played, and how. ``fps`` 0: with the recording's own times."""
+
+    folder: str
+    camera: str
+    namespace: str
+    speed: float = 1.0
+    fps: float = 0.0
+    loop: bool = False
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reel:
+    """Frames in the order of their times, and the folder that has them."""
+
+    folder: Path
+    entries: Sequence[Entry]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the frames. ``late``: the most that one left behind its time, in seconds."""
+
+    sent: int = 0
+    unheard: int = 0
+    refused: int = 0
+    late: float = 0.0
+    why: str = ""
+
+
+async def replay(broker: Broker, plan: Plan) -> int:
+    """Play, and say at the end what became of the frames. Returns the exit code."""
+    address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
+    reel = load(Path(plan.folder), plan)
+    async with Client.to(broker) as client:
+        largest = max(reel.entries, key=lambda entry: entry.size)
+        if largest.size > images.limit(client.bus.max_packet, bare=False):
+            raise TooLargeError(
+                f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker takes at a time"
+            )
+        tally, loop = Tally(), asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            await play(client.bus, address, reel, plan, tally)
+        finally:
+            _report(address, plan, tally, loop.time() - began)
+    return 1 if tally.refused else 0
+
+
+def load(folder: Path, plan: Plan) -> Reel:
+    """Return a folder's frames with the times at which they are due."""
+    if not folder.is_dir():
+        raise HalimedeError(f"{folder}: there is no such folder: name a recording or a folder of pictures")
+    if (folder / recording.INDEX).exists():
+        entries, gap = recording.load(folder), 1 / plan.fps if plan.fps else 0.0
+    else:
+        found, others = images.find([str(folder)], images.limit(NO_LIMIT, bare=False))
+        if others:
+            warn(f"files that are neither JPEG nor PNG, left out: {others}")
+        entries = [
+            Entry(
+                file=str(picture.path.relative_to(folder)),
+                offset_ms=0.0,
+                size=picture.path.stat().st_size,
+                encoding=picture.encoding,
+                id="0" * 32,  # a frame of ours, so that it has an id and a sequence
+            )
+            for picture in found
+        ]
+        gap = 1 / plan.fps if plan.fps else recording.PLAIN_GAP_S / plan.speed
+    return Reel(folder, due(entries, gap, plan.speed))
+
+
+def due(entries: Sequence[Entry], gap_s: float, speed: float) -> list[Entry]:
+    """Return the frames with the offsets at which they are to leave: evenly, or as they came (``gap_s`` 0)."""
+    if gap_s:
+        return [replace(entry, offset_ms=i * gap_s * 1000) for i, entry in enumerate(entries)]
+    first = entries[0].offset_ms
+    return [replace(entry, offset_ms=(entry.offset_ms - first) / speed) for entry in entries]
+
+
+def length_ms(entries: Sequence[Entry]) -> float:
+    """Return how long one round takes: until the next would begin."""
+    last = entries[-1].offset_ms
+    return last + (last / (len(entries) - 1) if len(entries) > 1 else recording.PLAIN_GAP_S * 1000)
+
+
+async def play(bus: Bus, address: Address[bytes], reel: Reel, plan: Plan, tally: Tally) -> None:
+    """Send all frames at their times, at most ``WINDOW`` unacknowledged; count into ``tally``."""
+    window, loop = asyncio.Semaphore(WINDOW), asyncio.get_running_loop()
+
+    async def send(data: bytes) -> None:
+        try:
+            heard = await send_frame(bus, address, data, qos=1)  # others count meanwhile
+            tally.unheard += not heard
+            tally.sent += 1
+        except (RefusedError, TooLargeError) as error:
+            tally.refused += 1
+            tally.why = tally.why or str(error)
+        finally:
+            window.release()
+
+    with progress_bar() as progress, first_error():
+        task = progress.add_task(str(address), total=None if plan.loop else len(reel.entries))
+        if plan.wait:
+            progress.update(task, description=f"waiting for somebody who takes {address}")
+            await _heard(bus, address, recording.payload(reel.folder, reel.entries[0], plan.camera, 0), tally)
+            progress.update(task, description=str(address))
+        began, skip = loop.time(), int(plan.wait)
+        async with asyncio.TaskGroup() as group:
+            for sequence, (time, entry) in enumerate(_rounds(reel.entries, loop=plan.loop)):
+                if sequence < skip:  # it has told that somebody listens
+                    continue
+                await asyncio.sleep(max(0.0, began + time - loop.time()))
+                data = await asyncio.to_thread(recording.payload, reel.folder, entry, plan.camera, sequence)
+                await window.acquire()
+                tally.late = max(tally.late, loop.time() - began - time)
+                group.create_task(send(data))
+                progress.update(task, completed=tally.sent)
+
+
+async def _heard(bus: Bus, address: Address[bytes], first: bytes, tally: Tally) -> None:
+    """Send the first frame until somebody takes it. It keeps its id, so it counts once."""
+    while True:
+        if await send_frame(bus, address, first, qos=1):
+            tally.sent += 1
+            return
+        await asyncio.sleep(WAIT_S)
+
+
+def _rounds(entries: Sequence[Entry], *, loop: bool) -> Iterator[tuple[float, Entry]]:
+    """Yield the frames with the seconds at which they are due, once or for ever."""
+    whole = length_ms(entries)
+    for number in count() if loop else range(1):
+        for entry in entries:
+            yield (number * whole + entry.offset_ms) / 1000, entry
+
+
+def _report(address: Address[bytes], plan: Plan, tally: Tally, seconds: float) -> None:
+    console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s, {tally.refused} refused")
+    if tally.refused:
+        warn(f"the first refusal: {tally.why}")
+    if tally.unheard:
+        warn(
+            f"{tally.unheard} of them reached nobody: no edge worker takes camera {plan.camera} in namespace "
+            f"{plan.namespace}; --wait begins when one does"
+        )
+    if tally.late > 1.0:
+        warn(f"the broker or this machine is too slow for it: frames left up to {tally.late:.1f} s late")

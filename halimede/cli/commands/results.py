@@ -1,0 +1,96 @@
+"""``halimede results``: the final answers as they come, each frame once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from halimede import codec, topics
+from halimede.cli import service_kinds
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client, NoBrokerError, UnreachableError
+from halimede.cli.follow import follow
+from halimede.cli.output import Format, clean, console, warn
+from halimede.messages import Result
+
+#: ids remembered, so that a result that was sent again is shown once
+REMEMBERED = 100_000
+HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<16} {'SCORE':>6}  {'BY':<5} {'MS':>8}  NOTE"
+
+
+class Once:
+    """Says of each id whether it is new; forgets the oldest."""
+
+    def __init__(self, size: int = REMEMBERED) -> None:
+        self._size = size
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def new(self, id_: str) -> bool:
+        """Return True the first time."""
+        if id_ in self._seen:
+            return False
+        self._seen[id_] = None
+        if len(self._seen) > self._size:
+            self._seen.popitem(last=False)
+        return True
+
+
+async def results(broker: Broker, service: str, namespace: str, limit: int, form: Format) -> None:
+    """Show results until ``limit`` (0: no limit) or Ctrl-C: of the service of that name, of whichever kind."""
+    filters = [topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)]
+    await _warn_if_unknown(broker, service, namespace)
+    out = console()
+    once, shown = Once(), 0
+    if form is not Format.JSON:
+        out.print(Text(HEADER, style="bold"))
+    async for _, result in follow(broker, *filters):
+        if result is None or not once.new(result.id):
+            continue
+        if form is Format.JSON:
+            print(codec.encode(topics.RESULT, result).decode(), flush=True)
+        else:
+            out.print(line(result))
+        shown += 1
+        if shown == limit:
+            return
+
+
+def line(result: Result) -> Text:
+    """Return one result as a line of the table."""
+    score = "-" if result.score is None else f"{result.score:.3f}"
+    label = clean(_label(result))
+    shown = Text(f"{clean(result.camera):<12} {result.sequence:>7}  {label:<16} {score:>6}  ")
+    shown.append(f"{result.by:<5}", style="cyan" if result.by in {"cloud", "joint"} else "")
+    shown.append(f" {result.total_ms:>8.2f}  ")
+    return shown.append(", ".join(_notes(result)), style="yellow" if result.degraded else "")
+
+
+def _label(result: Result) -> str:
+    if result.label is not None:
+        return result.label
+    if result.prediction.boxes is not None:
+        return f"{len(result.prediction.boxes)} boxes"
+    return "-" if result.prediction.value is None else str(result.prediction.value)[:40]
+
+
+def _notes(result: Result) -> Iterator[str]:
+    if result.degraded:
+        yield f"degraded: {clean(result.reason)}"
+    elif result.hard:
+        said = result.edge.label if result.edge else None
+        yield "hard" if said in {None, result.label} else f"hard, the edge said {clean(str(said))}"
+
+
+async def _warn_if_unknown(broker: Broker, service: str, namespace: str) -> None:
+    """Say when there is no such service, or there would be silence. GM may be away: results flow without it."""
+    try:
+        async with Client.to(broker, patience_s=0.0) as client:
+            known = {body["metadata"]["name"] for body in await service_kinds.every(client, namespace)}
+        if service not in known:
+            warn(f"there is no service {service} in namespace {namespace} yet: waiting for its results")
+    except NoBrokerError:
+        raise
+    except UnreachableError:
+        return

@@ -1,0 +1,112 @@
+"""``halimede rollback``: a Model or InferenceModel goes back to the version before, which its status remembers.
+
+Nothing is kept apart for it: the spec becomes that of an earlier version, and everything else follows as from any edit.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from halimede.api import Kind, inferencemodel, model
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands.apply import named
+from halimede.cli.output import console, fail, warn
+from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
+from halimede.messages import ResourceBody, ServedVersion, Status
+from halimede.names import Key
+
+KINDS = frozenset({model.PLURAL, inferencemodel.PLURAL})
+#: characters of a digest by which a version may be named
+LEAST = 4
+
+
+async def rollback(broker: Broker, kind: Kind, name: str, namespace: str, to: str) -> int:
+    """Go back to version ``to``, or to the one before. Returns the exit code."""
+    if kind.plural not in KINDS:
+        raise InvalidFieldError("KIND", kind.plural, "only models and inferencemodels have versions")
+    key = Key(kind.plural, namespace, name)
+    async with Client.to(broker) as client:
+        body = await client.get(key.plural, name, namespace)
+        version = choose(body, to)
+        change = patch(body, version)
+        try:
+            await client.apply({**body, "spec": {**body["spec"], **change}})
+        except ApiRefusedError as error:
+            if error.reason != "NotAllowed":
+                fail(f"{named(key)}: {error}")
+                return 1
+            warn("this system's resources are those of Kubernetes, which alone may change them: run")
+            print(kubectl(body, key, change))
+            return 1
+    console().print(f"{named(key)} goes back to version {version.version}", style="green")
+    return 0
+
+
+def choose(body: ResourceBody, to: str) -> ServedVersion:
+    """Return the version that is meant: by its name or digest, else the latest that is not the present one."""
+    versions = _status(body).versions
+    listed = ", ".join(version.version for version in versions) or "none"
+    if to:
+        found = [each for each in versions if each.version == to]
+        found = found or [each for each in versions if len(to) >= LEAST and each.digest.startswith(to)]
+        if len(found) != 1:
+            raise InvalidFieldError("--to", to, f"use one of the versions that were served: {listed}")
+        return found[0]
+    for version in versions:
+        if not _is_present(body, version):
+            return version
+    raise HalimedeError(f"no other version has been served that one could go back to (served: {listed})")
+
+
+def patch(body: ResourceBody, version: ServedVersion) -> dict[str, Any]:
+    """Return what changes in the spec. Raises HalimedeError for a version that is not known well enough any more."""
+    spec: Mapping[str, Any] = body["spec"]
+    plural_versions = spec.get("versions") or spec.get("manifest") or []
+    if version.version in _names(plural_versions):
+        return {"targetVersion": version.version}
+    if "manifest" in spec:
+        raise HalimedeError(f"version {version.version} is no longer in spec.manifest: add it and apply that")
+    url = spec.get("url", "")
+    if hide_secrets(url) != version.url:
+        url = version.url
+        if "***" in url:
+            raise HalimedeError(f"where version {version.version} came from is a secret ({url}): apply its manifest")
+    change: dict[str, Any] = {"url": url, "sha256": version.digest}
+    return change | ({"targetVersion": ""} if spec.get("targetVersion") else {})
+
+
+def kubectl(body: ResourceBody, key: Key, change: Mapping[str, Any]) -> str:
+    """Return the command that makes the change on Kubernetes."""
+    group = str(body.get("apiVersion", "")).partition("/")[0]
+    words = ["kubectl", "patch", f"{key.plural}.{group}", key.name, "-n", key.namespace, "--type", "merge", "-p"]
+    return shlex.join([*words, json.dumps({"spec": change})])
+
+
+def _is_present(body: ResourceBody, version: ServedVersion) -> bool:
+    """Whether a version is what the spec asks for now."""
+    spec, status = body["spec"], _status(body)
+    listed = spec.get("versions") or spec.get("manifest") or []
+    names = _names(listed)
+    asked = spec.get("targetVersion") or (names[-1] if names and not spec.get("url") else "")
+    if asked:
+        return version.version == asked
+    current = status.observed_generation >= int(body.get("metadata", {}).get("generation") or 0)
+    digest = spec.get("sha256") or (status.model.digest if status.model and current else "")
+    return version.digest == digest if digest else version.url == hide_secrets(spec.get("url", ""))
+
+
+def _names(versions: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(each.get("version", "")) for each in versions]
+
+
+def _status(body: ResourceBody) -> Status:
+    try:
+        return msgspec.convert(body.get("status") or {}, Status)
+    except msgspec.ValidationError as error:
+        raise HalimedeError(f"its status cannot be read: {error}: use a newer halimede") from error

@@ -1,0 +1,86 @@
+"""What an operator can do about what is wrong, in one line each. Pure: ``status`` and ``doctor`` say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from halimede.cli.views import tables
+from halimede.messages import NodeInfo
+
+#: phases from the worst to the best; what is not here is neither
+WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", "Running", "Ready")
+FINE = frozenset({"Running", "Ready", "Unused", "Stopped", "Terminating"})
+#: what to do about a condition's reason; ``{kind}``, ``{name}`` and ``{ns}`` are the resource's
+REMEDIES = {
+    "ModelNotFound": "apply the Model that it names: `halimede apply -f FILE`",
+    "DatasetNotFound": "apply the Dataset that it names: `halimede apply -f FILE`",
+    "NodeNotFound": "start that node's local controller, or name another node (`halimede nodes`)",
+    "NoNode": "give it a nodeName or a nodeSelector that a node has (`halimede nodes -o json` shows labels)",
+    "NodeOffline": "start the node's local controller; gone for good: `halimede delete node NODE`",
+    "NodeDrained": "`halimede uncordon NODE`, or give it another node",
+    "WaitingForNode": "wait a few seconds; if it stays, look at the node's local controller",
+    "Updating": "wait: the node takes the new generation",
+    "Preparing": "wait: the node fetches the model",
+    "DatasetNotReady": "`halimede get datasets` says what its Dataset waits for",
+    "FrameworkNotSupported": "export the model to ONNX, or have the operator name a server for its framework",
+    "RolloutFailed": "the version before goes on: give a better one, or go back (`halimede rollback --help`)",
+}
+OTHERWISE = "`halimede describe {kind} {name} -n {ns}`"
+#: only services have workers
+LOGS = ", `halimede logs {name} -n {ns}`"
+WITH_LOGS = frozenset({"ji", "mei"})
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something to do: about what, what is the matter, and the next step."""
+
+    about: str
+    what: str
+    do: str
+
+
+def rank(body: Mapping[str, Any]) -> tuple[int, str, str]:
+    """Sort resources by this: the worst first, then by name."""
+    phase = tables.phase(body)
+    place = WORST_FIRST.index(phase) if phase in WORST_FIRST else 0
+    return place, str(tables.dig(body, "metadata", "namespace")), str(tables.dig(body, "metadata", "name"))
+
+
+def reason(body: Mapping[str, Any]) -> str:
+    """Return the reason of the current condition."""
+    conditions = tables.dig(body, "status", "conditions") or []
+    return str(conditions[-1].get("reason") or "") if conditions else ""
+
+
+def on_resources(kind: str, bodies: Iterable[Mapping[str, Any]]) -> list[Task]:
+    """Return what there is to do about resources, the worst first."""
+    wrong = sorted((body for body in bodies if tables.phase(body) not in FINE), key=rank)
+    return [_on_resource(kind, body) for body in wrong]
+
+
+def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Task]:
+    """Return what there is to do about nodes. ``version`` is GM's."""
+    if not nodes:
+        return [
+            Task("nodes", "no local controller has ever connected", "start one: `python -m services.lc --node NAME`")
+        ]
+    tasks = []
+    for node in nodes:
+        about = f"node/{node.name}"
+        if not node.online:
+            do = f"start its local controller; gone for good: `halimede delete node {node.name}`"
+            tasks.append(Task(about, "it is offline", do))
+        elif node.version and version and node.version != version:
+            what = f"its version {node.version} is not the global manager's {version}"
+            tasks.append(Task(about, what, "install the same version on both"))
+    return tasks
+
+
+def _on_resource(kind: str, body: Mapping[str, Any]) -> Task:
+    namespace, name = (str(tables.dig(body, "metadata", key)) for key in ("namespace", "name"))
+    otherwise = OTHERWISE + LOGS if kind in WITH_LOGS else OTHERWISE
+    remedy = REMEDIES.get(reason(body), otherwise).format(kind=kind, name=name, ns=namespace)
+    return Task(f"{kind}/{name}", f"{tables.phase(body)}: {tables.condition(body)}", remedy)

@@ -1,0 +1,169 @@
+"""``halimede trace``: one frame's way through edge and cloud, asked of the workers that remember it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from halimede import topics
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client
+from halimede.cli.output import Format, clean, console, dump, plain, table
+from halimede.cli.views.waterfall import Row, Timeline, timelines
+from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.messages import Result, TraceReply, TraceRequest
+from halimede.topic import Filter
+
+#: seconds in which workers answer: until nothing more has come for a while, and at most
+QUIET_S, LONGEST_S = 0.5, 3.0
+#: seconds between a result and the question for its frame: the worker first hears that the broker has it
+SETTLE_S = 0.3
+#: answers that are kept
+MOST = 256
+WIDTH = 40
+#: how many frames each worker remembers; the number itself is the worker's (halimede.tracing.record)
+HOW = (
+    "each worker remembers its last 4,096 frames, until it is restarted. "
+    "Ids: `halimede results -f SERVICE -o json` (field id); or `halimede trace --last`"
+)
+STYLES = {"edge": "green", "cloud": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which frame: an id, or the next one that is answered, maybe of a service, maybe a hard one."""
+
+    id: str = ""
+    service: str = ""
+    namespace: str = ""
+    hard: bool = False
+    timeout_s: float = 30.0
+
+
+async def trace(broker: Broker, wanted: Wanted, form: Format) -> None:
+    """Show a frame's way. Raises HalimedeError when nobody remembers it, or no result comes."""
+    if wanted.id and not re.fullmatch(r"[0-9a-f]{32}", wanted.id):
+        raise InvalidFieldError("FRAME_ID", wanted.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
+    async with Client.to(broker) as client:
+        id_ = wanted.id or await _next_result(client.bus, wanted)
+        replies = await ask(client.bus, id_)
+    if not replies:
+        raise HalimedeError(f"no worker remembers frame {id_}: {HOW}")
+    found = timelines(replies)
+    if form is Format.JSON:
+        dump({"id": id_, "timelines": [_as_json(timeline) for timeline in found], "replies": plain(replies)}, form)
+        return
+    out = console()
+    for timeline in found:
+        out.print(Text(f"frame {id_}  {timeline.length_ms:.2f} ms", style="bold"))
+        out.print(waterfall(timeline))
+        for remark in timeline.remarks:
+            out.print(Text(clean(f"note: {remark}"), style="dim"))
+
+
+async def ask(bus: Bus, id_: str) -> list[TraceReply]:
+    """Ask all workers for a frame; return the answers of those that know it."""
+    replies: list[TraceReply] = []
+    correlation = secrets.token_bytes(16)
+    came = asyncio.Event()
+
+    async def answered(delivery: Delivery[TraceReply]) -> None:
+        if delivery.packet.correlation == correlation and len(replies) < MOST:
+            replies.append(delivery.body)
+            came.set()
+
+    reply_to = topics.TRACE_REPLY.at(client=bus.client_id)
+    await bus.subscribe(Filter(topics.TRACE_REPLY, reply_to.text), answered)
+    request = topics.TRACE_REQUEST.at(client=bus.client_id)
+    heard = await bus.publish(request, TraceRequest(id=id_), reply_to=reply_to, correlation=correlation, expiry_s=10)
+    if not heard:
+        raise HalimedeError("no worker is there to be asked: see `halimede get ji -A`, `halimede get mei -A`")
+    loop = asyncio.get_running_loop()
+    until = loop.time() + LONGEST_S
+    while loop.time() < until:
+        came.clear()
+        try:
+            async with asyncio.timeout(QUIET_S if replies else LONGEST_S / 2):
+                await came.wait()
+        except TimeoutError:
+            break
+    return replies
+
+
+async def _next_result(bus: Bus, wanted: Wanted) -> str:
+    """Wait for the next result that fits, and until its worker has written it down."""
+    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def result(delivery: Delivery[Result]) -> None:
+        if not found.done() and (delivery.body.hard or not wanted.hard):
+            found.set_result(delivery.body.id)
+
+    names = {"ns": wanted.namespace} | ({"service": wanted.service} if wanted.service else {})
+    for topic in (topics.RESULT, topics.MULTI_RESULT):
+        await bus.subscribe(topic.filter(**names), result)
+    try:
+        async with asyncio.timeout(wanted.timeout_s):
+            id_ = await found
+    except TimeoutError:
+        what = "hard result" if wanted.hard else "result"
+        of = f"service {wanted.service}" if wanted.service else "any service"
+        raise HalimedeError(
+            f"no {what} of {of} in namespace {wanted.namespace} came within {wanted.timeout_s:g} s: publish a frame "
+            "(`halimede publish`), or wait longer with --timeout"
+        ) from None
+    await asyncio.sleep(SETTLE_S)
+    return id_
+
+
+def waterfall(timeline: Timeline) -> Table:
+    """Return a timeline as a table with bars."""
+    made = table(("STEP", "WORKER", "START MS", "MS", "", "NOTES"), ())
+    first = min(row.start_ms for row in timeline.rows)
+    for row in timeline.rows:
+        depth = row.step.count(".") + (row.role == "cloud") * 2
+        made.add_row(
+            Text(clean("  " * depth + row.step.rpartition(".")[2])),
+            Text(clean(row.worker), style=STYLES.get(row.role, "")),
+            Text(f"{row.start_ms - first:9.3f}"),
+            Text(f"{row.duration_ms:9.3f}"),
+            _bar(row, first, timeline.length_ms),
+            Text(clean("  ".join(f"{key}={_short(value)}" for key, value in row.attributes.items())), style="dim"),
+        )
+    return made
+
+
+def _bar(row: Row, first: float, length: float) -> Text:
+    scale = WIDTH / length if length else 0.0
+    before = min(int((row.start_ms - first) * scale), WIDTH - 1)
+    long = max(1, min(round(row.duration_ms * scale), WIDTH - before))
+    bar = Text(" " * before)
+    return bar.append("█" * long, style=STYLES.get(row.role, "")).append(" " * (WIDTH - before - long))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)[:80]
+
+
+def _as_json(timeline: Timeline) -> dict[str, object]:
+    rows = [
+        {
+            "worker": row.worker,
+            "node": row.node,
+            "role": row.role,
+            "step": row.step,
+            "startMs": round(row.start_ms, 6),
+            "durationMs": round(row.duration_ms, 6),
+            "attributes": row.attributes,
+        }
+        for row in timeline.rows
+    ]
+    return {"steps": rows, "remarks": timeline.remarks}

@@ -1,0 +1,59 @@
+"""Files of this machine to a store, as a shell sees it: upload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from halimede.cli.runner import run
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(upload)
+
+
+def upload(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file, or a folder with all that is below it.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="s3://bucket/key, http(s)://, file:// or an absolute path.")
+    ],
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long failures that may pass are tried again.")
+    ] = 120.0,
+) -> None:
+    """Send results, weights or hard samples to a store, and print the SHA-256 and address of each file that arrived.
+
+    A file becomes URL itself, or a name below it if that ends with a slash; the files of a folder keep their paths.
+    S3 takes ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3_ENDPOINT_URL, S3_REGION from the environment, HTTP is asked by PUT.
+
+    \\b
+    Examples:
+      halimede upload big.onnx s3://models/big/3/model.onnx
+      halimede upload recordings/monday https://store.example/monday/
+    """
+
+    async def command() -> None:
+        import sys
+
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        from halimede.models.errors import redact
+        from halimede.models.upload import upload as send
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+            task = bar.add_task(redact(url), total=None)
+            done = await send(
+                path,
+                url,
+                progress=lambda sent, whole: bar.update(task, completed=sent, total=whole),
+                patience_s=timeout,
+            )
+        for one in done:
+            print(f"{one.sha256}  {one.url}")
+
+    run(command)

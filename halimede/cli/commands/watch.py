@@ -1,0 +1,120 @@
+"""``halimede get -w``: a table that stays up to date, read from the retained status topics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from halimede import topics
+from halimede.api import Kind
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands.get import fetch, key
+from halimede.cli.follow import follow
+from halimede.cli.output import Format, clean, plain, to_yaml
+from halimede.cli.views import tables
+from halimede.messages import ResourceBody, StatusDocument
+
+Rows = dict[tuple[str, str], ResourceBody]
+COLUMN_WIDTH = 16
+
+
+async def watch(broker: Broker, kind: Kind, name: str, namespace: str, form: Format) -> None:
+    """Show resources and go on showing them until Ctrl-C: a live table on a terminal, a line a change elsewhere."""
+    async with Client.to(broker) as client:
+        bodies, _ = await fetch(client, kind, name, namespace)
+        rows: Rows = {key(body): body for body in bodies}
+        screen = _screen(kind, form, wide=form is Format.WIDE, all_namespaces=not namespace)
+        with screen:
+            screen.start(rows)
+            chosen = {"ns": namespace, "name": name}
+            filter_ = topics.STATUS.filter(plural=kind.plural, **{k: v for k, v in chosen.items() if v})
+            async for names, document in follow(broker, filter_):
+                where = (names["ns"], names["name"])
+                before = rows.get(where)
+                if document is None:
+                    rows.pop(where, None)
+                else:
+                    rows[where] = await _merged(client, kind, before, document)
+                if rows.get(where) != before:
+                    screen.changed(where, rows)
+
+
+async def _merged(client: Client, kind: Kind, body: ResourceBody | None, document: StatusDocument) -> ResourceBody:
+    """Return the resource with a new status; its spec is asked for only when it is another than we know."""
+    known = tables.dig(body, "metadata", "uid"), tables.dig(body, "metadata", "generation")
+    if body is None or known != (document.uid, document.generation):
+        try:
+            body = await client.get(kind.plural, document.name, document.namespace)
+        except ApiRefusedError:  # deleted meanwhile: its topic is cleared next
+            body = {"metadata": {"name": document.name, "namespace": document.namespace, "uid": document.uid}}
+    return {**body, "status": plain(document.status)}
+
+
+class _Lines:
+    """For pipes: one line a change."""
+
+    def __init__(self, kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> None:
+        self._form = form
+        self._columns = tables.columns_of(kind.plural, wide=wide, all_namespaces=all_namespaces)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self, rows: Rows) -> None:
+        if self._form in {Format.TABLE, Format.WIDE}:
+            self._line([column.title for column in self._columns])
+        for where in sorted(rows):
+            self.changed(where, rows)
+
+    def changed(self, where: tuple[str, str], rows: Rows) -> None:
+        gone = {"metadata": {"namespace": where[0], "name": where[1]}, "status": {"phase": "Deleted"}}
+        body: Mapping[str, Any] = rows.get(where, gone)
+        if self._form is Format.JSON:
+            print(json.dumps(body, ensure_ascii=False), flush=True)
+        elif self._form is Format.YAML:
+            print(f"---\n{to_yaml(body)}", end="", flush=True)
+        elif self._form is Format.NAME:
+            print(where[1], flush=True)
+        else:
+            self._line([clean(column.cell(body)) for column in self._columns])
+
+    def _line(self, cells: list[str]) -> None:
+        print("   ".join(cell.ljust(COLUMN_WIDTH) for cell in cells).rstrip(), flush=True)
+
+
+class _Screen:
+    """For terminals: the table itself, drawn again on every change."""
+
+    def __init__(self, kind: Kind, *, wide: bool, all_namespaces: bool) -> None:
+        self._kind, self._wide, self._all = kind, wide, all_namespaces
+        self._live = Live(console=Console(highlight=False), auto_refresh=False)
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def start(self, rows: Rows) -> None:
+        self._live.update(self._table(rows), refresh=True)
+
+    def changed(self, where: tuple[str, str], rows: Rows) -> None:  # noqa: ARG002  # the whole table is drawn
+        self.start(rows)
+
+    def _table(self, rows: Rows) -> Table:
+        bodies = [rows[where] for where in sorted(rows)]
+        return tables.resources(self._kind.plural, bodies, wide=self._wide, all_namespaces=self._all)
+
+
+def _screen(kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> _Lines | _Screen:
+    if sys.stdout.isatty() and form in {Format.TABLE, Format.WIDE}:
+        return _Screen(kind, wide=wide, all_namespaces=all_namespaces)
+    return _Lines(kind, form, wide=wide, all_namespaces=all_namespaces)

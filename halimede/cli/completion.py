@@ -1,0 +1,140 @@
+"""What the shell offers after Tab: kinds, and the names that the running system has.
+
+Completion must never be in the way: it asks for a short time, and where there is no system it offers nothing and says
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from halimede.cli.client import Client
+
+KINDS = (
+    *("jointinferenceservices", "ji", "jis", "multiedgeinferenceservices", "mei"),
+    *("models", "model", "datasets", "dataset"),
+)
+#: besides kinds, for `get`
+LISTS = ("nodes", "events")
+NODE_WORDS = frozenset({"nodes", "node", "no"})
+#: seconds that the system gets to answer
+DEADLINE_S = 1.0
+
+Ask = Callable[["Client"], Coroutine[Any, Any, list[str]]]
+
+
+def kinds(incomplete: str) -> list[str]:
+    """Offer kinds."""
+    return _fitting([*KINDS, *LISTS], incomplete)
+
+
+def names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer the names of the kind that was given before."""
+    kind = str(ctx.params.get("kind") or "")
+    if kind in NODE_WORDS:
+        return nodes(ctx, incomplete)
+
+    async def ask(client: Client) -> list[str]:
+        from halimede.api import kind_of
+
+        return await _names(client, kind_of(kind).plural, _namespace(ctx))
+
+    return _fitting(_asked(ctx, ask), incomplete) if kind else []
+
+
+def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer nodes."""
+
+    async def ask(client: Client) -> list[str]:
+        return [node.name for node in await client.nodes()]
+
+    return _fitting(_asked(ctx, ask), incomplete)
+
+
+def services(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer services of the namespace."""
+
+    async def ask(client: Client) -> list[str]:
+        from halimede.cli.service_kinds import every
+
+        return [str(body["metadata"]["name"]) for body in await every(client, _namespace(ctx))]
+
+    return _fitting(_asked(ctx, ask), incomplete)
+
+
+def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer the cameras that services of the namespace listen to."""
+
+    async def ask(client: Client) -> list[str]:
+        from halimede.cli.service_kinds import every
+        from halimede.cli.views.tables import dig
+
+        found: list[str] = []
+        for body in await every(client, _namespace(ctx)):
+            several = dig(body, "spec", "edgeWorkers")
+            named = [(w, str(dig(w, "name"))) for w in several or ()]
+            named = named or [(dig(body, "spec", "edgeWorker"), str(dig(body, "metadata", "name")))]
+            for worker, name in named:
+                found += dig(worker, "source", "cameras") or [name]
+        return found
+
+    return _fitting(_asked(ctx, ask), incomplete)
+
+
+def events(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Offer what an event may be about."""
+
+    async def ask(client: Client) -> list[str]:
+        found = [f"node/{node.name}" for node in await client.nodes()]
+        for short, plural in (
+            ("ji", "jointinferenceservices"),
+            ("mei", "multiedgeinferenceservices"),
+            ("model", "models"),
+            ("dataset", "datasets"),
+            ("im", "inferencemodels"),
+        ):
+            found += [f"{short}/{name}" for name in await _names(client, plural, _namespace(ctx))]
+        return found
+
+    return _fitting(_asked(ctx, ask), incomplete)
+
+
+async def _names(client: Client, plural: str, namespace: str) -> list[str]:
+    bodies, _ = await client.list(plural, namespace)
+    return [str(body["metadata"]["name"]) for body in bodies]
+
+
+def _namespace(ctx: typer.Context) -> str:
+    return str(ctx.params.get("namespace") or "default")
+
+
+def _asked(ctx: typer.Context, ask: Ask) -> list[str]:
+    """Ask the system; nothing when it does not answer in time, whatever the reason."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123 - a device
+        try:
+            return asyncio.run(_ask(ctx, ask))
+        except Exception:  # noqa: BLE001 - a shell that is being typed into is no place for errors
+            return []
+
+
+async def _ask(ctx: typer.Context, ask: Ask) -> list[str]:
+    from halimede import log
+    from halimede.cli.broker_address import find
+    from halimede.cli.client import Client
+
+    log.configure("CRITICAL")
+    given = {**(ctx.parent.params if ctx.parent else {}), **{k: v for k, v in ctx.params.items() if v}}
+    broker = find(str(given.get("broker") or ""), credentials=str(given.get("credentials") or ""))
+    async with asyncio.timeout(DEADLINE_S), Client.to(broker, patience_s=0.0) as client:
+        return await ask(client)
+
+
+def _fitting(words: list[str], incomplete: str) -> list[str]:
+    return sorted({word for word in words if word.startswith(incomplete)})

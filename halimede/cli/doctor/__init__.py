@@ -1,0 +1,1 @@
+"""``halimede doctor``: checks of this machine, the broker and the system."""

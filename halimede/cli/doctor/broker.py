@@ -1,0 +1,227 @@
+"""The checks of ``doctor`` that concern the broker, from its name to its access rules, each after what it rests on."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from halimede import topics
+from halimede.bus.message import Grants
+from halimede.bus.port import Bus
+from halimede.bus.settings import MqttSettings
+from halimede.cli.broker_address import START_IT
+from halimede.cli.doctor import allocator, congestion, latency, mqtt_probe
+from halimede.cli.doctor.check import Check, ok, problem, warning
+from halimede.codec import MAX_BYTES
+from halimede.errors import BusError, InvalidFieldError, RefusedError
+from halimede.messages import Synced
+
+LOOPBACK = ("127.", "::1", "localhost")
+#: days that a certificate should still be good for
+EXPIRY_DAYS = 30
+#: milliseconds beyond the network's own: the delayed acknowledgement takes 40
+NAGLE_MS = 25.0
+ROUND_TRIPS = 11
+#: bytes of a camera's picture as it is (640x480x3), how many are sent, and milliseconds from which one is too slow: a
+#: quarter of the time that the cloud's answer to it has by default
+LARGE, LARGE_ROUND_TRIPS, LARGE_MS = 921_600, 5, 500.0
+#: bytes of topic and properties; seconds that one may take
+RESERVED, LARGE_PATIENCE_S = 1024, 10.0
+#: how many times a connection is made to see how far the broker is
+DIALS = 3
+#: publishes under way that a broker should take: below, frames of fast cameras wait for one another
+RECEIVE_MAXIMUM = 100
+
+
+async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
+    """Look up the name, connect, shake hands, and find out the protocol's version; a problem ends it."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(mqtt_probe.TIMEOUT_S):
+            found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError) as error:
+        yield problem("name", f"{settings.host}: {error}", "check the broker's host name and this machine's DNS")
+        return
+    yield ok("name", f"{settings.host} is {', '.join(sorted({str(each[4][0]) for each in found}))}")
+    began = loop.time()
+    try:
+        _, writer = await mqtt_probe.open_stream(settings, None)
+    except (OSError, TimeoutError) as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else str(error)
+        yield problem(
+            "connection", f"{settings.where}: {reason}", f"a firewall, a wrong port, or no broker: {START_IT}"
+        )
+        return
+    writer.close()
+    yield ok("connection", f"{settings.where} takes connections, in {(loop.time() - began) * 1000:.1f} ms")
+    secure = await tls(settings)
+    yield secure
+    if secure.level == "problem":
+        return
+    yield await version(settings)
+
+
+async def tls(settings: MqttSettings) -> Check:
+    """Look at the broker's certificate, or at its absence."""
+    if not settings.secure:
+        if settings.host.startswith(LOOPBACK):
+            return ok("encryption", "none, on this machine's own loopback")
+        do = "use mqtts:// and `halimede certs`, or a network that nobody else reads"
+        return warning("encryption", f"none: whoever is on the way to {settings.host} reads and writes along", do)
+    try:
+        _, writer = await mqtt_probe.open_stream(settings, settings.context())
+    except InvalidFieldError as error:
+        return problem("encryption", str(error), "make the credentials anew with `halimede certs`")
+    except ssl.SSLCertVerificationError as error:
+        do = "give the site's ca.crt with --credentials, and use a host name that the certificate has"
+        return problem("encryption", f"the broker's certificate is not accepted: {error.verify_message}", do)
+    except (OSError, TimeoutError) as error:
+        do = "check that this port speaks TLS (mqtts://) and which client certificates the broker accepts"
+        return problem("encryption", f"no TLS: {error}", do)
+    certificate = writer.get_extra_info("peercert") or {}
+    protocol = writer.get_extra_info("ssl_object").version()
+    writer.close()
+    expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+    days = (expires - datetime.now(UTC)).days
+    found = f"{protocol}, the certificate is good for {days} days"
+    if days < EXPIRY_DAYS:
+        return warning("encryption", found, "rotate it: `halimede certs`")
+    return ok("encryption", found)
+
+
+async def version(settings: MqttSettings) -> Check:
+    """Find out whether the broker speaks MQTT v5."""
+    name = "protocol"
+    try:
+        speaks = await mqtt_probe.speaks_v5(settings, settings.context())
+    except (OSError, TimeoutError) as error:
+        return problem(name, f"no answer to MQTT: {str(error) or 'none in time'}", "check that this is an MQTT broker")
+    if speaks is None:
+        if settings.secure:
+            return ok(name, "the broker is silent towards strangers")
+        return problem(name, "it closes connections without a word", "check that this port is an MQTT broker's")
+    if not speaks:
+        return problem(name, "the broker speaks MQTT 3.1.1 only", "use one that speaks MQTT v5, such as Mosquitto 2")
+    return ok(name, "MQTT v5")
+
+
+async def strangers(settings: MqttSettings) -> Check:
+    """Find out whether the broker lets anybody in."""
+    name = "strangers"
+    try:
+        answer = await mqtt_probe.greet(settings, _stranger(settings), mqtt_probe.V5)
+    except (OSError, TimeoutError):
+        answer = mqtt_probe.Answer(None, mqtt_probe.V5)
+    if not answer.let_in:
+        return ok(name, "a client without credentials is refused")
+    do = "set `allow_anonymous false` and a password or certificates for each user: docs/security.md"
+    return warning(name, "anybody may connect without credentials", do)
+
+
+async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]:
+    """Measure the broker's answer to frames to oneself, small and large, and say what it is that takes long."""
+    name = "round trip"
+    try:
+        network_ms = await _distance_ms(settings)
+        times = await latency.round_trips(bus, ROUND_TRIPS)
+    except RefusedError as error:
+        yield problem("rights", str(error), "use the credentials of an operator")
+        return
+    except (BusError, OSError, TimeoutError) as error:
+        yield problem(name, str(error), "look at the broker's log")
+        return
+    typical, best = median(times), min(times)
+    found = f"{typical:.2f} ms until the broker acknowledges (best {best:.2f} ms)"
+    if best - network_ms >= NAGLE_MS:
+        do = "set `set_tcp_nodelay true` in the broker's configuration"
+        yield warning(name, f"{found}, of which the network takes {network_ms:.2f} ms", do)
+    elif network_ms >= NAGLE_MS:
+        do = "it is the network: give deadlineMs that much more, or the place a broker of its own (docs/deploy.md)"
+        yield warning(name, f"{found}: the broker is {network_ms:.2f} ms away", do)
+    else:
+        yield ok(name, found)
+    yield await _large(bus, best)
+    if settings.host.startswith(LOOPBACK):
+        for check in (await asyncio.to_thread(allocator.look, settings.port), congestion.look()):
+            if check:
+                yield check
+
+
+async def _distance_ms(settings: MqttSettings) -> float:
+    """Return the least time that a connection took to be made: one way to the broker's system and back, without it."""
+    loop, times = asyncio.get_running_loop(), []
+    for _ in range(DIALS):
+        began = loop.time()
+        _, writer = await mqtt_probe.open_stream(settings, None)
+        times.append((loop.time() - began) * 1000)
+        writer.close()
+    return min(times)
+
+
+async def _large(bus: Bus, small_ms: float) -> Check:
+    """Measure the broker's answer to a large frame, which it sends back beside it."""
+    name = "large frames"
+    if bus.max_packet < LARGE + RESERVED:
+        return ok(name, "the broker takes none of 900 KB: not measured")
+    do = "the way is narrow: send less of each frame by `encoding` and `maxBytes` (docs/uploads.md); raise deadlineMs"
+    try:
+        # a tenth first: a line that is narrow is not to be filled for minutes
+        (tenth,) = await latency.round_trips(bus, 1, bytes(LARGE // 10), timeout_s=LARGE_PATIENCE_S)
+        if tenth >= LARGE_MS:
+            return warning(name, f"{tenth:.0f} ms for 90 KB to the broker and back", do)
+        times = await latency.round_trips(bus, LARGE_ROUND_TRIPS, bytes(LARGE), timeout_s=LARGE_PATIENCE_S)
+    except BusError as error:
+        return warning(name, f"they did not pass: {error}", do)
+    typical = median(times)
+    rate = LARGE / 1000 / max(min(times) - small_ms, 0.01)
+    found = f"{typical:.2f} ms for 900 KB to the broker and back (best {min(times):.2f} ms, {rate:.0f} MB/s)"
+    return warning(name, found, do) if typical >= LARGE_MS else ok(name, found)
+
+
+def limits(grants: Grants) -> list[Check]:
+    """Judge what the broker can do, by what it said when it let us in."""
+    name, checks = "limits", []
+    for able, what in (
+        (grants.retain, "retained messages"),
+        (grants.wildcards, "wildcard subscriptions"),
+        (grants.shared, "shared subscriptions"),
+        (grants.max_qos > 0, "QoS 1"),
+    ):
+        if not able:
+            checks.append(problem(name, f"the broker does not offer {what}", f"allow {what} in its configuration"))
+    if grants.max_packet and grants.max_packet < MAX_BYTES:
+        do = f"set `max_packet_size` to {MAX_BYTES} or more, if frames are larger than that"
+        checks.append(warning(name, f"the broker takes at most {grants.max_packet} bytes in one message", do))
+    if grants.receive_maximum < RECEIVE_MAXIMUM:
+        do = "set `max_inflight_messages 1000` in the broker's configuration"
+        found = f"the broker takes {grants.receive_maximum} messages at a time from one client"
+        checks.append(warning(name, found, do))
+    size = f"{grants.max_packet} bytes a message" if grants.max_packet else "messages of any size"
+    return checks or [ok(name, f"{size}, {grants.receive_maximum} at a time, retained, wildcard and shared ones")]
+
+
+async def rules(bus: Bus) -> Check:
+    """Try what an operator must not do: to speak as GM to a node, here one that does not exist."""
+    name = "access rules"
+    try:
+        await bus.publish(topics.SYNCED.at(node=f"doctor-{secrets.token_hex(8)}"), Synced(epoch=0, count=0))
+    except RefusedError:
+        return ok(name, "what an operator must not do is refused")
+    except BusError as error:
+        return problem(name, str(error), "look at the broker's log")
+    do = "give the broker the access rules of this version: docs/security.md"
+    return warning(name, "no access rules: we could speak to nodes as the global manager does", do)
+
+
+def _stranger(settings: MqttSettings) -> ssl.SSLContext | None:
+    """Return a context that shows the broker nothing of ours."""
+    if not settings.secure:
+        return None
+    authority = settings.credentials.folder / "ca.crt" if settings.credentials else Path()
+    return ssl.create_default_context(cafile=str(authority) if authority.is_file() else None)

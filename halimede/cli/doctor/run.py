@@ -1,0 +1,93 @@
+"""``halimede doctor``: everything that can be checked from where the command runs, and what to do about it.
+
+Each check rests on those before it: where the broker cannot be reached there is nothing more to say about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+
+from rich.text import Text
+
+from halimede.cli import broker_address as brokers
+from halimede.cli.broker_address import Broker
+from halimede.cli.client import Client, UnreachableError
+from halimede.cli.doctor import broker as doctor_broker
+from halimede.cli.doctor import system
+from halimede.cli.doctor.check import Check, ok, problem, worst
+from halimede.cli.output import COLOURS, Format, clean, console, dump
+from halimede.errors import HalimedeError
+
+#: how long a GM that is just being restarted is waited for
+PATIENCE_S = 2.0
+
+
+async def doctor(option: str, credentials: str, form: Format) -> int:
+    """Run all checks. Returns 1 when there is a problem."""
+    checks = []
+    async with aclosing(examine(option, credentials)) as found:
+        async for check in found:
+            checks.append(check)
+            if form is Format.TABLE:
+                show(check)
+    level = worst(checks)
+    if form is not Format.TABLE:
+        dump({"healthy": level != "problem", "level": level, "checks": [asdict(check) for check in checks]}, form)
+    elif level == "ok":
+        console().print(Text("All is well.", style="green"))
+    return 1 if level == "problem" else 0
+
+
+async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
+    """Run all checks, one after the other."""
+    for check in system.disks(brokers.home()):
+        yield check
+    try:
+        broker = brokers.find(option, credentials=credentials)
+    except HalimedeError as error:
+        yield problem("broker", str(error), "give --broker host:port, or HALIMEDE_BROKER")
+        return
+    yield ok("broker", str(broker))
+    async with aclosing(doctor_broker.reach(broker.settings)) as found:
+        async for check in found:
+            yield check
+            if check.level == "problem":
+                return
+    yield await doctor_broker.strangers(broker.settings)
+    async with aclosing(_inside(broker)) as found:
+        async for check in found:
+            yield check
+
+
+async def _inside(broker: Broker) -> AsyncGenerator[Check, None]:
+    """Run the checks for which the broker has to let us in."""
+    client = Client.to(broker, patience_s=PATIENCE_S)
+    try:
+        await client.__aenter__()
+    except UnreachableError as error:
+        yield problem("credentials", str(error), "use the credentials of an operator of this site (--credentials)")
+        return
+    try:
+        shown = broker.settings.credentials
+        yield ok("credentials", f"let in with {shown.folder}" if shown else "let in without a folder of credentials")
+        for check in doctor_broker.limits(client.bus.grants):
+            yield check
+        async for check in doctor_broker.speed(client.bus, broker.settings):
+            yield check
+        yield await doctor_broker.rules(client.bus)
+        async for check in system.look(client):
+            yield check
+    finally:
+        await client.__aexit__(None, None, None)
+
+
+def show(check: Check) -> None:
+    """Print a check."""
+    line = Text(f"{check.level:<9}", style=COLOURS[check.level])
+    line.append(f"{check.name:<16}", style="default bold").append(clean(check.found), style="default not bold")
+    out = console()
+    out.print(line)
+    if check.do:
+        out.print(Text(clean(f"{'':<25}{check.do}"), style="dim"))

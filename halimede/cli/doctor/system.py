@@ -1,0 +1,177 @@
+"""The checks of ``doctor`` that concern what runs on the bus: GM, nodes, services, clocks, dead letters; and disks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import halimede
+from halimede import topics
+from halimede.api.model import PLURAL as MODELS
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
+from halimede.cli import service_kinds
+from halimede.cli.broker_address import START_IT
+from halimede.cli.client import Client
+from halimede.cli.commands import status_advice
+from halimede.cli.doctor.cameras import heard, on_cameras
+from halimede.cli.doctor.check import Check, ok, problem, warning
+from halimede.cli.views.tables import dig, phase
+from halimede.errors import HalimedeError
+from halimede.messages import DeadLetter, GmPresence, NodeInfo
+
+#: seconds that one listens for dead letters and for a second GM
+LISTEN_S = 1.0
+#: seconds that clocks may differ; a worker's time may be this old for its report leaves now and then only
+CLOCK_S, WORKER_CLOCK_S = 2.0, 60.0
+#: bytes of disk that should be free, and that must be
+ENOUGH, LEAST = 2 * 2**30, 200 * 2**20
+SHOWN = 5
+
+
+async def look(client: Client) -> AsyncGenerator[Check, None]:
+    """Look at everything that runs; without a GM that is little."""
+    (letters, stores), cameras = await asyncio.gather(listen(client.bus), heard(client.bus, LISTEN_S))
+    loop = asyncio.get_running_loop()
+    asked, began = datetime.now(UTC), loop.time()
+    try:
+        said = await client.version()
+        took = loop.time() - began
+        nodes = await client.nodes()
+        found, _ = await service_kinds.by_kind(client)
+        models, _ = await client.list(MODELS)
+    except HalimedeError as error:
+        yield problem("global manager", str(error), START_IT)
+        yield dead_letters(letters)
+        return
+    said = said if isinstance(said, Mapping) else {}
+    yield manager(said, stores)
+    yield clock(str(said.get("time") or ""), asked, took)
+    for check in [*on_nodes(nodes, str(said.get("version") or "")), *on_services(found, models)]:
+        yield check
+    for check in on_cameras(cameras):
+        yield check
+    yield worker_clocks(chain.from_iterable(found.values()), datetime.now(UTC))
+    yield dead_letters(letters)
+
+
+async def listen(bus: Bus) -> tuple[list[DeadLetter], set[str]]:
+    """Return the dead letters of a second, and the stores of the GMs that announce themselves."""
+    letters: list[DeadLetter] = []
+    stores: set[str] = set()
+
+    async def letter(delivery: Delivery[DeadLetter]) -> None:
+        if len(letters) < 100:
+            letters.append(delivery.body)
+
+    async def gm(delivery: Delivery[GmPresence]) -> None:
+        if delivery.body.online and len(stores) < SHOWN:
+            stores.add(delivery.body.store)
+
+    await bus.subscribe(topics.DEAD_LETTER.filter(), letter)
+    await bus.subscribe(topics.GM_PRESENCE.filter(), gm)
+    await asyncio.sleep(LISTEN_S)
+    await bus.unsubscribe(topics.DEAD_LETTER.filter())
+    await bus.unsubscribe(topics.GM_PRESENCE.filter())
+    return letters, stores
+
+
+def manager(said: Mapping[str, Any], stores: set[str]) -> Check:
+    """Judge GM: one, of our version."""
+    name, theirs = "global manager", said.get("version")
+    if len(stores) > 1:
+        return problem(name, f"{len(stores)} of them announce themselves", "stop all but one: a broker has one")
+    if theirs != halimede.__version__:
+        do = "install the same version here and there"
+        return warning(name, f"its version is {theirs}, this command's {halimede.__version__}", do)
+    return ok(name, f"one, version {theirs}, epoch {said.get('epoch')}")
+
+
+def clock(theirs: str, asked: datetime, took_s: float) -> Check:
+    """Compare GM's clock with ours; half of the time that the answer took may be either way."""
+    name = "clock"
+    try:
+        offset = (datetime.fromisoformat(theirs) - asked).total_seconds() - took_s / 2
+    except (ValueError, TypeError):
+        return warning(name, "the global manager does not tell its time", "install the same version here and there")
+    if abs(offset) > CLOCK_S + took_s / 2:
+        side = "ahead of" if offset > 0 else "behind"
+        do = "set the clocks by NTP: certificates and the times of logs and events rest on them"
+        return warning(name, f"the global manager's clock is {abs(offset):.1f} s {side} ours", do)
+    return ok(name, f"the global manager's and ours agree within {abs(offset) + took_s / 2:.2f} s")
+
+
+def worker_clocks(bodies: Iterable[Mapping[str, Any]], now: datetime) -> Check:
+    """Compare the times of workers' last reports with ours: none is of the future, none of a running one is old."""
+    wrong = set()
+    for body in bodies:
+        for node in dig(body, "status", "nodes") or []:
+            try:
+                told = datetime.fromisoformat(str(dig(node, "taskInfo", "currentTime")))
+            except ValueError:
+                continue
+            told = told if told.tzinfo else told.replace(tzinfo=UTC)
+            age = (now - told).total_seconds()
+            if age < -CLOCK_S or (age > WORKER_CLOCK_S and node.get("online") and node.get("phase") == "Running"):
+                wrong.add(f"{node.get('node')} ({-age:+.0f} s)")
+    if wrong:
+        return warning("node clocks", f"differ from ours: {_some(sorted(wrong))}", "set the clocks by NTP")
+    return ok("node clocks", "agree with ours as far as workers tell their time")
+
+
+def on_nodes(nodes: Sequence[NodeInfo], version: str) -> list[Check]:
+    """Judge the nodes."""
+    tasks = status_advice.on_nodes(nodes, version)
+    if not nodes:
+        return [problem("nodes", task.what, task.do) for task in tasks]
+    drained = sorted(node.name for node in nodes if node.drained)
+    note = f", drained: {_some(drained)}" if drained else ""
+    fine = f"{sum(node.online for node in nodes)} of {len(nodes)} online{note}"
+    return [warning("nodes", f"{task.about}: {task.what}", task.do) for task in tasks] or [ok("nodes", fine)]
+
+
+def on_services(found: Mapping[str, Sequence[Mapping[str, Any]]], models: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """Judge services, by their kind in short, and models."""
+    checks = []
+    for kind, bodies in (*found.items(), ("model", models)):
+        failed = {f"{kind}/{dig(body, 'metadata', 'name')}" for body in bodies if phase(body) == "Failed"}
+        for task in status_advice.on_resources(kind, bodies):
+            make = problem if task.about in failed else warning
+            checks.append(make("models" if kind == "model" else "services", f"{task.about}: {task.what}", task.do))
+    number = sum(map(len, found.values()))
+    return checks or [ok("services", f"{number} services and {len(models)} models, all as they should be")]
+
+
+def dead_letters(letters: Sequence[DeadLetter]) -> Check:
+    """Judge what nobody could read."""
+    if not letters:
+        return ok("dead letters", f"none in {LISTEN_S:g} s")
+    first = letters[0]
+    found = f"{len(letters)} in {LISTEN_S:g} s; the first: {first.topic}: {first.reason}"
+    return warning("dead letters", found, "find who publishes there, and mend it: `halimede events --type Warning`")
+
+
+def disks(home: Path) -> list[Check]:
+    """Look at the free space where a system of this machine keeps its files."""
+    if not home.exists():
+        return [ok("disk", f"no system keeps files on this machine ({home})")]
+    checks, seen = [], set()
+    for folder in (home, *(home / part for part in ("gm", "nodes", "broker", "logs"))):
+        if not folder.exists() or (device := folder.stat().st_dev) in seen:
+            continue
+        seen.add(device)
+        free = shutil.disk_usage(folder).free
+        found = f"{free / 2**30:.1f} GiB free at {folder}"
+        do = "make room: stores, models and logs are kept there"
+        judge = problem if free < LEAST else warning
+        checks.append(ok("disk", found) if free >= ENOUGH else judge("disk", found, do))
+    return checks
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
