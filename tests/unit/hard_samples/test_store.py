@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from halimede.errors import TooLargeError
 from halimede.hard_samples.store import BLOCK, Store
 from halimede.messages import KeptRequest
-from tests.unit.kept.samples import sample
+from tests.unit.hard_samples.samples import sample
 
 ROOM = 12 * BLOCK
 SAMPLES = 4

@@ -14,7 +14,7 @@ from halimede.evaluation.data import read_labelled
 from halimede.frames import encode_image
 from halimede.hard_samples.export import Export, class_folder
 from halimede.messages import KeptReply, KeptSample, Prediction
-from tests.unit.kept.samples import box, sample
+from tests.unit.hard_samples.samples import box, sample
 
 np = pytest.importorskip("numpy")
 PNG = encode_image(np.zeros((4, 8), np.uint8))

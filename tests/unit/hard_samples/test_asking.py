@@ -18,7 +18,7 @@ from halimede.hard_samples import client
 from halimede.hard_samples.client import KeptSamples
 from halimede.hard_samples.store import entry
 from halimede.messages import KeptReply, KeptRequest
-from tests.unit.kept.samples import sample
+from tests.unit.hard_samples.samples import sample
 
 DATA = b"picture"
 SAMPLE = sample(1, DATA)
