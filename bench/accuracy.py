@@ -41,7 +41,7 @@ from halimede.mining.miner import Verdict
 from halimede.mining.mixture import mix
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.policy import Triage
+from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.stats.agreement import agreement
 
 WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "accuracy.json"
@@ -143,7 +143,7 @@ def audit(data: Digits, edge: Half, cloud: Half, deferral: Calibrated, run: int)
     rows = np.random.default_rng([data.seed, run]).integers(0, len(edge.testing), AUDIT_SAMPLES)
     hardness = hardness_by(deferral.artefact.learned, edge.testing)
     cut = deferral.artefact.learned.cut
-    triage = Triage(budget=Budget(TARGET, cut), audits=Audits(AUDIT_SHARE, chance.random))
+    triage = UploadPolicy(budget=Budget(TARGET, cut), audits=Audits(AUDIT_SHARE, chance.random))
     same = [agrees(low, high) for low, high in zip(edge.testing, cloud.testing, strict=True)]
     easy = audited = agreed = asked = kept_same = 0
     for i, row in enumerate(rows.tolist()):

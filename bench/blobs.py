@@ -34,8 +34,8 @@ from halimede.blobs.uris import url
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.models import Cache, fetch
-from services.broker import Broker
-from services.lc.blobs import Blobs, client_id
+from services.broker import MosquittoProcess
+from services.lc.blobs import NodeBlobs, client_id
 from tests.ports import free_port
 
 WRITTEN = ROOT / "build" / "bench" / "blobs.json"
@@ -74,7 +74,7 @@ class Control:
 
 async def give(broker: str, folder: Path) -> None:
     """Be the node that has the file, until the standard input ends."""
-    work = asyncio.create_task(Blobs("giver", MqttBus(client_id("giver"), broker), Cache(folder)).run())
+    work = asyncio.create_task(NodeBlobs("giver", MqttBus(client_id("giver"), broker), Cache(folder)).run())
     await asyncio.to_thread(sys.stdin.buffer.read)
     work.cancel()
     await asyncio.wait([work])
@@ -92,7 +92,7 @@ async def serve(port: str, folder: Path) -> None:
 
 async def take(broker: str, folder: Path, at: str, digest: str) -> None:
     """Be the node that fetches it; print the seconds that it took."""
-    blobs = Blobs("taker", MqttBus(client_id("taker"), broker), Cache(folder))
+    blobs = NodeBlobs("taker", MqttBus(client_id("taker"), broker), Cache(folder))
     work = asyncio.create_task(blobs.run())
     await asyncio.sleep(0)
     await blobs.bus.wait_connected(START)
@@ -132,7 +132,7 @@ async def bench(megabytes: int, rounds: int, folder: Path) -> dict[str, object]:
     ways: dict[str, list[float]] = {"http": [], "bus": []}
     port = free_port()
     async with (
-        Broker(folder / "broker", port=free_port()) as broker,
+        MosquittoProcess(folder / "broker", port=free_port()) as broker,
         part("give", broker.url, folder / "giver"),
         part("serve", port, file.parent),
     ):

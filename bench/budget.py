@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from halimede.pipeline.upload_policy.threshold_controller import Steering
+from halimede.pipeline.upload_policy.threshold_controller import ThresholdController
 
 SAMPLES, WINDOW, TARGET = 20_000, 2_000, 0.2
 LONG_RUN, ANY_WINDOW = 0.01, 0.05
@@ -33,7 +33,7 @@ DRIFTS: dict[str, Callable[[random.Random, int], float]] = {
 
 def held(hardnesses: Sequence[float]) -> list[int]:
     """Return how many samples have gone up after each, under the online rule."""
-    steering = Steering(TARGET, cut=sorted(hardnesses[:1000])[-200])
+    steering = ThresholdController(TARGET, cut=sorted(hardnesses[:1000])[-200])
     return list(accumulate((steering.steer(hardness) for hardness in hardnesses), initial=0))
 
 

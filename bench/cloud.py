@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from bench.peers.model import mean_model
 from halimede import codec, topics
 from halimede.api.model import ModelSpec
-from halimede.bus.connection import LinkedBus
+from halimede.bus.connection import ReconnectingBus
 from halimede.bus.message import Packet
-from halimede.bus.transport import Answer, Deliver, Ended, Link
+from halimede.bus.transport import Deliver, Ended, PendingAck, Transport
 from halimede.frames import new_frame
 from halimede.inference.onnx import OnnxModel, open_onnx
 from halimede.offload.channel import inference
@@ -43,7 +43,7 @@ RING = 48
 BARE = 500
 
 
-class Wire(Link):
+class Wire(Transport):
     """A link whose other end has ``flight`` requests under way: each reply brings the next one."""
 
     def __init__(self, deliver: Deliver, payload: bytes, flight: int) -> None:
@@ -82,7 +82,7 @@ class Wire(Link):
             packet.payload[self._id : self._id + 16] = secrets.token_bytes(16)  # type: ignore[index]
             self._deliver(packet, lambda: True, self._key)
 
-    def publish(self, packet: Packet) -> Answer:
+    def publish(self, packet: Packet) -> PendingAck:
         """Take a reply; the broker's answer and the next request come in the next turn of the loop."""
         self._key = self._key % 65_535 + 1
         answer = self._expect(self._key)
@@ -97,13 +97,13 @@ class Wire(Link):
             if not self._out:
                 self.finished.set()
 
-    def subscribe(self, filter_: str, qos: int) -> Answer:  # noqa: ARG002
+    def subscribe(self, filter_: str, qos: int) -> PendingAck:  # noqa: ARG002
         """Grant it."""
-        answer = Answer()
+        answer = PendingAck()
         answer.set_result(qos)
         return answer
 
-    def unsubscribe(self, filter_: str) -> Answer:
+    def unsubscribe(self, filter_: str) -> PendingAck:
         """Grant it."""
         return self.subscribe(filter_, 0)
 
@@ -116,14 +116,14 @@ class Wire(Link):
         self.end(Ended(reason))
 
 
-class WireBus(LinkedBus):
+class WireBus(ReconnectingBus):
     """A bus over that link."""
 
     def __init__(self, payload: bytes, flight: int) -> None:
         super().__init__(WORKER, None, where="nowhere", chance=random.Random(0))
         self._payload, self._flight = payload, flight
 
-    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:  # noqa: ARG002
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:  # noqa: ARG002
         self.wire = Wire(deliver, self._payload, self._flight)
         return self.wire
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from bench.control_run import end_process, start_gm
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.workers import site
 from tests.ports import free_port
 
@@ -27,7 +27,10 @@ async def idle(seconds: float = IDLE, settle: float = SETTLE) -> dict[str, float
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        async with Broker(folder / "broker", port=free_port()) as broker, site(broker, "digits", folder) as workers:
+        async with (
+            MosquittoProcess(folder / "broker", port=free_port()) as broker,
+            site(broker, "digits", folder) as workers,
+        ):
             command = [sys.executable, "-m", "services.lc", "--node", "edge0", "--home", str(folder)]
             started = [await start_gm(broker, folder)]
             try:

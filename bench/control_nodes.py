@@ -1,6 +1,6 @@
 """Local controllers without workers, many in one process: what ``bench.control`` sets against one GM.
 
-Each has its own connection, its own store, and the real code of an LC: ``Channel``, ``Reporter``, ``plan``. Two things
+Each has its own connection, its own store, and the real code of an LC: ``GmChannel``, ``NodeStatusReporter``, ``plan``. Two things
 are played: files are there at once, and a worker runs as soon as it is started. Asked over standard input, one JSON
 object a line, JSON back; times are of the clock that all processes of a machine share (``time.monotonic``).
 """
@@ -25,17 +25,17 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
 from halimede.system.garbage_collection import rare_collections
-from services.lc.gm_channel import Channel
+from services.lc.gm_channel import GmChannel
 from services.lc.models.preparation import Preparation
-from services.lc.paths import Folders, Worker
-from services.lc.planning.plan import Plan, Running, plan
-from services.lc.planning.process_planner import Node
-from services.lc.planning.resource_state import Standing
+from services.lc.paths import NodePaths, Worker
+from services.lc.planning.plan import ObservedWorker, Plan, plan
+from services.lc.planning.process_planner import NodeContext
+from services.lc.planning.resource_state import ResourceState
 from services.lc.planning.template_process import Host
 from services.lc.status_builder import compose
-from services.lc.status_reporter import Reporter
-from services.lc.store.database import Store
-from services.lc.store.parsed_resources import Items
+from services.lc.status_reporter import NodeStatusReporter
+from services.lc.store.database import NodeStore
+from services.lc.store.parsed_resources import ParsedResources
 from services.lc.supervisor.process import Start
 
 EDGE = {"node-role.kubernetes.io/edge": ""}
@@ -51,12 +51,12 @@ class PlayedWorkers:
     models: Collection[Path | str] | None = ()
 
     def __init__(self) -> None:
-        self._running: dict[Worker, Running] = {}
+        self._running: dict[Worker, ObservedWorker] = {}
         self._reports: dict[Worker, WorkerReport] = {}
         self._counts: dict[Worker, TaskInfo] = {}
 
     @property
-    def running(self) -> Mapping[Worker, Running]:
+    def running(self) -> Mapping[Worker, ObservedWorker]:
         """All that was started."""
         return self._running
 
@@ -83,7 +83,7 @@ class PlayedWorkers:
     def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Nobody speaks."""
 
-    def status(self, standing: Standing) -> NodeStatus:
+    def status(self, standing: ResourceState) -> NodeStatus:
         """Return the report on a resource."""
         return compose(standing, self._reports, self._counts)
 
@@ -103,7 +103,7 @@ class PlayedWorkers:
 
     def _start(self, start: Start) -> None:
         worker = start.worker
-        self._running[worker] = Running(
+        self._running[worker] = ObservedWorker(
             worker, start.service, start.uid, start.spec.digest, model=start.wish, swaps=True
         )
         self._reports[worker] = WorkerReport(name=worker.name, role=start.role, phase="Running")
@@ -114,21 +114,21 @@ class PlayedNode:
     """One local controller, its workers left out."""
 
     def __init__(self, name: str, settings: MqttSettings, home: Path) -> None:
-        folders = Folders(home, name)
+        folders = NodePaths(home, name)
         self.name = name
-        self.store = Store(folders.store)
+        self.store = NodeStore(folders.store)
         self.bus = MqttBus(f"lc.{name}", settings)
         self.workers = PlayedWorkers()
-        self.reporter = Reporter(name, self.bus, self.store, self.workers)
+        self.reporter = NodeStatusReporter(name, self.bus, self.store, self.workers)
         self._wake = asyncio.Event()
-        self.channel = Channel(
+        self.channel = GmChannel(
             name, self.bus, labels=EDGE, store=self.store, reporter=self.reporter, changed=self._wake.set
         )
         #: when it was last connected
         self.connected_at = 0.0
         host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
-        self._part = Node(name, EDGE, folders, settings.url, host, None)
-        self._items = Items()
+        self._part = NodeContext(name, EDGE, folders, settings.url, host, None)
+        self._items = ParsedResources()
 
     @property
     def synced_at(self) -> float:

@@ -24,7 +24,7 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.client import Client
 from halimede.messages import StatusDocument
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.gm_world import SERVICES, model, service
 from tests.ports import free_port
 
@@ -58,7 +58,7 @@ class Spent:
 class World:
     """The running parts. ``started``: their processes, GM first, which is a new one after each restart."""
 
-    broker: Broker
+    broker: MosquittoProcess
     folder: Path
     client: Client
     hosts: list[asyncio.subprocess.Process]
@@ -134,7 +134,7 @@ def cpu(pid: int) -> float:
     return spent
 
 
-async def start_gm(broker: Broker, folder: Path) -> asyncio.subprocess.Process:
+async def start_gm(broker: MosquittoProcess, folder: Path) -> asyncio.subprocess.Process:
     """Start the real GM."""
     command = [
         sys.executable,
@@ -156,7 +156,10 @@ async def world(nodes: int, pace: float = 1.0) -> AsyncIterator[World]:
     """Start everything, with every node connected and synced; end it again."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as temporary:
         folder, pipe = Path(temporary), asyncio.subprocess.PIPE
-        async with Broker(folder / "broker", port=free_port()) as broker, contextlib.AsyncExitStack() as stack:
+        async with (
+            MosquittoProcess(folder / "broker", port=free_port()) as broker,
+            contextlib.AsyncExitStack() as stack,
+        ):
             started = [await start_gm(broker, folder)]
             try:
                 hosts = []

@@ -33,7 +33,7 @@ from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
 from halimede.worker.main import connect_to
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 
 CONNECT_S, DEADLINE_S = 10.0, 10.0
@@ -110,7 +110,7 @@ async def shared(port: int, clouds: dict[str, float], flight: int, samples: int)
 async def main(fast_ms: float, slower: float, flight: int, samples: int) -> None:
     """Print the comparison."""
     with tempfile.TemporaryDirectory() as folder:
-        async with Broker(Path(folder)) as broker:
+        async with MosquittoProcess(Path(folder)) as broker:
             for clouds in ({"fast": fast_ms}, {"fast": fast_ms, "slow": fast_ms * slower}):
                 answered, took = await shared(broker.port, clouds, flight, samples)
                 shares = ", ".join(f"{name} {100 * answered[name] / samples:.1f} %" for name in clouds)

@@ -44,7 +44,7 @@ from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count, Ledger
-from halimede.worker.settings import Settings
+from halimede.worker.settings import WorkerSettings
 
 MODEL = Path(__file__).parent.parent / "examples" / "digits" / "models" / "small.onnx"
 WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "easy.json"
@@ -175,10 +175,10 @@ async def running(way: Way) -> AsyncIterator[Bench]:
                 task.cancel()
 
 
-def settings_of(spec: ModelSpec, folder: Path) -> Settings:
+def settings_of(spec: ModelSpec, folder: Path) -> WorkerSettings:
     """Return the settings of the example's edge worker."""
     hem: Mapping[str, str] = {"threshold_margin": "0.19"}
-    return Settings(
+    return WorkerSettings(
         role="edge", namespace="default", service="digits", worker="e0", node="n0", uid="easy", model_path=str(MODEL),
         model=spec, estimator="", broker="", state=folder, period_s=1.0, grace_s=5.0, hem_name="Margin",
         hem_parameters=hem,

@@ -12,7 +12,7 @@ from halimede.bus.message import Packet, Receive, ReceiveNow
 from halimede.bus.reason_codes import SUCCESS
 from halimede.messages import Frame, Reply
 from halimede.topic import Filter
-from halimede.tracing import Record
+from halimede.tracing import FrameRecord
 
 
 class Sink(Bus):
@@ -92,7 +92,7 @@ class Sink(Bus):
 class Nobody:
     """The cloud, which no easy sample may reach."""
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Refuse: the sample was not easy."""
         raise RuntimeError(f"{frame.id.hex()} was sent up ({deadline_s} s, {trace}): it is no easy sample")
 

@@ -25,10 +25,10 @@ from examples.detection.scenes import LABELS, Scene, scenes
 from halimede.evaluation.detection import Detection
 from halimede.evaluation.service import read_chain
 from halimede.frames import Pixels, decode, encode_image, new_frame
-from halimede.frames.transcode_policy import Densities, Wish
+from halimede.frames.transcode_policy import SizeEstimator, UploadFormat
 from halimede.inference import Model, open_model
 from halimede.messages import Box, Frame, Prediction, Reply
-from halimede.pipeline.inference import Inference, Item
+from halimede.pipeline.inference import Inference, PlainSample
 from halimede.pipeline.transcode import Upload, resized, write
 
 T = TypeVar("T")
@@ -74,8 +74,8 @@ def camera(scene: Scene, seed: int) -> Pixels:
 def ways() -> dict[str, Callable[[Pixels], Upload]]:
     """Return the ways to write a picture, by their names in the table: what services can ask for, and by hand."""
 
-    def asked(wish: Wish) -> Callable[[Pixels], Upload]:
-        densities = Densities()
+    def asked(wish: UploadFormat) -> Callable[[Pixels], Upload]:
+        densities = SizeEstimator()
         return lambda picture: write(new_frame(picture), wish, densities)
 
     def by_hand(quality: int, times: int) -> Callable[[Pixels], Upload]:
@@ -89,8 +89,8 @@ def ways() -> dict[str, Callable[[Pixels], Upload]]:
 
     return {
         "raw": lambda picture: Upload(new_frame(picture)),
-        "png": asked(Wish(encoding="png")),
-        "jpeg": asked(Wish(encoding="jpeg")),
+        "png": asked(UploadFormat(encoding="png")),
+        "jpeg": asked(UploadFormat(encoding="jpeg")),
         "jpeg of quality 75": by_hand(75, 1),
         "jpeg of quality 50": by_hand(50, 1),
         "half as wide and high, quality 90": by_hand(90, 2),
@@ -100,7 +100,7 @@ def ways() -> dict[str, Callable[[Pixels], Upload]]:
         "a quarter, quality 75": by_hand(75, 4),
         "a quarter, quality 50": by_hand(50, 4),
         "an eighth, quality 90": by_hand(90, 8),
-        **{f"maxBytes {most}": asked(Wish(max_bytes=most)) for most in (16384, 8192, 4096, 2048)},
+        **{f"maxBytes {most}": asked(UploadFormat(max_bytes=most)) for most in (16384, 8192, 4096, 2048)},
     }
 
 
@@ -118,7 +118,7 @@ def measured(model: Model, shown: Sequence[Scene], uploads: Sequence[Upload]) ->
     """Return mAP@0.5 and mAP@0.5:0.95 of what the big model says of them."""
     said: list[Prediction] = []
     for upload in uploads:
-        (outcome,) = Inference(1)(model, [Item(upload.frame)])
+        (outcome,) = Inference(1)(model, [PlainSample(upload.frame)])
         reply = upload.read(Reply(id=bytes(16), worker="big", prediction=outcome.prediction))
         said.append(reply.prediction or Prediction())
     truths = [truth(scene) for scene in shown]

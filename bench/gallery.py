@@ -28,7 +28,7 @@ import psutil
 
 from halimede.inference import unit
 from halimede.messages import Box, Sighting
-from halimede.multiedge.reid import Gallery, Limits
+from halimede.multiedge.reid import EvictionLimits, Gallery
 
 WRITTEN = Path(__file__).parent.parent / "build" / "bench" / "gallery.json"
 #: targets: a query in milliseconds, a restart in seconds, bytes for each vector beside its own numbers
@@ -96,7 +96,7 @@ def part(chosen: argparse.Namespace) -> int:
     known = features(kind, chosen.vectors, chosen.length)
     base = psutil.Process().memory_info().rss
     before = time.perf_counter()
-    gallery = Gallery(chosen.folder, Limits(identities=chosen.vectors, vectors=1, confirm=1))
+    gallery = Gallery(chosen.folder, EvictionLimits(identities=chosen.vectors, vectors=1, confirm=1))
     gallery.open()
     opened = time.perf_counter() - before
     report: dict[str, Any]

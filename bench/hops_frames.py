@@ -25,7 +25,7 @@ from halimede.worker.bootstrap import serve
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.main import connect_to
 from halimede.worker.settings import read
-from services.broker import Broker
+from services.broker import MosquittoProcess
 
 KINDS = ("hard", "easy")
 #: frames without the profiler before those that count
@@ -107,7 +107,7 @@ def write_model(path: Path, *, slow: bool) -> str:
     return str(path)
 
 
-def environ(role: str, model: str, folder: Path, broker: Broker) -> dict[str, str]:
+def environ(role: str, model: str, folder: Path, broker: MosquittoProcess) -> dict[str, str]:
     """Return a worker's environment: the defaults but for what it has to have."""
     return {
         "SERVICE_NAME": SERVICE,
@@ -124,7 +124,7 @@ def environ(role: str, model: str, folder: Path, broker: Broker) -> dict[str, st
 
 
 @contextlib.asynccontextmanager
-async def workers(folder: Path, broker: Broker, model: str) -> AsyncIterator[None]:
+async def workers(folder: Path, broker: MosquittoProcess, model: str) -> AsyncIterator[None]:
     """Run both workers within the block. Raises WorkersError where one ends before it."""
     stop = asyncio.Event()
     tasks = []
@@ -186,7 +186,7 @@ async def measure(recorder: CallRecorder, count: int, *, slow: bool) -> Found:
         folder = Path(name)
         model = write_model(folder / "model.onnx", slow=slow)
         async with (
-            Broker(folder / "broker") as broker,
+            MosquittoProcess(folder / "broker") as broker,
             workers(folder, broker, model),
             client("camera", broker.url) as camera,
         ):

@@ -17,7 +17,7 @@ from bench.hops_calls import CallRecorder, Cost
 from bench.hops_client import Client, client
 from bench.hops_frames import WorkersError, write_model
 from halimede.bus.mqtt import MqttBus
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.app import Config, LocalController
@@ -50,7 +50,7 @@ class Launcher(FakeLauncher):
 
 
 @contextlib.asynccontextmanager
-async def system(folder: Path, broker: Broker, operator: Client) -> AsyncIterator[None]:
+async def system(folder: Path, broker: MosquittoProcess, operator: Client) -> AsyncIterator[None]:
     """Run a global manager and a local controller within the block. Raises WorkersError where one of them fails."""
     stopping = asyncio.Event()
     async with LocalCluster(folder / "gm" / "store.db") as cluster:
@@ -81,7 +81,7 @@ async def measure(recorder: CallRecorder) -> tuple[list[Cost], Cost]:
         folder = Path(temporary)
         models = {name: write_model(folder / f"{name}.onnx", slow=name == "big") for name in ("small", "big")}
         async with (
-            Broker(folder / "broker") as broker,
+            MosquittoProcess(folder / "broker") as broker,
             client("operator", broker.url) as operator,
             system(folder, broker, operator),
         ):

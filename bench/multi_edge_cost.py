@@ -29,7 +29,7 @@ from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.balance_world import Costs
 from tests.unit.frames.clouds import NS, SERVICE, Brightness
 
@@ -61,7 +61,7 @@ async def answer(port: int) -> None:
 async def measure(asks: int) -> tuple[Costs, dict[str, float]]:
     """Return the costs, and the figures that they come from."""
     with tempfile.TemporaryDirectory() as folder:
-        async with Broker(Path(folder)) as broker:
+        async with MosquittoProcess(Path(folder)) as broker:
             command = [sys.executable, "-m", "bench.multi_edge_cost", "--answer", str(broker.port)]
             answering = subprocess.Popen(command)  # noqa: ASYNC220  # once, before anything is timed
             try:

@@ -34,7 +34,7 @@ from bench.children import ROOT, child
 from bench.peers import OVER_BROKER, SHAPES, WAYS
 from bench.peers.peer import Round
 from bench.targets import of_control, of_offload
-from services.broker import Broker
+from services.broker import MosquittoProcess
 
 OUT = ROOT / "build" / "bench" / "offload.json"
 #: the plot of a whole run, and where its tables are shown
@@ -107,7 +107,7 @@ def process(
 
 
 @contextlib.asynccontextmanager
-async def running(way: str, broker: Broker, profile: str = "") -> AsyncIterator[Sides]:
+async def running(way: str, broker: MosquittoProcess, profile: str = "") -> AsyncIterator[Sides]:
     """Run both sides of a way until the block ends, the client first."""
     where = (broker.url,) if way in OVER_BROKER else ()
     async with process(way, "server", *where, profile=profile) as server:
@@ -125,7 +125,7 @@ async def measure(
     broken: set[str] = set()
     for size in payloads:
         with tempfile.TemporaryDirectory(prefix="bench-offload-") as folder:
-            async with Broker(Path(folder)) as broker, contextlib.AsyncExitStack() as stack:
+            async with MosquittoProcess(Path(folder)) as broker, contextlib.AsyncExitStack() as stack:
                 sides = {way: await stack.enter_async_context(running(way, broker)) for way in ways}
                 for number in range(rounds + 1):
                     began = time.perf_counter()
@@ -168,7 +168,7 @@ def spent(found: Found) -> str:
 async def profile(side: str, size: int, flight: int, seconds: float, way: str) -> None:
     """Run our way alone with one side profiled, and print what that side prints."""
     with tempfile.TemporaryDirectory(prefix="bench-offload-") as folder:
-        async with Broker(Path(folder)) as broker:
+        async with MosquittoProcess(Path(folder)) as broker:
             async with running(way, broker, side) as sides:
                 await sides.round(Round(size, flight, 0.5), broker.pid)
                 plain = await sides.round(Round(size, flight, seconds), broker.pid)

@@ -30,10 +30,10 @@ import psutil
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.messages import NodeStatus, Output, Presence, ResourceBody, TaskInfo
 from halimede.names import Key
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.gm_world import SERVICES, model, service
 from tests.kubernetes.client import Client
 from tests.kubernetes.kubeconfig import Config, write
@@ -102,7 +102,7 @@ class Nodes:
                 status.output = Output(task_info=TaskInfo(inference_number=1, edge_inference_number=1))
             self._number += 1
             at = topics.NODE_STATUS.at(node=node, ns=key.namespace, plural=key.plural, name=key.name)
-            await self._bus.publish(at, status, properties=Stamp(1, self._number).properties)
+            await self._bus.publish(at, status, properties=SequenceNumber(1, self._number).properties)
 
     async def _insert(self, delivery: Delivery[ResourceBody]) -> None:
         names = delivery.names
@@ -138,7 +138,7 @@ async def run_pod(client: Client, deployment: dict[str, Any]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def manager(broker: Broker, kubeconfig: Path, folder: Path, name: str) -> AsyncIterator[psutil.Process]:
+async def manager(broker: MosquittoProcess, kubeconfig: Path, folder: Path, name: str) -> AsyncIterator[psutil.Process]:
     """Run the real GM inside the block; killed at its end."""
     pods = folder / "pods.json"
     pods.write_text(json.dumps({"broker": broker.url, "credentials": False, "hostPaths": ["/models"]}))
@@ -162,7 +162,7 @@ async def bench(services: int, nodes: int) -> dict[str, Any]:
         async with (
             ApiServer().running() as api,
             Client(api.users["url"], api.users["admin"]) as client,
-            Broker(folder / "broker") as broker,
+            MosquittoProcess(folder / "broker") as broker,
             MqttBus("bench-nodes", MqttSettings.from_url(broker.url)) as bus,
         ):
             kubeconfig = folder / "gm.yaml"
@@ -184,7 +184,14 @@ async def bench(services: int, nodes: int) -> dict[str, Any]:
 
 
 async def measure(
-    api: ApiServer, client: Client, lcs: Nodes, services: int, *, broker: Broker, kubeconfig: Path, folder: Path
+    api: ApiServer,
+    client: Client,
+    lcs: Nodes,
+    services: int,
+    *,
+    broker: MosquittoProcess,
+    kubeconfig: Path,
+    folder: Path,
 ) -> dict[str, Any]:
     """Create, wait, look, kill, look."""
     found: dict[str, Any] = {"services": services, "nodes": len(lcs.names)}

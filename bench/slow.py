@@ -27,7 +27,7 @@ import psutil
 from PIL import Image
 
 from examples.digits import train
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, slow
 from tests.integration.workers import Site, Worker, site
 from tests.ports import free_port
@@ -64,7 +64,7 @@ async def run(seconds: float, folder: Path) -> dict[str, Any]:
     """Run all of it; return the figures."""
     if not (train.FOLDER / "small.onnx").exists():
         train.main()
-    async with Broker(folder / "broker", port=free_port()) as broker, site(broker, "slow", folder) as place:
+    async with MosquittoProcess(folder / "broker", port=free_port()) as broker, site(broker, "slow", folder) as place:
         workers = {
             "cloud": place.start_script("cloud", "slow-c", slow(MODEL_S)),
             "edge": place.start(

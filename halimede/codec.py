@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from halimede.errors import DecodeError, TooLargeError
-from halimede.topic import Encoding, Topic
+from halimede.topic import BodyEncoding, Topic
 
 M = TypeVar("M")
 
 #: bytes; control bodies stay far below, and a frame larger than this is no sample but a mistake
 MAX_JSON = 4 * 1024 * 1024
 MAX_BYTES = 16 * 1024 * 1024
-LIMITS = {Encoding.JSON: MAX_JSON, Encoding.MSGPACK: MAX_BYTES, Encoding.BYTES: MAX_BYTES}
+LIMITS = {BodyEncoding.JSON: MAX_JSON, BodyEncoding.MSGPACK: MAX_BYTES, BodyEncoding.BYTES: MAX_BYTES}
 
 
 class _Coder(NamedTuple):
@@ -91,9 +91,9 @@ def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
 
 def _coder(topic: Topic[Any]) -> _Coder:
     limit = LIMITS[topic.encoding]
-    if topic.encoding is Encoding.JSON:
+    if topic.encoding is BodyEncoding.JSON:
         coder = _Coder(limit, _json.encode, msgspec.json.Decoder(topic.message).decode)
-    elif topic.encoding is Encoding.MSGPACK:
+    elif topic.encoding is BodyEncoding.MSGPACK:
         coder = _Coder(limit, _msgpack.encode, msgspec.msgpack.Decoder(topic.message).decode)
     else:
         coder = _Coder(limit, bytes, None)  # bodies are buffers

@@ -41,7 +41,7 @@ class Role(StrEnum):
     BRIDGE = "bridge"
 
 
-class Encoding(StrEnum):
+class BodyEncoding(StrEnum):
     """How a body is written."""
 
     JSON = "json"
@@ -60,7 +60,7 @@ class Topic(Generic[M]):
     id: str
     template: str
     message: type[M]
-    encoding: Encoding
+    encoding: BodyEncoding
     qos: int
     retain: bool
     publishers: tuple[Role, ...]

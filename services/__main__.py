@@ -11,10 +11,10 @@ from pathlib import Path
 
 from halimede import log
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.models.address_policy import VARIABLE, Policy
+from halimede.models.address_policy import VARIABLE, AddressPolicy
 from services.broker import find_mosquitto
 from services.site import Security
-from services.system import DEFAULT_NODES, Layout, parse_nodes, run
+from services.system import DEFAULT_NODES, SystemLayout, parse_nodes, run
 
 FAILED, USER_ERROR = 1, 2
 DEFAULT_HOME = "~/.local/state/halimede"
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _layout(arguments: Sequence[str] | None) -> Layout:
+def _layout(arguments: Sequence[str] | None) -> SystemLayout:
     parser = argparse.ArgumentParser(
         prog="python -m services",
         description="Run a broker, the global manager and one local controller for each node, until Ctrl-C.",
@@ -77,8 +77,8 @@ def _layout(arguments: Sequence[str] | None) -> Layout:
     if options.port is not None and not 0 < options.port < 65536:
         raise InvalidFieldError("--port", options.port, "use a port between 1 and 65535")
     home = Path(options.home).expanduser().absolute()
-    Policy.parse(options.fetch_allow, "--fetch-allow")  # now, not when the nodes start
-    return Layout(home, parse_nodes(options.nodes), options.port, options.security, options.fetch_allow)
+    AddressPolicy.parse(options.fetch_allow, "--fetch-allow")  # now, not when the nodes start
+    return SystemLayout(home, parse_nodes(options.nodes), options.port, options.security, options.fetch_allow)
 
 
 def _say(text: str) -> None:

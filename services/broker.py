@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-class Broker:
+class MosquittoProcess:
     """A Mosquitto on loopback, from ``async with`` or between ``start`` and ``stop``.
 
     Attributes:

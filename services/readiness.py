@@ -9,7 +9,7 @@ from halimede.bus.message import Delivery
 from halimede.messages import GmPresence, Presence
 
 
-class RollCall:
+class ReadinessWaiter:
     """Waits for the presence of GM and of every node."""
 
     def __init__(self, nodes: Sequence[str]) -> None:

@@ -21,9 +21,9 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.names import check_name
 from services import orphans
-from services.broker import DEFAULT_PORT, HOST, Broker
+from services.broker import DEFAULT_PORT, HOST, MosquittoProcess
 from services.child import USER_ERROR, Child, Exit, rotate
-from services.readiness import RollCall
+from services.readiness import ReadinessWaiter
 from services.runfile import RunFile, usable
 from services.site import LocalSite, Security
 
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SystemLayout:
     """What to run, where it keeps its files, and how it is guarded. ``port`` None: the first free one.
 
     ``fetch_allow``: the addresses that models may come from beside public ones, as an LC's option says it.
@@ -71,7 +71,7 @@ def labels(node: str) -> dict[str, str]:
     return {label: "" for role, label in ROLE_LABELS.items() if node.startswith(role)}
 
 
-async def run(layout: Layout, say: Say) -> None:
+async def run(layout: SystemLayout, say: Say) -> None:
     """Run the system until SIGINT or SIGTERM; a second one hurries. Raises HalimedeError when it cannot start."""
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -95,12 +95,12 @@ async def run(layout: Layout, say: Say) -> None:
 class System:
     """The processes of one machine."""
 
-    def __init__(self, layout: Layout, run_file: RunFile, say: Say) -> None:
+    def __init__(self, layout: SystemLayout, run_file: RunFile, say: Say) -> None:
         self._layout = layout
         self._run_file = run_file
         self._say = say
         self._site = LocalSite(layout.home, layout.nodes, layout.security)
-        self._broker = Broker(
+        self._broker = MosquittoProcess(
             layout.home / "broker", port=layout.port, access=self._site.access, secure=self._site.secure
         )
         #: children of this process from before this system: none of its orphans
@@ -240,7 +240,7 @@ class System:
     async def _wait_up(self) -> None:
         """Wait until GM and all nodes have said that they are there; raise HalimedeError that says who has not."""
         self._gave_up = asyncio.get_running_loop().create_future()
-        roll = RollCall(self._layout.nodes)
+        roll = ReadinessWaiter(self._layout.nodes)
         settings = MqttSettings.from_url(self._broker.url, credentials=self._site.operator)
         async with MqttBus(f"system-{os.getpid()}", settings) as bus:
             await bus.subscribe(topics.GM_PRESENCE.filter(), roll.gm)

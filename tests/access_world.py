@@ -14,7 +14,7 @@ from halimede.access.site import Principal, Site
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.topic import Role
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.ports import free_port
 
 AUDITOR = Principal(Role.OPERATOR, "auditor")
@@ -54,7 +54,7 @@ class AccessWorld:
     """The broker, its site's folder, and how to become anyone."""
 
     folder: Path
-    broker: Broker
+    broker: MosquittoProcess
     stack: contextlib.AsyncExitStack
 
     def settings(self, principal: Principal) -> MqttSettings:
@@ -86,7 +86,7 @@ async def access_world(folder: Path) -> AsyncIterator[AccessWorld]:
     with_auditor(folder)
     access = listener_lines(folder, tls=True)
     async with (
-        Broker(folder / "run", port=free_port(), access=access, secure=True) as broker,
+        MosquittoProcess(folder / "run", port=free_port(), access=access, secure=True) as broker,
         contextlib.AsyncExitStack() as stack,
     ):
         yield AccessWorld(folder, broker, stack)

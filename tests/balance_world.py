@@ -22,13 +22,13 @@ import numpy as np
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.memory.connection import MemoryLink
-from halimede.bus.transport import Link
+from halimede.bus.memory.connection import MemoryTransport
+from halimede.bus.transport import Transport
 from halimede.frames import new_frame, pack
 from halimede.messages import Load, Result
-from halimede.multiedge.membership import Peers, peer_will
+from halimede.multiedge.membership import Membership, peer_will
 from halimede.multiedge.peer_balancer import Balance
-from halimede.multiedge.peer_offload import HOP, LIMITS, Room, Sharing
+from halimede.multiedge.peer_offload import HOP, LIMITS, PeerOffload, SpareCapacity
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import EdgeLimits, RequestIntake
@@ -73,7 +73,7 @@ class Turns:
 class PacedWire:
     """One direction of a connection: first one side's time, then the way, then the other's."""
 
-    def __init__(self, link: Link, first: Turns, then: Turns, way_s: float) -> None:
+    def __init__(self, link: Transport, first: Turns, then: Turns, way_s: float) -> None:
         self._link, self._first, self._then, self._way_s = link, first, then, way_s
 
     def carry(self, arrive: Callable[[], None]) -> None:
@@ -93,9 +93,9 @@ class PacedBus(MemoryBus):
         super().__init__(client_id, broker, lambda: will)
         self.at_broker, self.here, self._way_s = at_broker, here, way_s
 
-    async def _open(self, *args: Any) -> Link:
+    async def _open(self, *args: Any) -> Transport:
         link = await super()._open(*args)
-        assert isinstance(link, MemoryLink)
+        assert isinstance(link, MemoryTransport)
         link._up = PacedWire(link, self.here, self.at_broker, self._way_s)  # type: ignore[assignment]
         link._down = PacedWire(link, self.at_broker, self.here, self._way_s)  # type: ignore[assignment]
         return link
@@ -161,8 +161,8 @@ class Node:
     site: Site
     edge: EdgeWorker
     requests: RequestIntake
-    sharing: Sharing
-    peers: Peers
+    sharing: PeerOffload
+    peers: Membership
     bus: PacedBus
     thread: SimulatedThread
     waiting: int = 0
@@ -242,7 +242,7 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
 
     responder = ResultResponder(origin(settings), result_outbox(bus), address, ledger)
     chance = random.Random(f"{site.seed} {name}")
-    sharing = Sharing(bus, NS, SERVICE, name, home, balance=Balance(choose=chance.sample))
+    sharing = PeerOffload(bus, NS, SERVICE, name, home, balance=Balance(choose=chance.sample))
     edge = EdgeWorker(
         slot,
         responder,
@@ -252,8 +252,8 @@ async def _node(site: Site, bus: PacedBus, ledger: Ledger, service_s: float) -> 
         peers=sharing if site.share else None,
         deadline_s=settings.deadline_s,
     )
-    peers = Peers(bus, namespace=NS, service=SERVICE, worker=name)
-    room = Room(edge.pipeline.load, peers.touch, lambda: len(peers.others))
+    peers = Membership(bus, namespace=NS, service=SERVICE, worker=name)
+    room = SpareCapacity(edge.pipeline.load, peers.touch, lambda: len(peers.others))
     peers.share = room.load
     peers.on_change(sharing.changed)
     peers.on_change(lambda *_: edge.pipeline.rebalance())

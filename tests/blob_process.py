@@ -20,7 +20,7 @@ from halimede import log
 from halimede.blobs import with_fallback
 from halimede.bus.mqtt import MqttBus
 from halimede.models import Cache, fetch
-from services.lc.blobs import Blobs, client_id
+from services.lc.blobs import NodeBlobs, client_id
 
 #: seconds that a taker spends on each piece
 PIECE_S = 0.02
@@ -29,12 +29,12 @@ ROOT = Path(__file__).parents[1]
 
 async def give(broker: str, node: str, cache: Path) -> None:
     """Give until killed."""
-    await Blobs(node, MqttBus(client_id(node), broker), Cache(cache)).run()
+    await NodeBlobs(node, MqttBus(client_id(node), broker), Cache(cache)).run()
 
 
 async def take(broker: str, node: str, cache: Path, url: str) -> None:
     """Fetch one file."""
-    blobs = Blobs(node, MqttBus(client_id(node), broker), Cache(cache))
+    blobs = NodeBlobs(node, MqttBus(client_id(node), broker), Cache(cache))
     work = asyncio.create_task(blobs.run())
     first: int | None = None
     here = 0

@@ -20,7 +20,7 @@ from halimede.access.passwords import make_passwords
 from halimede.access.site import Bridge, Principal, Site, read_site
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.topic import Role
-from services.broker import Broker, find_mosquitto
+from services.broker import MosquittoProcess, find_mosquitto
 from tests.ports import free_port
 from tests.proxy import Proxy
 
@@ -73,7 +73,7 @@ class Bridged:
     """A site's folder, its broker, the link, and the place's broker."""
 
     folder: Path
-    broker: Broker
+    broker: MosquittoProcess
     link: Proxy
     place: Place
     secure: bool
@@ -104,7 +104,7 @@ async def bridged(folder: Path, *, secure: bool) -> AsyncIterator[Bridged]:
     make_certificates(site, folder) if secure else make_passwords(site, folder)
     access = listener_lines(folder, tls=secure)
     async with (
-        Broker(folder / "run", port=free_port(), access=access, secure=secure) as broker,
+        MosquittoProcess(folder / "run", port=free_port(), access=access, secure=secure) as broker,
         Proxy(broker.port) as link,
         contextlib.AsyncExitStack() as stack,
     ):

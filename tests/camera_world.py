@@ -13,16 +13,16 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cameras import camera_group
 from halimede.cameras.address import parse
-from halimede.cameras.camera import Backoff
+from halimede.cameras.camera import CameraBackoff
 from halimede.cameras.settings import CameraSettings, ProcessSettings
 from halimede.errors import DecodeError
 from halimede.messages import CameraStatus, Frame
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.simulated import eventually
 
 PATIENCE_S = 30.0
 #: so that tests need not wait
-QUICK = Backoff(first_s=0.2, longest_s=0.5, locked_s=0.5, good_s=5.0)
+QUICK = CameraBackoff(first_s=0.2, longest_s=0.5, locked_s=0.5, good_s=5.0)
 
 
 class Seen:
@@ -65,7 +65,7 @@ class Seen:
 
 
 @contextlib.asynccontextmanager
-async def watching(broker: Broker, namespace: str) -> AsyncIterator[Seen]:
+async def watching(broker: MosquittoProcess, namespace: str) -> AsyncIterator[Seen]:
     """See what is said in a namespace."""
     seen = Seen()
     async with MqttBus(f"watch.{namespace}", broker.url) as bus:
@@ -76,7 +76,9 @@ async def watching(broker: Broker, namespace: str) -> AsyncIterator[Seen]:
 
 
 @contextlib.asynccontextmanager
-async def cameras(broker: Broker, namespace: str, urls: Mapping[str, str], **changes: Any) -> AsyncIterator[Seen]:
+async def cameras(
+    broker: MosquittoProcess, namespace: str, urls: Mapping[str, str], **changes: Any
+) -> AsyncIterator[Seen]:
     """Run cameras, and see what they do."""
     bare = changes.pop("bare", False)
     chosen = [

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from halimede.bus.memory import MemoryBroker
 from halimede.bus.settings import CLIENT, Client, chosen_client
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import Digits
 from tests.ports import free_port
 from tests.worlds import MemoryWorld, MqttWorld, World
@@ -92,9 +92,9 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoProcess]:
     """A real broker on a free port. Shared by the tests of one process: use names of your own (``unique``)."""
-    broker = Broker(tmp_path_factory.mktemp("mosquitto"), port=free_port())
+    broker = MosquittoProcess(tmp_path_factory.mktemp("mosquitto"), port=free_port())
     asyncio.run(broker.start())
     yield broker
     asyncio.run(broker.stop())
@@ -113,12 +113,12 @@ def unique() -> str:
 
 
 @pytest.fixture(params=["memory", "paho", "lean"])
-def _broker_of_world(request: pytest.FixtureRequest) -> tuple[str, MemoryBroker | Broker]:
+def _broker_of_world(request: pytest.FixtureRequest) -> tuple[str, MemoryBroker | MosquittoProcess]:
     return request.param, request.getfixturevalue("memory_broker" if request.param == "memory" else "mosquitto")
 
 
 @pytest.fixture
-async def world(_broker_of_world: tuple[str, MemoryBroker | Broker]) -> AsyncIterator[World]:
+async def world(_broker_of_world: tuple[str, MemoryBroker | MosquittoProcess]) -> AsyncIterator[World]:
     """Buses of each adapter in turn: a test that asks for it runs three times."""
     client, broker = _broker_of_world
     async with AsyncExitStack() as stack:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5.connect import connect
-from halimede.bus.mqtt5.connection import LeanLink
+from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.mqtt5.encoder import varint
 from halimede.bus.settings import MqttSettings
 
@@ -114,7 +114,7 @@ class Scripted:
 @asynccontextmanager
 async def linked(
     welcome: bytes = b"", *, buffer: int = 0, limit: int = 4096, **options: Any
-) -> AsyncIterator[tuple[LeanLink, Peer, list[tuple[Packet, Any, int]]]]:
+) -> AsyncIterator[tuple[Mqtt5Transport, Peer, list[tuple[Packet, Any, int]]]]:
     """An accepted connection of the lean client, the broker's end of it, and what is delivered."""
     came: list[tuple[Packet, Any, int]] = []
     async with Scripted(buffer, limit) as broker:

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 
 from halimede.messages.trial import Trial
 from halimede.models.desired_state import DesiredModel
-from halimede.serving.model_repository import Repository, Settings
+from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.tensors import Tensor
 from tests.simulated import eventually
 
@@ -101,7 +101,11 @@ async def untried(_: Path, __: str) -> Trial:
 @contextlib.asynccontextmanager
 async def repository(*, tried: bool = False, **settings: Any) -> AsyncIterator[Repository]:
     """Return a repository of this process."""
-    made = Repository(Settings(**settings)) if tried else Repository(Settings(**settings), attempt=untried)
+    made = (
+        Repository(RepositorySettings(**settings))
+        if tried
+        else Repository(RepositorySettings(**settings), attempt=untried)
+    )
     async with made as running:
         yield running
 

@@ -13,7 +13,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Announce
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.proxy import Proxy
 
 CONNECT_S = 10.0
@@ -62,7 +62,7 @@ class MemoryWorld:
 
 
 class MqttWorld:
-    def __init__(self, broker: Broker, stack: AsyncExitStack, client: Client) -> None:
+    def __init__(self, broker: MosquittoProcess, stack: AsyncExitStack, client: Client) -> None:
         self.broker = broker
         self._stack = stack
         self._client: Client = client

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from halimede.access import certificate_authority as a
 from halimede.access import files
-from halimede.access.report import Entry, Found, Report
+from halimede.access.report import SiteReport, SiteUser, SiteUserState
 from halimede.access.rules import write_rules
 from halimede.access.site import Site
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -25,7 +25,7 @@ CA, BROKER = "ca", "broker"
 
 def make_certificates(
     site: Site, folder: Path, *, days: int = DAYS, rotate: bool = False, only: Collection[str] = ()
-) -> Report:
+) -> SiteReport:
     """Make what is missing below ``folder``: authority, broker's and users' certificates, access rules.
 
     What serves is kept, unless ``rotate`` (``only``: of these users, or ``broker``, alone). Users that are not in the
@@ -56,10 +56,10 @@ def make_certificates(
             (kept if serving else made).append(entry.username)
         _spread(site, folder, bundle)
         ends = [found.expires for found in look(site, folder) if found.expires]
-        return Report(tuple(made), tuple(kept), removed, min(ends))
+        return SiteReport(tuple(made), tuple(kept), removed, min(ends))
 
 
-def rotate_authority(site: Site, folder: Path) -> Report:
+def rotate_authority(site: Site, folder: Path) -> SiteReport:
     """Make a new authority, and let everyone trust the old one as well. Certificates are still the old one's."""
     with files.locked(folder):
         bundle = _trusted(folder)
@@ -68,10 +68,10 @@ def rotate_authority(site: Site, folder: Path) -> Report:
         pair = a.new_authority()
         _write_authority(folder, bundle, pair)
         _spread(site, folder, [pair.certificate, *bundle])
-        return Report((CA,), expires=pair.certificate.not_valid_after_utc)
+        return SiteReport((CA,), expires=pair.certificate.not_valid_after_utc)
 
 
-def finish_authority(site: Site, folder: Path) -> Report:
+def finish_authority(site: Site, folder: Path) -> SiteReport:
     """Trust the newest authority alone. Raises HalimedeError while a certificate is of an older one."""
     with files.locked(folder):
         bundle = _trusted(folder)
@@ -85,25 +85,25 @@ def finish_authority(site: Site, folder: Path) -> Report:
                 )
         files.write(folder / "ca.crt", a.write_bundle([pair.certificate]), lasting=True)
         _spread(site, folder, [pair.certificate])
-        return Report((CA,) if len(bundle) > 1 else (), expires=pair.certificate.not_valid_after_utc)
+        return SiteReport((CA,) if len(bundle) > 1 else (), expires=pair.certificate.not_valid_after_utc)
 
 
-def look(site: Site, folder: Path) -> list[Found]:
+def look(site: Site, folder: Path) -> list[SiteUserState]:
     """Return every certificate of the site, the authority's first, with when it expires."""
     now = datetime.now(UTC)
     bundle = _trusted(folder)
-    found = [Found(Entry(CA, Path()), folder / "ca.crt", each.not_valid_after_utc) for each in bundle]
+    found = [SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", each.not_valid_after_utc) for each in bundle]
     for entry in _entries(site):
         path = folder / entry.folder / "tls.crt"
         pair = _read(folder / entry.folder)
         if pair is None:
-            found.append(Found(entry, path, None, "missing" if not path.exists() else "no key that fits"))
+            found.append(SiteUserState(entry, path, None, "missing" if not path.exists() else "no key that fits"))
             continue
         expires = pair.certificate.not_valid_after_utc
         problem = "expired" if expires <= now else ""
         if a.signer(pair.certificate, bundle) is None:
             problem = "of another authority"
-        found.append(Found(entry, path, expires, problem))
+        found.append(SiteUserState(entry, path, expires, problem))
     return found
 
 
@@ -115,15 +115,15 @@ def _spread(site: Site, folder: Path, bundle: list[a.Certificate]) -> None:
     write_rules(site, folder)
 
 
-def _entries(site: Site) -> Iterator[Entry]:
-    yield Entry(BROKER, Path(BROKER), tuple(site.broker))
+def _entries(site: Site) -> Iterator[SiteUser]:
+    yield SiteUser(BROKER, Path(BROKER), tuple(site.broker))
     for bridge in site.bridges:
-        yield Entry(f"{BROKER}.{bridge.name}", Path("bridges", bridge.name, BROKER), tuple(bridge.broker))
+        yield SiteUser(f"{BROKER}.{bridge.name}", Path("bridges", bridge.name, BROKER), tuple(bridge.broker))
     for principal in site.principals():
-        yield Entry(principal.username, Path(principal.folder))
+        yield SiteUser(principal.username, Path(principal.folder))
 
 
-def _sign(authority: a.Pair, entry: Entry, folder: Path, days: int) -> None:
+def _sign(authority: a.Pair, entry: SiteUser, folder: Path, days: int) -> None:
     path = files.make_folders(folder, entry.folder)
     leaf = a.new_server(authority, entry.hosts, days) if entry.hosts else a.new_client(authority, entry.username, days)
     # a reader in between finds a pair that does not fit, says so and tries again
@@ -131,7 +131,7 @@ def _sign(authority: a.Pair, entry: Entry, folder: Path, days: int) -> None:
     files.write(path / "tls.crt", a.write_bundle([leaf.certificate]))
 
 
-def _serving(path: Path, entry: Entry, bundle: list[a.Certificate]) -> a.Pair | None:
+def _serving(path: Path, entry: SiteUser, bundle: list[a.Certificate]) -> a.Pair | None:
     pair = _read(path)
     if pair is None or a.signer(pair.certificate, bundle) is None:
         return None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from halimede.access import files
 from halimede.access.bridge_routes import behind
-from halimede.access.report import Entry, Found, Report
+from halimede.access.report import SiteReport, SiteUser, SiteUserState
 from halimede.access.rules import make_place, write_rules
 from halimede.access.site import Site
 
@@ -26,7 +26,7 @@ PASSWORD_BYTES, SALT_BYTES, HASH_BYTES = 32, 12, 64
 ITERATIONS = 101
 
 
-def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> Report:
+def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> SiteReport:
     """Give each user a password, in its folder below ``folder``; write the broker's password file and access rules.
 
     What is there is kept, unless ``rotate``; users that are not in the site lose theirs, as does everyone their
@@ -36,7 +36,7 @@ def make_passwords(site: Site, folder: Path, *, rotate: bool = False) -> Report:
         return _make(site, folder, rotate=rotate)
 
 
-def _make(site: Site, folder: Path, *, rotate: bool) -> Report:
+def _make(site: Site, folder: Path, *, rotate: bool) -> SiteReport:
     broker = folder / "broker"
     files.make_folder(broker)
     known = _known(files.text(broker / "passwords") or "")
@@ -61,10 +61,10 @@ def _make(site: Site, folder: Path, *, rotate: bool) -> Report:
         files.write(make_place(folder, bridge) / "passwords", there, files.SECRET)
         files.forget(make_place(folder, bridge), files.TLS_FILES)
     write_rules(site, folder)
-    return Report(tuple(made), tuple(kept), removed)
+    return SiteReport(tuple(made), tuple(kept), removed)
 
 
-def look(site: Site, folder: Path) -> list[Found]:
+def look(site: Site, folder: Path) -> list[SiteUserState]:
     """Return every user of the site, and whether it has a password that the broker knows."""
     known = _known(files.text(folder / "broker" / "passwords") or "")
     found = []
@@ -73,7 +73,7 @@ def look(site: Site, folder: Path) -> list[Found]:
         password = files.text(path)
         fits = password and _fits(password, known.get(principal.username, ""))
         problem = "" if fits else "not the broker's" if password else "missing"
-        found.append(Found(Entry(principal.username, Path(principal.folder)), path, None, problem))
+        found.append(SiteUserState(SiteUser(principal.username, Path(principal.folder)), path, None, problem))
     return found
 
 

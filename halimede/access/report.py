@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SiteUser:
     """One user of a site, or one certificate. ``folder`` is below the site's; ``username`` is ``ca``, ``broker`` and
     ``broker.<bridge>`` for these.
     """
@@ -19,17 +19,17 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SiteUserState:
     """What is there for an entry: ``problem`` says why it does not serve, empty if it does."""
 
-    entry: Entry
+    entry: SiteUser
     path: Path
     expires: datetime | None
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SiteReport:
     """Names of users, ``ca`` and ``broker`` among them. ``expires``: the first of their certificates to do so."""
 
     made: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from halimede.api.base import Spec, convert
-from halimede.api.schema import Rule
+from halimede.api.schema import ValidationRule
 from halimede.errors import InvalidFieldError
 
 Replicas = Annotated[int, Meta(ge=1, le=10_000)]
@@ -16,8 +16,8 @@ Replicas = Annotated[int, Meta(ge=1, le=10_000)]
 class Autoscaler(Spec, kw_only=True):
     """How many pods of a worker there may be, and what makes them more or fewer. Kubernetes only."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
             "must not be more than maxReplicas",
             ".minReplicas",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from halimede.api.schema import Column, Rule
+from halimede.api.schema import PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError, one_line
 from halimede.messages import ResourceBody
 from halimede.names import Key, check_label, check_name
@@ -30,7 +30,7 @@ class Spec(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omi
     ``rules`` say to the API server what ``check`` says here: which fields depend on one another.
     """
 
-    rules: ClassVar[tuple[Rule, ...]] = ()
+    rules: ClassVar[tuple[ValidationRule, ...]] = ()
 
 
 class ObjectMeta(Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -76,7 +76,7 @@ class Kind:
     short_names: tuple[str, ...]
     spec: type[Spec]
     check: Callable[[Any], None]
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()
     name_limit: int = 0
 
 
@@ -89,7 +89,7 @@ def register(
     plural: str,
     *short_names: str,
     check: Callable[[Any], None] = lambda _: None,
-    columns: tuple[Column, ...] = (),
+    columns: tuple[PrinterColumn, ...] = (),
     name_limit: int = 0,
 ) -> Callable[[type[S]], type[S]]:
     """Register a spec class as the kind ``kind`` of ``api_version``."""

@@ -7,12 +7,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from halimede.api.base import SEDNA, Spec, register
-from halimede.api.schema import AGE, PHASE, Column, OptionalName
+from halimede.api.schema import AGE, PHASE, OptionalName, PrinterColumn
 from halimede.names import check_name
 
 PLURAL = "datasets"
-NODE = Column("Node", ".spec.nodeName", "The node that has the data.")
-SAMPLES = Column("Samples", ".status.numberOfSamples", "How many samples there are.", type="integer")
+NODE = PrinterColumn("Node", ".spec.nodeName", "The node that has the data.")
+SAMPLES = PrinterColumn("Samples", ".status.numberOfSamples", "How many samples there are.", type="integer")
 
 
 def check(spec: DatasetSpec) -> None:

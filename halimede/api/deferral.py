@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from halimede.api.base import Spec
-from halimede.api.schema import ObjectName, Rule
+from halimede.api.schema import ObjectName, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
 
@@ -51,8 +51,10 @@ class HardExampleMining(Spec, kw_only=True):
 class Deferral(Spec, kw_only=True):
     """Which samples go on to the next tier, how many at most, and what is made of two answers."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("!has(self.fusion) || self.fusion != 'mixture' || has(self.calibration)", MIXTURE_FIX, ".fusion"),
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            "!has(self.fusion) || self.fusion != 'mixture' || has(self.calibration)", MIXTURE_FIX, ".fusion"
+        ),
     )
 
     hard_example_mining: Annotated[HardExampleMining, Meta(description="What tells hard samples from easy ones.")]

@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Resource, Spec, register
-from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, Rollout
+from halimede.api.model import ONCE_FIX, SCHEME_FIX, SCHEMES, ModelSpec, RolloutSpec
 from halimede.api.neptune import ORIGIN
 from halimede.api.podtemplate import Container, EnvVar, LabelValue, PodSpec
 from halimede.api.processing import Postprocess, Steps, check_processing
-from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, OptionalName, Rule
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, OptionalName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.names import check_name
@@ -40,10 +40,10 @@ SHA256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 COLUMNS = (
     PHASE,
     REASON,
-    Column("Layer", ".spec.deployToLayer", "Where it is served: edge or cloud."),
-    Column("Version", ".status.servingVersion", "The version that answers."),
-    Column("Ready", ".status.active", "Servers that answer.", "integer"),
-    Column("URL", ".status.url", "Where it is served."),
+    PrinterColumn("Layer", ".spec.deployToLayer", "Where it is served: edge or cloud."),
+    PrinterColumn("Version", ".status.servingVersion", "The version that answers."),
+    PrinterColumn("Ready", ".status.active", "Servers that answer.", "integer"),
+    PrinterColumn("URL", ".status.url", "Where it is served."),
     AGE,
     MESSAGE,
 )
@@ -54,8 +54,8 @@ VersionName = Annotated[str, Meta(max_length=128)]
 class ModelFile(Spec, kw_only=True):
     """One version of the model: a file, or an archive of the whole folder."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             "has(self.downloadURL) && ("
             + " || ".join(f"self.downloadURL.startsWith('{scheme}')" for scheme in SCHEMES)
             + ")",
@@ -85,7 +85,9 @@ class ModelFile(Spec, kw_only=True):
 class Ingress(Spec, kw_only=True):
     """How the model is reached from outside of a cluster by HTTP; Kubernetes only."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (Rule("!has(self.path) || self.path.startsWith('/')", PATH_FIX, ".path"),)
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule("!has(self.path) || self.path.startsWith('/')", PATH_FIX, ".path"),
+    )
 
     host: Annotated[OptionalName, Meta(description="The host name by which it is asked for; empty: any.")] = ""
     path: Annotated[str, Meta(max_length=1024, description="The path below which it answers.")] = "/"
@@ -130,20 +132,20 @@ def _check_versions(spec: InferenceModelSpec) -> None:
 class InferenceModelSpec(Spec, kw_only=True):
     """A model that is served by itself: from an image, or from files that a serving image of its framework loads."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             "(has(self.image) && self.image != '') || (has(self.manifest) && size(self.manifest) > 0)",
             CONTENT_FIX,
             ".manifest",
         ),
-        Rule(
+        ValidationRule(
             "(has(self.image) && self.image != '') || !has(self.targetVersion) || self.targetVersion == ''"
             " || (has(self.manifest)"
             " && self.manifest.exists(file, has(file.version) && file.version == self.targetVersion))",
             TARGET_FIX,
             ".targetVersion",
         ),
-        Rule(
+        ValidationRule(
             "(has(self.image) && self.image != '') || !has(self.manifest) || self.manifest.all(file,"
             " self.manifest.exists_one(other, (has(other.version) ? other.version : '')"
             " == (has(file.version) ? file.version : '')))",
@@ -204,11 +206,13 @@ class InferenceModelSpec(Spec, kw_only=True):
         Meta(max_length=16, description="Steps that make the model's input of a frame, in their order."),
     ] = []
     postprocess: Annotated[Postprocess | None, Meta(description="How the model's output is read.")] = None
-    rollout: Annotated[Rollout | None, Meta(description="How a new version takes the place of the one before.")] = None
+    rollout: Annotated[RolloutSpec | None, Meta(description="How a new version takes the place of the one before.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ServedVersionSpec:
     """A version that is to be served. ``sha256`` is what the user wrote: see ``has_digest``."""
 
     version: str
@@ -221,16 +225,16 @@ class Version:
         return not self.sha256 or SHA256.fullmatch(self.sha256) is not None
 
 
-def target(spec: InferenceModelSpec) -> Version | None:
+def target(spec: InferenceModelSpec) -> ServedVersionSpec | None:
     """Return the version that is to be served: the target, else the last; None where an image brings the model."""
     if spec.image or not spec.manifest:
         return None
     named = (file for file in spec.manifest if spec.target_version and file.version == spec.target_version)
     file = next(named, spec.manifest[-1])
-    return Version(file.version, file.download_url, file.sha256sum)
+    return ServedVersionSpec(file.version, file.download_url, file.sha256sum)
 
 
-def model_spec(spec: InferenceModelSpec, version: Version) -> ModelSpec:
+def model_spec(spec: InferenceModelSpec, version: ServedVersionSpec) -> ModelSpec:
     """Return what our own server must know of a version, in the words of a Model."""
     return ModelSpec(
         url=version.url,

@@ -11,7 +11,18 @@ from halimede.api.base import SEDNA, Spec, convert, register
 from halimede.api.batching import BATCH, DELAY_MS, BatchSize, QueueDelay
 from halimede.api.deferral import Deferral, ModelRef, check_deferral
 from halimede.api.podtemplate import PodTemplate
-from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, SHAPE, Column, ObjectName, OptionalName, Path, Rule
+from halimede.api.schema import (
+    AGE,
+    MESSAGE,
+    PHASE,
+    REASON,
+    SHAPE,
+    ObjectName,
+    OptionalName,
+    Path,
+    PrinterColumn,
+    ValidationRule,
+)
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.names import check_label, check_name
@@ -30,9 +41,9 @@ PATH_FIX = "write an absolute path on the node"
 COLUMNS = (
     PHASE,
     REASON,
-    Column("Active", ".status.active", "Workers that run.", "integer"),
-    Column("Failed", ".status.failed", "Workers that have failed.", "integer"),
-    Column(
+    PrinterColumn("Active", ".status.active", "Workers that run.", "integer"),
+    PrinterColumn("Failed", ".status.failed", "Workers that have failed.", "integer"),
+    PrinterColumn(
         "Upload", '.status.metrics[?(@.key=="uploadCloudRatio")].value', "Share of all samples that went to the cloud."
     ),
     AGE,
@@ -65,9 +76,9 @@ class ModelSelector(Spec, kw_only=True):
 class ModelChoice(Spec, kw_only=True):
     """A Model of the same namespace: this one, or the best that fits."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("(has(self.name) && self.name != '') != has(self.selector)", CHOICE_FIX),
-        Rule(
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule("(has(self.name) && self.name != '') != has(self.selector)", CHOICE_FIX),
+        ValidationRule(
             "!has(self.selector) || (has(self.selector.task) && self.selector.task != '')"
             " || (has(self.selector.labels) && size(self.selector.labels) > 0)",
             SELECTOR_FIX,
@@ -87,16 +98,16 @@ class DatasetRef(Spec, kw_only=True):
     name: Annotated[ObjectName, Meta(description="Name of a Dataset of the same namespace.")]
 
 
-class Source(Spec, kw_only=True):
+class FrameSourceSpec(Spec, kw_only=True):
     """Where the edge workers take frames from: camera topics, a folder of images on the node, or a stream's URL."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             "(has(self.cameras) && size(self.cameras) > 0 ? 1 : 0) + (has(self.path) && self.path != '' ? 1 : 0)"
             " + (has(self.url) && self.url != '' ? 1 : 0) == 1",
             ONE_SOURCE,
         ),
-        Rule("!has(self.path) || self.path == '' || self.path.startsWith('/')", PATH_FIX, ".path"),
+        ValidationRule("!has(self.path) || self.path == '' || self.path.startsWith('/')", PATH_FIX, ".path"),
     )
 
     cameras: Annotated[
@@ -112,7 +123,7 @@ class Source(Spec, kw_only=True):
         return [name for name in ("cameras", "path", "url") if getattr(self, name)]
 
 
-def check_source(at: str, source: Source | None) -> None:
+def check_source(at: str, source: FrameSourceSpec | None) -> None:
     """Check that a source, if there is one, is of one kind; ``at`` is where it stands. Raises InvalidFieldError."""
     if source and len(source.kinds) != 1:
         raise InvalidFieldError(at, source.kinds, ONE_SOURCE)
@@ -127,7 +138,7 @@ class KeepHardSamples(Spec, kw_only=True):
     max_samples: Annotated[int, Meta(ge=1, le=1_000_000, description="So many samples are kept at most.")] = 10_000
 
 
-class EdgeWorker(Deferral, kw_only=True):
+class EdgeWorkerSpec(Deferral, kw_only=True):
     """The small model, when to ask the cloud, where frames come from, and the pod that runs it.
 
     Without ``source`` the worker takes the frames of the camera that is named like the service.
@@ -138,7 +149,8 @@ class EdgeWorker(Deferral, kw_only=True):
     template: Template
     hpa: Hpa = None
     source: Annotated[
-        Source | None, Meta(description="Where frames come from; none: the camera that is named like the service.")
+        FrameSourceSpec | None,
+        Meta(description="Where frames come from; none: the camera that is named like the service."),
     ] = None
     deadline_ms: Annotated[
         int,
@@ -157,9 +169,9 @@ class EdgeWorker(Deferral, kw_only=True):
 class TierWorker(Deferral, kw_only=True):
     """A tier between the edge and the cloud: a model of a size in between, and when to ask the next one."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
         *Deferral.rules,
-        Rule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
+        ValidationRule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
     )
 
     name: Annotated[Label, Meta(description="What it is called within the service.")]
@@ -170,7 +182,7 @@ class TierWorker(Deferral, kw_only=True):
     max_queue_delay_ms: QueueDelay = DELAY_MS
 
 
-class CloudWorker(Spec, kw_only=True):
+class CloudWorkerSpec(Spec, kw_only=True):
     """The big model and the pod that runs it."""
 
     model: Annotated[ModelChoice, Meta(description="The big model.")]
@@ -240,12 +252,14 @@ def _check_tiers(tiers: list[TierWorker]) -> None:
 class JointInferenceServiceSpec(Spec, kw_only=True):
     """Joint inference: a small model at the edge answers, and asks a big one in the cloud about hard samples."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("!has(self.tiers) || self.tiers.all(a, self.tiers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".tiers"),
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            "!has(self.tiers) || self.tiers.all(a, self.tiers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".tiers"
+        ),
     )
 
-    edge_worker: Annotated[EdgeWorker, Meta(description="The small model's worker, on the nodes where frames are.")]
-    cloud_worker: Annotated[CloudWorker, Meta(description="The big model's worker, which answers hard samples.")]
+    edge_worker: Annotated[EdgeWorkerSpec, Meta(description="The small model's worker, on the nodes where frames are.")]
+    cloud_worker: Annotated[CloudWorkerSpec, Meta(description="The big model's worker, which answers hard samples.")]
     tiers: Annotated[
         list[TierWorker],
         Meta(max_length=8, description="Tiers between edge and cloud: each asks the next one, the last the cloud."),

@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from halimede.api.base import SEDNA, Spec, register
 from halimede.api.processing import Postprocess, Steps, check_processing
-from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, Rule
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 
 PLURAL = "models"
@@ -25,9 +25,9 @@ ONCE_FIX = "list each version once"
 COLUMNS = (
     PHASE,
     REASON,
-    Column("Format", ".spec.format", "The model's format."),
-    Column("Version", ".status.versions[0].version", "The version that nodes have had last."),
-    Column("Ready", ".status.active", "Nodes that have the model ready.", "integer"),
+    PrinterColumn("Format", ".spec.format", "The model's format."),
+    PrinterColumn("Version", ".status.versions[0].version", "The version that nodes have had last."),
+    PrinterColumn("Ready", ".status.active", "Nodes that have the model ready.", "integer"),
     AGE,
     MESSAGE,
 )
@@ -38,8 +38,8 @@ SocVersions = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_len
 class ModelVersion(Spec, kw_only=True):
     """One version of a model."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(" || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES), SCHEME_FIX, ".url"),
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(" || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES), SCHEME_FIX, ".url"),
     )
 
     version: Annotated[str, Meta(min_length=1, max_length=128, description="Its name, such as 4 or v1.2.")]
@@ -61,7 +61,7 @@ class Measure(Spec, kw_only=True):
     value: Annotated[str, Meta(max_length=256, description="The result: text, so put numbers in quotes.")]
 
 
-class Rollout(Spec, kw_only=True):
+class RolloutSpec(Spec, kw_only=True):
     """How a changed model takes the place of the one before."""
 
     canary_percent: Annotated[
@@ -91,21 +91,23 @@ def check(spec: ModelSpec) -> None:
 class ModelSpec(Spec, kw_only=True):
     """A model: where its file is, how a frame becomes its input, and how its output is read."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             "!has(self.url) || self.url == '' || "
             + " || ".join(f"self.url.startsWith('{scheme}')" for scheme in SCHEMES),
             SCHEME_FIX,
             ".url",
         ),
-        Rule("(has(self.url) && self.url != '') || (has(self.versions) && size(self.versions) > 0)", URL_FIX, ".url"),
-        Rule(
+        ValidationRule(
+            "(has(self.url) && self.url != '') || (has(self.versions) && size(self.versions) > 0)", URL_FIX, ".url"
+        ),
+        ValidationRule(
             "!has(self.targetVersion) || self.targetVersion == '' || (has(self.versions)"
             " && self.versions.exists(each, each.version == self.targetVersion))",
             TARGET_FIX,
             ".targetVersion",
         ),
-        Rule(
+        ValidationRule(
             "!has(self.versions) || self.versions.all(each,"
             " self.versions.exists_one(other, other.version == each.version))",
             ONCE_FIX,
@@ -160,9 +162,9 @@ class ModelSpec(Spec, kw_only=True):
     metrics: Annotated[
         list[Measure], Meta(max_length=64, description="Measures of its quality, shown in the status.")
     ] = []
-    rollout: Annotated[Rollout | None, Meta(description="How a changed model takes the place of the one before.")] = (
-        None
-    )
+    rollout: Annotated[
+        RolloutSpec | None, Meta(description="How a changed model takes the place of the one before.")
+    ] = None
 
     @property
     def is_onnx(self) -> bool:

@@ -20,13 +20,13 @@ from halimede.api.jointinference import (
     RESERVED,
     UNIQUE_FIX,
     DatasetRef,
+    FrameSourceSpec,
     Hpa,
-    Source,
     Template,
     check_source,
     check_template,
 )
-from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, Column, Rule
+from halimede.api.schema import AGE, MESSAGE, PHASE, REASON, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.names import check_label, check_name
@@ -40,16 +40,16 @@ JOINT = "joint"
 COLUMNS = (
     PHASE,
     REASON,
-    Column("Application", ".spec.application.name", "What its nodes do together."),
-    Column("Active", ".status.active", "Workers that run.", "integer"),
-    Column("Failed", ".status.failed", "Workers that have failed.", "integer"),
-    Column("Answered", '.status.metrics[?(@.key=="inferenceNumber")].value', "Frames answered so far."),
+    PrinterColumn("Application", ".spec.application.name", "What its nodes do together."),
+    PrinterColumn("Active", ".status.active", "Workers that run.", "integer"),
+    PrinterColumn("Failed", ".status.failed", "Workers that have failed.", "integer"),
+    PrinterColumn("Answered", '.status.metrics[?(@.key=="inferenceNumber")].value', "Frames answered so far."),
     AGE,
     MESSAGE,
 )
 
 
-class Application(Spec, kw_only=True):
+class ApplicationSpec(Spec, kw_only=True):
     """What the nodes do together: ``reid``, ``fusion``, ``balance``, one that is installed, or a user's own code."""
 
     name: Annotated[Label, Meta(description="reid, fusion, balance, or the name of another application.")]
@@ -70,8 +70,8 @@ class Application(Spec, kw_only=True):
 class MemberWorker(Spec, kw_only=True):
     """One edge worker: its models, where its frames come from, and the pod that runs it."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(f"!(self.name in [{', '.join(map(repr, RESERVED))}])", NAME_FIX, ".name"),
     )
 
     name: Annotated[Label, Meta(description="What it is called within the service.")]
@@ -80,7 +80,8 @@ class MemberWorker(Spec, kw_only=True):
         ModelRef | None, Meta(description="A second model that finds objects, where the application crops them.")
     ] = None
     source: Annotated[
-        Source | None, Meta(description="Where its frames come from; none: the camera that is named like the worker.")
+        FrameSourceSpec | None,
+        Meta(description="Where its frames come from; none: the camera that is named like the worker."),
     ] = None
     deadline_ms: Annotated[
         int,
@@ -110,9 +111,9 @@ def members(spec: MultiEdgeInferenceServiceSpec) -> Iterator[tuple[str, str, Mem
         yield JOINT, "spec.cloudWorker", spec.cloud_worker
 
 
-def source_of(worker: MemberWorker) -> Source:
+def source_of(worker: MemberWorker) -> FrameSourceSpec:
     """Return where an edge worker's frames come from: where nothing is said, the camera that is named like it."""
-    return worker.source or Source(cameras=[worker.name])
+    return worker.source or FrameSourceSpec(cameras=[worker.name])
 
 
 def cameras(spec: MultiEdgeInferenceServiceSpec) -> list[str]:
@@ -161,11 +162,13 @@ def _check_member(at: str, worker: MemberWorker) -> None:
 class MultiEdgeInferenceServiceSpec(Spec, kw_only=True):
     """Multi-edge inference: what several edge workers see is brought together, or shared out among them."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("self.edgeWorkers.all(a, self.edgeWorkers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".edgeWorkers"),
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            "self.edgeWorkers.all(a, self.edgeWorkers.exists_one(b, b.name == a.name))", UNIQUE_FIX, ".edgeWorkers"
+        ),
     )
 
-    application: Annotated[Application, Meta(description="What the nodes do together.")]
+    application: Annotated[ApplicationSpec, Meta(description="What the nodes do together.")]
     edge_workers: Annotated[
         list[MemberWorker], Meta(min_length=1, max_length=64, description="The edge workers, each with its sources.")
     ]

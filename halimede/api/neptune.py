@@ -15,7 +15,7 @@ from msgspec import Meta
 from halimede.api.base import NEPTUNE, SEDNA, Resource, Spec, register
 from halimede.api.deferral import ModelRef, Parameter
 from halimede.api.jointinference import COLUMNS, NAME_LIMIT, PLURAL
-from halimede.api.schema import PHASE, Column, ObjectName, Rule
+from halimede.api.schema import PHASE, ObjectName, PrinterColumn, ValidationRule
 from halimede.errors import InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.names import check_name
@@ -25,7 +25,7 @@ ORIGIN = "halimede.io/translated-from"
 FOLDER_FIX = "write an absolute path without '..'"
 FILE_FIX = "name a file below scriptDir"
 #: the seed's column shows the last condition, which is the present one
-STATUS = Column("status", ".status.conditions[-1].type", "The present condition.")
+STATUS = PrinterColumn("status", ".status.conditions[-1].type", "The present condition.")
 
 
 class Algorithm(Spec, kw_only=True):
@@ -37,9 +37,11 @@ class Algorithm(Spec, kw_only=True):
 class WorkerSpec(Spec, kw_only=True):
     """The user's script, and the framework that it needs."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("self.scriptDir.startsWith('/') && !self.scriptDir.matches('(^|/)[.][.](/|$)')", FOLDER_FIX, ".scriptDir"),
-        Rule(
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            "self.scriptDir.startsWith('/') && !self.scriptDir.matches('(^|/)[.][.](/|$)')", FOLDER_FIX, ".scriptDir"
+        ),
+        ValidationRule(
             "!self.scriptBootFile.startsWith('/') && !self.scriptBootFile.matches('(^|/)[.][.](/|$)')",
             FILE_FIX,
             ".scriptBootFile",
@@ -59,7 +61,7 @@ class WorkerSpec(Spec, kw_only=True):
     parameters: Annotated[list[Parameter], Meta(max_length=64, description="Environment variables of the script.")] = []
 
 
-class CloudWorker(Spec, kw_only=True):
+class NeptuneCloudWorker(Spec, kw_only=True):
     """The big model's worker."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253, description="A name for the worker; for people only.")]
@@ -68,7 +70,7 @@ class CloudWorker(Spec, kw_only=True):
     worker_spec: Annotated[WorkerSpec, Meta(description="The script that is the worker.")]
 
 
-class EdgeWorker(CloudWorker, kw_only=True):
+class NeptuneEdgeWorker(NeptuneCloudWorker, kw_only=True):
     """The small model's worker."""
 
     hard_example_algorithm: Annotated[Algorithm, Meta(description="What tells hard samples from easy ones.")]
@@ -99,8 +101,10 @@ def check(spec: NeptuneSpec) -> None:
 class NeptuneSpec(Spec, kw_only=True):
     """Joint inference in neptune.io's form: two scripts on two nodes, a small model's and a big one's."""
 
-    edge_worker: Annotated[EdgeWorker, Meta(description="The small model's worker, on the node where frames are.")]
-    cloud_worker: Annotated[CloudWorker, Meta(description="The big model's worker, which answers hard samples.")]
+    edge_worker: Annotated[
+        NeptuneEdgeWorker, Meta(description="The small model's worker, on the node where frames are.")
+    ]
+    cloud_worker: Annotated[NeptuneCloudWorker, Meta(description="The big model's worker, which answers hard samples.")]
 
 
 def to_sedna(resource: Resource[NeptuneSpec], images: dict[str, str] | None = None) -> ResourceBody:
@@ -129,7 +133,7 @@ def native(resource: Resource[Any]) -> Resource[Any]:
     return replace(resource, metadata=msgspec.structs.replace(resource.metadata, annotations=annotations))
 
 
-def _worker(worker: CloudWorker, images: dict[str, str]) -> dict[str, Any]:
+def _worker(worker: NeptuneCloudWorker, images: dict[str, str]) -> dict[str, Any]:
     script = worker.worker_spec
     framework = f"{script.framework_type}:{script.framework_version}"
     container = {

@@ -10,7 +10,7 @@ import msgspec
 
 from halimede.api.deferral import Deferral
 from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
-from halimede.api.jointinference import RESERVED, CloudWorker, EdgeWorker, JointInferenceServiceSpec, TierWorker
+from halimede.api.jointinference import RESERVED, CloudWorkerSpec, EdgeWorkerSpec, JointInferenceServiceSpec, TierWorker
 from halimede.api.multiedge import JOINT, JointWorker, MemberWorker, MultiEdgeInferenceServiceSpec, members
 from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.podtemplate import PodSpec, PodTemplate
@@ -36,7 +36,7 @@ class Placement:
 
     name: str
     role: Role
-    worker: EdgeWorker | TierWorker | CloudWorker | MemberWorker | JointWorker
+    worker: EdgeWorkerSpec | TierWorker | CloudWorkerSpec | MemberWorker | JointWorker
     pod: PodSpec
     at: str
 
@@ -80,7 +80,7 @@ class Placement:
     @property
     def folder(self) -> str:
         """The folder of the node that its frames come from; mostly empty."""
-        source = self.worker.source if isinstance(self.worker, EdgeWorker | MemberWorker) else None
+        source = self.worker.source if isinstance(self.worker, EdgeWorkerSpec | MemberWorker) else None
         return source.path if source else ""
 
     @property

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from halimede.api.base import Spec
-from halimede.api.schema import Rule
+from halimede.api.schema import ValidationRule
 from halimede.errors import InvalidFieldError
 
 STD_FIX = "use values other than 0"
@@ -31,22 +31,22 @@ Mean = Annotated[PerChannel, Meta(description="What is subtracted then: one valu
 Std = Annotated[PerChannel, Meta(description="What it is divided by at last: one value, or one a channel.")]
 
 
-class Step(Spec, tag_field="op", tag=str.lower, kw_only=True):
+class ProcessingStep(Spec, tag_field="op", tag=str.lower, kw_only=True):
     """One step of the declared pre-processing: ``op`` names it."""
 
 
-class Grayscale(Step, kw_only=True):
+class Grayscale(ProcessingStep, kw_only=True):
     """Make one channel of three (ITU-R BT.601 weights, as Pillow does)."""
 
 
-class Resize(Step, kw_only=True):
+class Resize(ProcessingStep, kw_only=True):
     """Scale the picture to ``width`` x ``height`` pixels."""
 
     width: Width
     height: Height
 
 
-class Letterbox(Step, kw_only=True):
+class Letterbox(ProcessingStep, kw_only=True):
     """Scale the picture into ``width`` x ``height`` pixels as it is, in the middle; ``fill`` is all around it."""
 
     width: Width
@@ -56,7 +56,7 @@ class Letterbox(Step, kw_only=True):
     ] = 114
 
 
-class Crop(Step, kw_only=True):
+class Crop(ProcessingStep, kw_only=True):
     """Cut ``width`` x ``height`` pixels out of the picture: from its middle, or from ``x`` and ``y``."""
 
     width: Width
@@ -65,32 +65,32 @@ class Crop(Step, kw_only=True):
     y: Annotated[Offset | None, Meta(description="Pixels above the part that stays; none: as many as below.")] = None
 
 
-class Scale(Step, kw_only=True):
+class Scale(ProcessingStep, kw_only=True):
     """Multiply by ``factor``, then subtract ``mean`` and divide by ``std`` (one value, or one a channel)."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (Rule(STD_RULE, STD_FIX, ".std"),)
+    rules: ClassVar[tuple[ValidationRule, ...]] = (ValidationRule(STD_RULE, STD_FIX, ".std"),)
 
     factor: Annotated[float, Meta(description="What every value is multiplied by first (default 1).")] = 1.0
     mean: Mean = []
     std: Std = []
 
 
-class Normalize(Step, kw_only=True):
+class Normalize(ProcessingStep, kw_only=True):
     """Scale by 1/255, then subtract ``mean`` and divide by ``std``: what PyTorch's users mean by it."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (Rule(STD_RULE, STD_FIX, ".std"),)
+    rules: ClassVar[tuple[ValidationRule, ...]] = (ValidationRule(STD_RULE, STD_FIX, ".std"),)
 
     mean: Mean = []
     std: Std = []
 
 
-class Layout(Step, kw_only=True):
+class Layout(ProcessingStep, kw_only=True):
     """Order of the axes that the model wants: ``hwc``, ``chw`` or ``flat``."""
 
     order: Annotated[Literal["hwc", "chw", "flat"], Meta(description="Order of the axes that the model wants.")]
 
 
-class Cast(Step, kw_only=True):
+class Cast(ProcessingStep, kw_only=True):
     """Element type that the model wants."""
 
     dtype: Annotated[
@@ -138,9 +138,11 @@ class Nms(Spec, kw_only=True):
 class Postprocess(Spec, kw_only=True):
     """How the model's output is read: the output's name (empty: the float output), and its activation."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("self.task == 'detection' || (!has(self.boxes) && !has(self.nms))", DETECTION_FIX, ".task"),
-        Rule("!has(self.features) || self.features == '' || self.task == 'classification'", FEATURES_FIX, ".features"),
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule("self.task == 'detection' || (!has(self.boxes) && !has(self.nms))", DETECTION_FIX, ".task"),
+        ValidationRule(
+            "!has(self.features) || self.features == '' || self.task == 'classification'", FEATURES_FIX, ".features"
+        ),
     )
 
     task: Annotated[

@@ -20,7 +20,7 @@ SHAPE = "shape"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValidationRule:
     """What must hold between fields, in CEL. ``field`` (``.name``) is the one to blame, if it is one."""
 
     rule: str
@@ -29,7 +29,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PrinterColumn:
     """A column of ``kubectl get``."""
 
     name: str
@@ -40,10 +40,10 @@ class Column:
     wide: bool = False
 
 
-PHASE = Column("Phase", ".status.phase", "How it fares; the last condition says why.")
-REASON = Column("Reason", ".status.conditions[-1].reason", "Why it is in that phase, in a word.")
-MESSAGE = Column("Message", ".status.conditions[-1].message", "Why it is in that phase.", wide=True)
-AGE = Column("Age", ".metadata.creationTimestamp", "When it was created.", "date")
+PHASE = PrinterColumn("Phase", ".status.phase", "How it fares; the last condition says why.")
+REASON = PrinterColumn("Reason", ".status.conditions[-1].reason", "Why it is in that phase, in a word.")
+MESSAGE = PrinterColumn("Message", ".status.conditions[-1].message", "Why it is in that phase.", wide=True)
+AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "When it was created.", "date")
 
 
 def pattern(text: str, *, optional: bool = False) -> dict[str, Any]:

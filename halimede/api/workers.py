@@ -16,7 +16,7 @@ import msgspec
 from halimede.api.base import Resource
 from halimede.api.batching import BATCH, DELAY_MS
 from halimede.api.deferral import AS_IT_CAME, Deferral
-from halimede.api.jointinference import CloudWorker, EdgeWorker, JointInferenceServiceSpec, TierWorker
+from halimede.api.jointinference import CloudWorkerSpec, EdgeWorkerSpec, JointInferenceServiceSpec, TierWorker
 from halimede.api.model import ModelSpec
 from halimede.api.multiedge import MemberWorker, MultiEdgeInferenceServiceSpec, cameras, source_of
 from halimede.api.placement import Placement
@@ -28,7 +28,7 @@ OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WorkerEnvironment:
     """The environment of a worker: ``facts`` stand whatever the template says, ``defaults`` yield to it."""
 
     facts: dict[str, str]
@@ -36,7 +36,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class MountedModel:
     """A Model, and where the worker finds its file or folder."""
 
     model: Resource[ModelSpec]
@@ -51,12 +51,12 @@ class Brought:
 def common(
     service: Resource[Any],
     placement: Placement,
-    models: Mapping[str, Brought],
+    models: Mapping[str, MountedModel],
     *,
     broker: str,
     state: str,
     grace_s: float,
-) -> Told:
+) -> WorkerEnvironment:
     """Return what a worker of ``service`` in the role of ``placement`` is told wherever it runs.
 
     ``models`` are those that it needs, by what for (``Placement.needs``); ``state`` is its folder.
@@ -73,15 +73,15 @@ def common(
         facts |= model.told(what.upper())
     if isinstance(placement.worker, Deferral):
         facts |= _deferral(placement.worker)
-    if isinstance(placement.worker, EdgeWorker):
+    if isinstance(placement.worker, EdgeWorkerSpec):
         facts |= _edge(placement.worker)
-    if isinstance(placement.worker, CloudWorker | TierWorker):
+    if isinstance(placement.worker, CloudWorkerSpec | TierWorker):
         facts |= _batching(placement.worker)
     if isinstance(service.spec, JointInferenceServiceSpec):
         facts |= _tier(service.spec, placement)
     if isinstance(service.spec, MultiEdgeInferenceServiceSpec):
         facts |= _part(service.spec, placement)
-    return Told(facts, {"LC_PERIOD": LC_PERIOD})
+    return WorkerEnvironment(facts, {"LC_PERIOD": LC_PERIOD})
 
 
 def _deferral(worker: Deferral) -> dict[str, str]:
@@ -101,13 +101,13 @@ def _deferral(worker: Deferral) -> dict[str, str]:
     return told | ({"AUDIT_SHARE": f"{worker.audit_share:g}"} if worker.audit_share else {})
 
 
-def _batching(worker: CloudWorker | TierWorker) -> dict[str, str]:
+def _batching(worker: CloudWorkerSpec | TierWorker) -> dict[str, str]:
     told = {"MAX_BATCH_SIZE": str(worker.max_batch_size)} if worker.max_batch_size != BATCH else {}
     delay = worker.max_queue_delay_ms
     return told | ({"MAX_QUEUE_DELAY_MS": f"{delay:g}"} if delay != DELAY_MS else {})
 
 
-def _edge(worker: EdgeWorker) -> dict[str, str]:
+def _edge(worker: EdgeWorkerSpec) -> dict[str, str]:
     told = {"DEADLINE_MS": str(worker.deadline_ms)}
     if worker.keep_hard_samples:
         told["KEEP_HARD_SAMPLES"] = _json(worker.keep_hard_samples)

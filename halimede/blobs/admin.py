@@ -12,7 +12,7 @@ import structlog
 
 from halimede import topics
 from halimede.blobs.client import BlobClient
-from halimede.blobs.fair_queue import Turns
+from halimede.blobs.fair_queue import FairQueue
 from halimede.blobs.file_provider import BUS
 from halimede.blobs.opener import BusOpener, with_fallback
 from halimede.blobs.uris import ANY, SCHEME, url
@@ -22,7 +22,7 @@ from halimede.errors import BusError
 from halimede.messages import BlobAnswer, BlobEntry, BlobOrder
 from halimede.models import Cache, FetchError, fetch
 from halimede.models.cache import in_thread
-from halimede.models.source_types import Limits
+from halimede.models.source_types import TransferLimits
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ LISTED, ORDERS, ASKERS, QUEUE = 1000, 8, 64, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class ManagedCache:
     """A cache, the bytes that it may hold (0: others look after that), and whether files are removed by hand."""
 
     cache: Cache
@@ -39,15 +39,15 @@ class Store:
     removable: bool = False
 
 
-class Desk:
+class BlobAdmin:
     """Does one order after the other. The caller enters the bus, and runs ``run``."""
 
-    def __init__(self, bus: Bus, name: str, store: Store, client: BlobClient) -> None:
+    def __init__(self, bus: Bus, name: str, store: ManagedCache, client: BlobClient) -> None:
         self._bus = bus
         self._name = name
         self._store = store
         self._client = client
-        self._orders: Turns[Delivery[BlobOrder]] = Turns(each=ORDERS, askers=ASKERS)
+        self._orders: FairQueue[Delivery[BlobOrder]] = FairQueue(each=ORDERS, askers=ASKERS)
         self._doing: tuple[str, str, str] | None = None
 
     async def start(self) -> None:
@@ -99,7 +99,7 @@ class Desk:
                 text = f"{held + order.size} bytes would be more than its {most}: `halimede blob delete` makes room"
                 return BlobAnswer(outcome="refused", message=text)
             opener = BusOpener(self._client, [asker])
-            limits = Limits(max_bytes=max(1, order.size))
+            limits = TransferLimits(max_bytes=max(1, order.size))
             at = url(ANY, order.digest)
             found = await with_fallback(fetch, at, "", cache, openers={SCHEME: opener}, limits=limits)
             log.info("blob kept", digest=order.digest, size=found.size, asker=asker)

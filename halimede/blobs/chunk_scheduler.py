@@ -9,14 +9,14 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from halimede.blobs.flow_control import MOST, Pace
+from halimede.blobs.flow_control import MOST, FlowControl
 
 #: pieces that may wait to be given on, beside those in flight
 AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ChunkRequest:
     """A piece to ask for. ``again``: it was lost once."""
 
     offset: int
@@ -26,21 +26,21 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Out:
-    ask: Ask
+    ask: ChunkRequest
     sent: float
     deadline: float
 
 
-class Transfer:
+class ChunkScheduler:
     """The pieces of a file from ``offset`` on. Times are seconds of one monotonic clock."""
 
-    def __init__(self, offset: int, size: int, pace: Pace | None = None) -> None:
+    def __init__(self, offset: int, size: int, pace: FlowControl | None = None) -> None:
         self.size = size
         #: what has been given on
         self.given = offset
         #: how often in a row pieces were late, and nothing came
         self.misses = 0
-        self._pace = pace or Pace()
+        self._pace = pace or FlowControl()
         self._next = offset
         self._lost: list[tuple[int, int]] = []
         self._out: dict[int, _Out] = {}
@@ -51,14 +51,14 @@ class Transfer:
         """Whether all has been given on."""
         return self.given >= self.size
 
-    def ask(self, now: float) -> list[Ask]:
+    def ask(self, now: float) -> list[ChunkRequest]:
         """Return what is to be asked for now; it counts as asked for."""
         found = []
         while len(self._out) < self._pace.window:
             if self._lost:
-                asked = Ask(*heapq.heappop(self._lost), again=True)
+                asked = ChunkRequest(*heapq.heappop(self._lost), again=True)
             elif self._next < self.size and len(self._out) + len(self._here) < MOST + AHEAD:
-                asked = Ask(self._next, min(self._pace.length, self.size - self._next))
+                asked = ChunkRequest(self._next, min(self._pace.length, self.size - self._next))
                 self._next += asked.length
             else:
                 break
@@ -109,7 +109,7 @@ class Transfer:
         for out in self._out.values():
             heapq.heappush(self._lost, (out.ask.offset, out.ask.length))
         self._out.clear()
-        self._pace = Pace()
+        self._pace = FlowControl()
         self.misses = 0
 
     def wake(self, now: float) -> float:

@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Sequence
 import structlog
 
 from halimede import topics
-from halimede.blobs.chunk_scheduler import Ask, Transfer
+from halimede.blobs.chunk_scheduler import ChunkRequest, ChunkScheduler
 from halimede.blobs.client import BlobClient
 from halimede.blobs.uris import place
 from halimede.bus.message import Delivery
 from halimede.bus.rpc import new_ticket
 from halimede.errors import BusError, DisconnectedError
 from halimede.messages import BlobChunk, BlobRequest
-from halimede.models.errors import FetchError, Reason
-from halimede.models.source_types import Limits
+from halimede.models.errors import FetchError, FetchReason
+from halimede.models.source_types import TransferLimits
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ ROUNDS = 2
 MISSES = 3
 
 
-class Reading:
+class BlobDownload:
     """One file from ``offset`` on. ``open`` first, then ``blocks``; ``close`` in the end.
 
     Attributes:
@@ -40,7 +40,7 @@ class Reading:
 
     """
 
-    def __init__(self, client: BlobClient, digest: str, sources: Sequence[str], limits: Limits) -> None:
+    def __init__(self, client: BlobClient, digest: str, sources: Sequence[str], limits: TransferLimits) -> None:
         self.used: list[str] = []
         self.size = 0
         self._client = client
@@ -50,7 +50,7 @@ class Reading:
         self._source = ""
         self._ticket = b""
         self._shown: asyncio.Future[BlobChunk] | None = None
-        self._transfer: Transfer | None = None
+        self._transfer: ChunkScheduler | None = None
         self._trouble = ""
         self._woken = asyncio.Event()
 
@@ -61,12 +61,12 @@ class Reading:
         rounds = 0
         while not (found := await self._round()):
             rounds += 1
-            if loop.time() >= deadline or (rounds >= ROUNDS and self._trouble != Reason.UNREACHABLE):
+            if loop.time() >= deadline or (rounds >= ROUNDS and self._trouble != FetchReason.UNREACHABLE):
                 raise self._nobody()
             await asyncio.sleep(ROUND_S)
         self.size = found.size
         offset = offset if offset <= self.size else 0
-        self._transfer = Transfer(offset, self.size)
+        self._transfer = ChunkScheduler(offset, self.size)
         return offset
 
     async def blocks(self) -> AsyncIterator[memoryview]:
@@ -110,7 +110,7 @@ class Reading:
             self._woken.set()
             await self._ask(transfer, patiently=False)
 
-    async def _ask(self, transfer: Transfer, *, patiently: bool) -> None:
+    async def _ask(self, transfer: ChunkScheduler, *, patiently: bool) -> None:
         """Ask for what is due. ``patiently``: with the broker's word on whether the source is there at all."""
         for asked in transfer.ask(asyncio.get_running_loop().time()):
             try:
@@ -120,14 +120,14 @@ class Reading:
             except BusError:
                 return  # it counts as lost, and is asked for again
 
-    async def _publish(self, asked: Ask, qos: int) -> bool:
+    async def _publish(self, asked: ChunkRequest, qos: int) -> bool:
         address = topics.BLOB_REQUEST.at(source=self._source, asker=self._client.name)
         body = BlobRequest(digest=self._digest, offset=asked.offset, length=asked.length)
         return await self._client.bus.publish(
             address, body, qos=qos, correlation=self._ticket, expiry_s=int(SHOW_S) * 5, timeout_s=SHOW_S
         )
 
-    async def _another(self, transfer: Transfer) -> None:
+    async def _another(self, transfer: ChunkScheduler) -> None:
         """Find a source that goes on. Raises FetchError when there is none for as long as the limits say."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.inactivity_s
@@ -141,7 +141,7 @@ class Reading:
                 text = (
                     f"{place(self.used[-1])} gave no more of sha256:{self._digest} for {self._limits.inactivity_s:g} s"
                 )
-                raise FetchError(Reason.INTERRUPTED, text, temporary=True)
+                raise FetchError(FetchReason.INTERRUPTED, text, temporary=True)
             await asyncio.sleep(ROUND_S)
 
     async def _round(self, last: str = "") -> BlobChunk | None:
@@ -154,19 +154,19 @@ class Reading:
                     if source == self._client.name or (source == last and candidates is None):
                         continue
                     if not self._client.trusts(self._digest, source):
-                        answers.append(Reason.DIGEST_MISMATCH)
+                        answers.append(FetchReason.DIGEST_MISMATCH)
                         continue
                     chunk = await self._shows(source)
                     if chunk and not chunk.error:
                         self.used = [*dict.fromkeys([*self.used, source])]
                         return chunk
-                    answers.append(Reason.NOT_FOUND if chunk else Reason.UNREACHABLE)
+                    answers.append(FetchReason.NOT_FOUND if chunk else FetchReason.UNREACHABLE)
         except BusError as error:
             log.debug("blob sources not asked", error=str(error))
-            answers = [Reason.UNREACHABLE]
+            answers = [FetchReason.UNREACHABLE]
         # one that is away may have it; of those who are there nobody has
-        first = (each for each in (Reason.UNREACHABLE, Reason.DIGEST_MISMATCH) if each in answers)
-        self._trouble = next(first, Reason.NOT_FOUND)
+        first = (each for each in (FetchReason.UNREACHABLE, FetchReason.DIGEST_MISMATCH) if each in answers)
+        self._trouble = next(first, FetchReason.NOT_FOUND)
         return None
 
     async def _shows(self, source: str) -> BlobChunk | None:
@@ -177,7 +177,7 @@ class Reading:
         self._client.attach(self._ticket, self)
         try:
             async with asyncio.timeout(SHOW_S):
-                return await self._shown if await self._publish(Ask(0, 1), qos=1) else None
+                return await self._shown if await self._publish(ChunkRequest(0, 1), qos=1) else None
         except (TimeoutError, DisconnectedError):
             return None
         finally:
@@ -186,9 +186,13 @@ class Reading:
     def _nobody(self) -> FetchError:
         """Return why the file cannot be had."""
         what = f"sha256:{self._digest}"
-        if self._trouble == Reason.NOT_FOUND:
-            return FetchError(Reason.NOT_FOUND, f"nobody on the bus has {what}: bring it with `halimede blob put`")
-        if self._trouble == Reason.DIGEST_MISMATCH:
-            return FetchError(Reason.DIGEST_MISMATCH, f"those who say to have {what} gave other bytes: see their logs")
+        if self._trouble == FetchReason.NOT_FOUND:
+            return FetchError(FetchReason.NOT_FOUND, f"nobody on the bus has {what}: bring it with `halimede blob put`")
+        if self._trouble == FetchReason.DIGEST_MISMATCH:
+            return FetchError(
+                FetchReason.DIGEST_MISMATCH, f"those who say to have {what} gave other bytes: see their logs"
+            )
         who = " and ".join(map(place, self._named)) or "the broker"
-        return FetchError(Reason.UNREACHABLE, f"{who} cannot be reached, and nobody else has {what}", temporary=True)
+        return FetchError(
+            FetchReason.UNREACHABLE, f"{who} cannot be reached, and nobody else has {what}", temporary=True
+        )

@@ -13,7 +13,7 @@ T = TypeVar("T")
 EACH, ASKERS = 32, 512
 
 
-class Turns(Generic[T]):
+class FairQueue(Generic[T]):
     """Questions that wait. The same one (asker, key) waits once: asked again, it keeps its place.
 
     Attributes:

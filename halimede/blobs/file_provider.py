@@ -31,7 +31,7 @@ class _Open:
     busy: int = 0
 
 
-class Shelf:
+class FileProvider:
     """Files that may be given to anybody on the bus. ``find`` returns where the file of a digest is, or None."""
 
     def __init__(self, find: Find) -> None:

@@ -17,7 +17,7 @@ FAST, SLOW = 0.1, 0.75
 SOONEST, FIRST_WAIT, LATEST = 1.0, 4.0, 20.0
 
 
-class Pace:
+class FlowControl:
     """Pieces in flight, bytes of each, and how long to wait for one."""
 
     def __init__(self) -> None:

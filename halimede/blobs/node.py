@@ -6,18 +6,18 @@ import asyncio
 
 import structlog
 
-from halimede.blobs.admin import Desk, Store
+from halimede.blobs.admin import BlobAdmin, ManagedCache
 from halimede.blobs.client import BlobClient
-from halimede.blobs.file_provider import Shelf, of_cache
+from halimede.blobs.file_provider import FileProvider, of_cache
 from halimede.blobs.opener import BusOpener
-from halimede.blobs.server import Source
+from halimede.blobs.server import BlobServer
 from halimede.bus.port import Bus
 from halimede.errors import RefusedError, first_error
 
 log = structlog.get_logger()
 
 
-class Peer:
+class BlobNode:
     """Give it a bus that nobody has entered, and ``run`` it until cancelled.
 
     Attributes:
@@ -25,12 +25,12 @@ class Peer:
 
     """
 
-    def __init__(self, bus: Bus, name: str, store: Store) -> None:
+    def __init__(self, bus: Bus, name: str, store: ManagedCache) -> None:
         self.bus = bus
         self.client = BlobClient(bus, name)
-        self.source = Source(bus, name, Shelf(of_cache(store.cache)))
+        self.source = BlobServer(bus, name, FileProvider(of_cache(store.cache)))
         self.opener = BusOpener(self.client)
-        self._desk = Desk(bus, name, store, self.client)
+        self._desk = BlobAdmin(bus, name, store, self.client)
 
     async def run(self) -> None:
         """Give, ask and keep until cancelled."""

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import structlog
 
 from halimede.blobs.client import BlobClient
-from halimede.blobs.download import Reading
+from halimede.blobs.download import BlobDownload
 from halimede.blobs.uris import ANY, SCHEME, party, place, read_url, url
-from halimede.models import Cache, Fetched, FetchError, Reason
+from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.models.errors import redact
 from halimede.models.fetcher import Progress
-from halimede.models.source_types import Limits, Opener, Stream
+from halimede.models.source_types import SourceOpener, Stream, TransferLimits
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ Fetch = Callable[..., Awaitable[Fetched]]
 
 
 class BusOpener:
-    """Opens ``bus://`` URLs: an ``Opener``. With ``sources`` (names on the wire) these are asked, whatever it says."""
+    """Opens ``bus://`` URLs: an ``SourceOpener``. With ``sources`` (names on the wire) these are asked, whatever it says."""
 
     def __init__(self, client: BlobClient, sources: Sequence[str] = ()) -> None:
         self._client = client
@@ -37,14 +37,14 @@ class BusOpener:
         self._gave: dict[str, list[str]] = {}
 
     @contextlib.asynccontextmanager
-    async def __call__(self, url_: str, known: str, limits: Limits, offset: int, /) -> AsyncIterator[Stream]:
+    async def __call__(self, url_: str, known: str, limits: TransferLimits, offset: int, /) -> AsyncIterator[Stream]:
         """Open a URL at an offset. Raises FetchError."""
         source, digest = read_url(url_)
         if known == digest:
             yield Stream(known, None, None)
             return
         sources = self._sources or ([] if source == ANY else [party(source)])
-        reading = Reading(self._client, digest, sources, limits)
+        reading = BlobDownload(self._client, digest, sources, limits)
         try:
             begins = await reading.open(offset)
             # views of what came in: whoever writes or hashes them needs no copy
@@ -71,7 +71,7 @@ async def with_fallback(
     cache: Cache,
     progress: Progress | None = None,
     *,
-    openers: Mapping[str, Opener] | None = None,
+    openers: Mapping[str, SourceOpener] | None = None,
     **more: Any,
 ) -> Fetched:
     """Call ``fetch`` (the fetcher, or what stands for it); where the origin is away, ask the bus for the digest.
@@ -86,25 +86,25 @@ async def with_fallback(
             return await fetch(where, digest, cache, progress, openers=openers, **more)
         except FetchError as error:
             opener = openers.get(SCHEME)
-            if error.reason is not Reason.DIGEST_MISMATCH or not isinstance(opener, BusOpener):
+            if error.reason is not FetchReason.DIGEST_MISMATCH or not isinstance(opener, BusOpener):
                 raise
             who = opener.distrust(digest)
             if not who:
                 raise
             text = f"what {who} gave as sha256:{digest} is something else: others are asked from now on"
-            raise FetchError(Reason.DIGEST_MISMATCH, text, temporary=True) from error
+            raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True) from error
 
     scheme = urlsplit(url_).scheme
     if scheme == SCHEME:
         digest = read_url(url_)[1]
         if sha256 not in {"", digest}:
             text = f"sha256 {sha256} is another than that of {url_}: correct one of the two"
-            raise FetchError(Reason.DIGEST_MISMATCH, text)
+            raise FetchError(FetchReason.DIGEST_MISMATCH, text)
         return await off_the_bus(url_, digest)
     try:
         return await fetch(url_, sha256, cache, progress, openers=openers, **more)
     except FetchError as error:
-        away = error.temporary and error.reason is not Reason.CACHE_FAILED and scheme in REMOTE
+        away = error.temporary and error.reason is not FetchReason.CACHE_FAILED and scheme in REMOTE
         if not (away and sha256 and SCHEME in openers):
             raise
         log.warning("origin is away, the bus is asked", url=redact(url_), reason=error.reason, digest=sha256)

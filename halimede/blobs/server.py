@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import structlog
 
 from halimede import topics
-from halimede.blobs.fair_queue import Turns
-from halimede.blobs.file_provider import Shelf
+from halimede.blobs.fair_queue import FairQueue
+from halimede.blobs.file_provider import FileProvider
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError, first_error
@@ -49,12 +49,12 @@ class _Question:
     body: BlobRequest | BlobQuery
 
 
-class Source:
+class BlobServer:
     """Gives the files of a shelf under a name (``gm``, ``lc.edge0``). The caller enters the bus, and runs ``run``."""
 
-    def __init__(self, bus: Bus, name: str, shelf: Shelf) -> None:
+    def __init__(self, bus: Bus, name: str, shelf: FileProvider) -> None:
         self.stats = SourceStats()
-        self.turns: Turns[_Question] = Turns()
+        self.turns: FairQueue[_Question] = FairQueue()
         self._bus = bus
         self._name = name
         self._shelf = shelf

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from halimede.errors import InvalidFieldError
 from halimede.messages.blobs import DIGEST_PATTERN
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.names import check_name
 
 SCHEME = "bus"
@@ -49,8 +49,8 @@ def read_url(text: str) -> tuple[str, str]:
         parts = urlsplit(text)
         source = check_name("host", parts.netloc)
     except (ValueError, InvalidFieldError):
-        raise FetchError(Reason.INVALID_URL, f"{redact(text)}: {FORM}") from None
+        raise FetchError(FetchReason.INVALID_URL, f"{redact(text)}: {FORM}") from None
     kind, _, digest = parts.path.removeprefix("/").partition("/")
     if parts.scheme != SCHEME or kind != "sha256" or not _digest.fullmatch(digest) or parts.query or parts.fragment:
-        raise FetchError(Reason.INVALID_URL, f"{redact(text)}: {FORM}")
+        raise FetchError(FetchReason.INVALID_URL, f"{redact(text)}: {FORM}")
     return source, digest

@@ -35,7 +35,7 @@ def ignore(_: int) -> None:
     """Note nothing: whoever waits for the message requests it again."""
 
 
-class Message(Generic[M]):
+class OutgoingMessage(Generic[M]):
     """A message, and the callback that gets what became of it. ``expires``: the end of its time in flight (loop's)."""
 
     __slots__ = ("address", "body", "correlation", "done", "expires", "properties")
@@ -81,9 +81,9 @@ class AckedPublisher(Generic[M]):
         self._timeout_s = timeout_s
         self._retry = retry
         self._substitute = substitute
-        self._waiting: deque[Message[M]] = deque()
+        self._waiting: deque[OutgoingMessage[M]] = deque()
         #: messages that left at once, in order, by their acknowledgements; and those that a task delivers
-        self._in_flight: dict[asyncio.Future[int], Message[M]] = {}
+        self._in_flight: dict[asyncio.Future[int], OutgoingMessage[M]] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -140,7 +140,7 @@ class AckedPublisher(Generic[M]):
         correlation: bytes = b"",
     ) -> None:
         """Publish a body, now where that is possible. ``done`` is called once with what became of it."""
-        message = Message(address, body, done, properties, correlation)
+        message = OutgoingMessage(address, body, done, properties, correlation)
         if self._waiting or self._group is None or len(self._in_flight) + len(self._deliveries) >= self._limit:
             self._waiting.append(message)
         else:
@@ -157,7 +157,7 @@ class AckedPublisher(Generic[M]):
             return False
         return True
 
-    def _send(self, message: Message[M], group: asyncio.TaskGroup) -> None:
+    def _send(self, message: OutgoingMessage[M], group: asyncio.TaskGroup) -> None:
         """Publish a message now, or in a task."""
         try:
             acknowledgement = self._bus.publish_now(
@@ -201,7 +201,7 @@ class AckedPublisher(Generic[M]):
         self._changed.set()
         self._next()
 
-    def _failed(self, message: Message[M], error: str) -> None:
+    def _failed(self, message: OutgoingMessage[M], error: str) -> None:
         """Send a message again, or report that it was not delivered."""
         if not self._retry:
             log.info("message not delivered", kind=self._kind, error=error)
@@ -216,7 +216,7 @@ class AckedPublisher(Generic[M]):
 
     # --- messages that did not leave at once ----------------------------------------------------------------------
 
-    def _deliver(self, message: Message[M], group: asyncio.TaskGroup, pause_s: float = 0.0) -> None:
+    def _deliver(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, pause_s: float = 0.0) -> None:
         task = group.create_task(self._deliver_later(message, pause_s), name=f"{self._kind} delivery")
         self._deliveries.add(task)
         task.add_done_callback(self._delivered)
@@ -226,7 +226,7 @@ class AckedPublisher(Generic[M]):
         self._changed.set()
         self._next()
 
-    async def _deliver_later(self, message: Message[M], pause_s: float) -> None:
+    async def _deliver_later(self, message: OutgoingMessage[M], pause_s: float) -> None:
         """Send a message until the broker has it, or once where nothing is sent again."""
         body: M | None = message.body
         while body is not None:

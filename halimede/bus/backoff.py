@@ -12,7 +12,7 @@ SPREAD = 1.0
 STABLE_AFTER = 5.0
 
 
-class BackOff:
+class Backoff:
     """The pauses of one client between one attempt and the next: twice as wide each time, and anywhere in that."""
 
     def __init__(self, chance: random.Random) -> None:

@@ -28,7 +28,7 @@ SETTLED = 5.0
 RETURNED, NEWCOMER, INCUMBENT = 2, 3, 6
 
 
-class Rivalry:
+class ClientIdConflict:
     """What one client knows of a rival.
 
     Attributes:

@@ -7,13 +7,13 @@ import ssl
 from typing import Any
 
 from halimede.bus.settings import MqttSettings
-from halimede.bus.transport import Ended, Link
+from halimede.bus.transport import Ended, Transport
 from halimede.errors import DisconnectedError, NotAllowedError
 
 NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client certificate, or does not accept ours"
 
 
-async def let_in(link: Link, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
+async def let_in(link: Transport, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
     """Wait for the broker's word on a connection; without a good one raise DisconnectedError or NotAllowedError."""
     outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
     try:

@@ -14,15 +14,15 @@ from typing import Any, Self
 
 import structlog
 
-from halimede.bus.backoff import LAST_BACKOFF, BackOff
-from halimede.bus.client_id_conflict import Rivalry
-from halimede.bus.connection_log import Outage
+from halimede.bus.backoff import LAST_BACKOFF, Backoff
+from halimede.bus.client_id_conflict import ClientIdConflict
+from halimede.bus.connection_log import ConnectionLog
 from halimede.bus.message import Announce, Announcement, Packet, Receive, ReceiveNow
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
 from halimede.bus.reason_codes import FAILURE, NO_SHARED, NO_WILDCARDS, REASONS
-from halimede.bus.subscriptions import Incoming, Subscription
+from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
-from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
+from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.names import check_name
 from halimede.topic import Filter
@@ -35,7 +35,7 @@ RIVAL = "another client has our id"
 ANOTHERS = "our id may be another client's by now"
 
 
-class LinkedBus(Bus):
+class ReconnectingBus(Bus):
     """A bus over links that come and go."""
 
     def __init__(
@@ -56,18 +56,18 @@ class LinkedBus(Bus):
         self._where = where
         self._chance = chance
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
-        self._rivalry = Rivalry(share=durable)
-        self._back_off = BackOff(chance)
-        self._outage = Outage(where, self.client_id)
-        self._incoming = Incoming(self.stats, self._prefix, durable=durable)
-        self._link: Link | None = None
+        self._rivalry = ClientIdConflict(share=durable)
+        self._back_off = Backoff(chance)
+        self._outage = ConnectionLog(where, self.client_id)
+        self._incoming = Dispatcher(self.stats, self._prefix, durable=durable)
+        self._link: Transport | None = None
         self._ready = asyncio.Event()
         self._max_packet = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
 
     @abstractmethod
-    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
         """Connect once. Raises BusError, OSError or TimeoutError, and leaves nothing behind when it does."""
 
     async def __aenter__(self) -> Self:
@@ -216,7 +216,7 @@ class LinkedBus(Bus):
         elif self._incoming.remove(filter_) and self._link:
             await self._unsubscribe(self._link, filter_)
 
-    def _subscription(self, link: Link, filter_: str, qos: int) -> Answer:
+    def _subscription(self, link: Transport, filter_: str, qos: int) -> PendingAck:
         """Send a subscription at once; the future brings the reason code, or DisconnectedError.
 
         What the broker said that it does not offer is refused here: at the request some brokers end the connection, for
@@ -229,11 +229,11 @@ class LinkedBus(Bus):
             refused = NO_WILDCARDS
         else:
             return link.subscribe(self._prefix.filter(filter_), qos)
-        answer = Answer()
+        answer = PendingAck()
         answer.set_result(refused)
         return answer
 
-    async def _subscribe(self, link: Link, filter_: str, qos: int) -> int | None:
+    async def _subscribe(self, link: Transport, filter_: str, qos: int) -> int | None:
         """Subscribe; return the broker's reason code, None where the next connection has to bring it."""
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
@@ -244,7 +244,7 @@ class LinkedBus(Bus):
             link.abort("no answer to a subscription")
             return None
 
-    async def _unsubscribe(self, link: Link, filter_: str) -> bool:
+    async def _unsubscribe(self, link: Transport, filter_: str) -> bool:
         """Unsubscribe; return whether the broker has answered."""
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
@@ -307,7 +307,7 @@ class LinkedBus(Bus):
                 log.warning(RIVAL, client=self.client_id, broker=self._where, pause_s=round(pause))
             await asyncio.sleep(pause or self._back_off.pause())
 
-    async def _serve(self, link: Link, announcement: Announcement) -> Ended:
+    async def _serve(self, link: Transport, announcement: Announcement) -> Ended:
         """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
         # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
         # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
@@ -335,7 +335,7 @@ class LinkedBus(Bus):
                 self._ready.clear()
                 self._incoming.disconnected()
 
-    async def _established(self, link: Link, answers: Mapping[str, asyncio.Future[int]]) -> dict[str, int] | None:
+    async def _established(self, link: Transport, answers: Mapping[str, asyncio.Future[int]]) -> dict[str, int] | None:
         """Return the reason codes for a new connection's subscriptions and birth; None where one is missing.
 
         One of them may be lost while the connection stands. Only a new one brings them all, so this one is ended.

@@ -12,7 +12,7 @@ log = structlog.get_logger()
 MOST_REASONS = 8
 
 
-class Outage:
+class ConnectionLog:
     """What one client knows of it. ``where``: the broker's address."""
 
     def __init__(self, where: str, client_id: str) -> None:

@@ -18,7 +18,7 @@ DEAD_LETTERS_PER_SECOND = 10
 HEAD_BYTES = 32
 
 
-class DeadLetters:
+class DeadLetterPublisher:
     """Those of one client."""
 
     def __init__(self, client_id: str) -> None:

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 REMEMBERED, LONGEST = 4096, 512
 
 
-class Addresses(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
+class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
     """Address and names of the topics that one subscription gets: the same few come again and again, and are read once.
 
     Looking one up raises DecodeError if a name in it is not valid.
@@ -68,7 +68,7 @@ def receiver(
     wanted: Wanted | None = None,
 ) -> Receive:
     """Return what reads the messages of a topic for a handler: see ``Bus.subscribe``."""
-    addresses = Addresses(topic)
+    addresses = AddressCache(topic)
 
     async def receive(packet: Packet) -> None:
         try:
@@ -98,7 +98,7 @@ def receiver_now(
     topic: Topic[M], handler: HandlerNow[M], stats: BusStats, dead_letter: Callable[[Packet, str], None]
 ) -> ReceiveNow:
     """Return the same for a handler that needs no time: see ``Bus.subscribe_now``."""
-    addresses = Addresses(topic)
+    addresses = AddressCache(topic)
 
     def receive(packet: Packet) -> None:
         try:

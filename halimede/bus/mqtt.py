@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-from halimede.bus.connection import LinkedBus
+from halimede.bus.connection import ReconnectingBus
 from halimede.bus.message import Announce, Packet
 from halimede.bus.settings import MqttSettings
-from halimede.bus.transport import Deliver, Link
+from halimede.bus.transport import Deliver, Transport
 
 __all__ = ["MqttBus", "MqttSettings"]
 
 
-class MqttBus(LinkedBus):
+class MqttBus(ReconnectingBus):
     """A client of an MQTT v5 broker: paho-mqtt, or the lean one of the sample path, as the settings say.
 
     Sessions are clean (expiry 0) unless the settings name a ``session_s``: what was not acknowledged when a connection
@@ -42,7 +42,7 @@ class MqttBus(LinkedBus):
         await link.close()
         link.abort("closed")
 
-    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
         # the one that is not used takes no memory
         if self._settings.client == "lean":
             from halimede.bus.mqtt5.connect import connect as lean  # noqa: PLC0415

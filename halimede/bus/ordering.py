@@ -16,7 +16,7 @@ MAX_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class SequenceNumber:
     """When something was said, by its sender's own count. ``number`` 0: not known."""
 
     epoch: int = 0
@@ -27,13 +27,13 @@ class Stamp:
         """The user properties that carry it."""
         return {"epoch": str(self.epoch), "number": str(self.number)}
 
-    def overtaken_by(self, other: Stamp) -> bool:
+    def overtaken_by(self, other: SequenceNumber) -> bool:
         """Whether ``other`` was said later, as far as that is known."""
         known = self.number > 0 and other.number > 0
         return known and (self.epoch, self.number) < (other.epoch, other.number)
 
     @classmethod
-    def read(cls, properties: Mapping[str, str]) -> Stamp:
+    def read(cls, properties: Mapping[str, str]) -> SequenceNumber:
         """Read user properties; without any of them all is 0. Raises InvalidFieldError of what is no number."""
         return cls(*(_number(properties.get(field, "0"), field) for field in ("epoch", "number")))
 

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from halimede import codec, topics
-from halimede.bus.dead_letters import DeadLetters
+from halimede.bus.dead_letters import DeadLetterPublisher
 from halimede.bus.marshalling import receiver, receiver_now
 from halimede.bus.message import (
     Announce,
@@ -65,7 +65,7 @@ class Bus(ABC):
         self.grants = Grants()
         #: what the broker did not grant when the connection was made, by filter or topic, and why
         self.refused: dict[str, str] = {}
-        self._letters = DeadLetters(client_id)
+        self._letters = DeadLetterPublisher(client_id)
         self._hooks: list[Callable[[], Awaitable[None]]] = []
 
     # --- what an adapter brings -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def new_ticket() -> bytes:
     return secrets.token_bytes(16)
 
 
-class Requests(Generic[R]):
+class RpcClient(Generic[R]):
     """Many questions at a time over one reply topic. Answers that nobody waits for are counted and dropped.
 
     Attributes:

@@ -5,7 +5,7 @@ acknowledgements of one connection may leave in another order than the messages 
 it; Mosquitto and EMQX look at the packet identifier alone). Holding a fast subscription's acknowledgements back for
 a slow one would block both.
 
-Where a session outlives its connection the broker sends on the next one again what was not acknowledged (``Held``).
+Where a session outlives its connection the broker sends on the next one again what was not acknowledged (``UnackedMessages``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUTES, LONGEST = 4096, 512
 Done = Callable[[], object]
 
 
-class Incoming:
+class Dispatcher:
     """The subscriptions of one client. ``durable``: its session outlives its connections.
 
     Then nothing that arrives before its handler is known is acknowledged and dropped: it waits for that handler.
@@ -38,14 +38,14 @@ class Incoming:
 
     def __init__(self, stats: BusStats, prefix: Prefix, *, durable: bool) -> None:
         self.durable = durable
-        self.held = Held(durable=durable)
+        self.held = UnackedMessages(durable=durable)
         self._stats = stats
         self._prefix = prefix
         self._subscriptions: dict[str, Subscription] = {}
         #: the subscription that takes the messages of a topic: the same few topics come again and again
         self._routes: dict[str, Subscription] = {}
         #: what a session brought before its handler was known; the receive maximum bounds it
-        self._unclaimed: list[tuple[Packet, Ticket]] = []
+        self._unclaimed: list[tuple[Packet, AckToken]] = []
 
     @property
     def unfinished(self) -> bool:
@@ -213,7 +213,7 @@ class Subscription:
                 continue
             packet, acknowledge = self._waiting.popleft()
             later = self.later
-            if later and isinstance(acknowledge, Ticket):
+            if later and isinstance(acknowledge, AckToken):
                 packet = replace(packet, done=acknowledge)
             try:
                 await self._receive(packet)  # type: ignore[misc]  # it has a queue
@@ -234,12 +234,12 @@ class Subscription:
         return False
 
 
-class Ticket:
+class AckToken:
     """One message that is to be acknowledged, once, by calling this."""
 
     __slots__ = ("_acknowledge", "_book", "done", "key", "packet")
 
-    def __init__(self, book: Held, key: int, packet: Packet, acknowledge: Acknowledge) -> None:
+    def __init__(self, book: UnackedMessages, key: int, packet: Packet, acknowledge: Acknowledge) -> None:
         self.key, self.packet = key, packet
         self.done = False
         self._book = book
@@ -271,7 +271,7 @@ class Ticket:
         self._acknowledge = None
 
 
-class Held:
+class UnackedMessages:
     """What the broker still waits for: QoS 1 messages that have arrived and are not acknowledged yet, as tickets.
 
     Of a session that outlives its connections (``durable``) the broker sends these again on the next one. What is in
@@ -284,8 +284,8 @@ class Held:
 
     def __init__(self, *, durable: bool) -> None:
         self.durable = durable
-        self._tickets: dict[int, Ticket] = {}
-        self._busy: set[Ticket] = set()
+        self._tickets: dict[int, AckToken] = {}
+        self._busy: set[AckToken] = set()
         self._idle = asyncio.Event()
 
     @property
@@ -299,18 +299,18 @@ class Held:
             self._idle.clear()
             await self._idle.wait()
 
-    def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> Ticket | None:
+    def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
         """Note a message that has arrived under a packet identifier; None: we have it, there is nothing to do."""
         known = self._tickets.get(key) if self.durable and packet.duplicate else None
         if known and (known.packet.topic, known.packet.payload) == (packet.topic, packet.payload):
             known.attach(acknowledge)
             return None
-        ticket = Ticket(self, key, packet, acknowledge)
+        ticket = AckToken(self, key, packet, acknowledge)
         self._tickets[key] = ticket
         self._busy.add(ticket)
         return ticket
 
-    def settled(self, ticket: Ticket, *, acknowledged: bool) -> None:
+    def settled(self, ticket: AckToken, *, acknowledged: bool) -> None:
         """A ticket is done: that much less is in hand. One whose connection is gone may still come again."""
         self._busy.discard(ticket)
         if not self._busy:
@@ -318,12 +318,12 @@ class Held:
         if acknowledged or not self.durable:
             self.forget(ticket)
 
-    def forget(self, ticket: Ticket) -> None:
+    def forget(self, ticket: AckToken) -> None:
         """Take the next message under its identifier for another one."""
         if self._tickets.get(ticket.key) is ticket:
             del self._tickets[ticket.key]
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, ticket: AckToken) -> None:
         """Nobody handles this one; the broker is to send it again, or to another client."""
         self.forget(ticket)
         self._busy.discard(ticket)

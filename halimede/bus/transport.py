@@ -81,13 +81,13 @@ class Slots:
         self.free += 1
 
 
-class Answer(asyncio.Future[int]):
+class PendingAck(asyncio.Future[int]):
     """The broker's word on a packet. ``size``: the bytes of a publish that has a slot."""
 
     size = 0
 
 
-class Link(ABC):
+class Transport(ABC):
     """One accepted connection. ``publish``, ``subscribe`` and ``unsubscribe`` send at once, in the order called."""
 
     def __init__(self, max_packet: int, window: int) -> None:
@@ -100,18 +100,18 @@ class Link(ABC):
         #: bytes of the publishes that have one
         self.owed = 0
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, PendingAck] = {}
 
     @abstractmethod
-    def publish(self, packet: Packet) -> Answer:
+    def publish(self, packet: Packet) -> PendingAck:
         """Send a packet; the future brings the reason code, or DisconnectedError."""
 
     @abstractmethod
-    def subscribe(self, filter_: str, qos: int) -> Answer:
+    def subscribe(self, filter_: str, qos: int) -> PendingAck:
         """Subscribe; the future brings the granted QoS or a failure code, or DisconnectedError."""
 
     @abstractmethod
-    def unsubscribe(self, filter_: str) -> Answer:
+    def unsubscribe(self, filter_: str) -> PendingAck:
         """Unsubscribe; the future brings the reason code, or DisconnectedError."""
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Link(ABC):
         for key in list(self._answers):
             self._unanswered(key, f"the connection was lost: {ended.reason}")
 
-    def publish_in_slot(self, packet: Packet, size: int) -> Answer:
+    def publish_in_slot(self, packet: Packet, size: int) -> PendingAck:
         """Send a packet in a slot that the caller has taken; it is free again once the broker has answered."""
         try:
             answer = self.publish(packet)
@@ -147,8 +147,8 @@ class Link(ABC):
             self.owed += answer.size
         return answer
 
-    def _expect(self, key: int) -> Answer:
-        answer = Answer()
+    def _expect(self, key: int) -> PendingAck:
+        answer = PendingAck()
         self._answers[key] = answer
         if self.ended.done():
             self._unanswered(key, f"the connection was lost: {self.ended.result().reason}")
@@ -160,7 +160,7 @@ class Link(ABC):
     def _unanswered(self, key: int, reason: str) -> None:
         self._settle(self._answers.pop(key, None), DisconnectedError(reason))
 
-    def _settle(self, answer: Answer | None, outcome: int | DisconnectedError) -> None:
+    def _settle(self, answer: PendingAck | None, outcome: int | DisconnectedError) -> None:
         """Give an answer to who asked, and its slot back. Without effect where nobody has asked."""
         if answer is None:
             return

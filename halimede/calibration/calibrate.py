@@ -24,12 +24,12 @@ from halimede.calibration.metrics import measure
 from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
 from halimede.calibration.thresholds import cut_for_budget, quantiles
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import Labelled
+from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import quality, referenced
 from halimede.evaluation.rules import hardness_of, judged
 from halimede.messages import Prediction
 from halimede.mining import MiningError, create, names, parameters_at
-from halimede.mining.calibration_file import Artefact, LearnedRule, MixtureRule, Reference
+from halimede.mining.calibration_file import CalibrationFile, LearnedRule, MixtureRule, Reference
 from halimede.mining.mixture import mix
 from halimede.mining.pre_inference import AFTER
 
@@ -57,7 +57,7 @@ class Goal(Struct, kw_only=True):
 class Samples:
     """What both models said of samples: ``data`` with their truth, by label or, without any, by the big model."""
 
-    data: Labelled
+    data: LabelledPicture
     edge: Sequence[Prediction]
     cloud: Sequence[Prediction]
 
@@ -74,7 +74,7 @@ class Samples:
 class Calibrated:
     """What came of it. ``fitted`` and ``held_out`` samples; ``notes`` are what has to be said of it in words."""
 
-    artefact: Artefact
+    artefact: CalibrationFile
     goal: Goal
     fitted: int
     held_out: int
@@ -85,7 +85,7 @@ class Calibrated:
 def fit(
     edge: Sequence[Prediction],
     cloud: Sequence[Prediction],
-    data: Labelled,
+    data: LabelledPicture,
     *,
     goal: Goal,
     service: str = "",
@@ -125,7 +125,7 @@ def fit(
         half = len(learning) // 2
         deciding, learning = learning.part(np.arange(half)), learning.part(np.arange(half, len(learning)))
     base = _with_mixture(
-        Artefact(service=service, labels=list(labels)),
+        CalibrationFile(service=service, labels=list(labels)),
         learning,
         fusion=fusion and labelled and (cloud_labels is None or list(cloud_labels) == list(labels)),
         tempered=labelled,
@@ -159,7 +159,7 @@ def fit(
     return Calibrated(artefact, goal, len(samples) - tested, tested, labelled, notes)
 
 
-def part(data: Labelled, indices: Indices) -> Labelled:
+def part(data: LabelledPicture, indices: Indices) -> LabelledPicture:
     """Return some of the data."""
     return replace(
         data,
@@ -177,7 +177,7 @@ def asking(samples: Samples) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return gain > 0, gain < 0
 
 
-def _with_mixture(artefact: Artefact, samples: Samples, *, fusion: bool, tempered: bool) -> Artefact:
+def _with_mixture(artefact: CalibrationFile, samples: Samples, *, fusion: bool, tempered: bool) -> CalibrationFile:
     """Add temperatures, and the mixture if it helps; neither for what has no class probabilities."""
     found = _distributions(samples, artefact.labels)
     if found is None:
@@ -209,7 +209,7 @@ def _distributions(samples: Samples, labels: Sequence[str]) -> tuple[Vector, Vec
     return edge[known], cloud[known], truth[known]
 
 
-def _learned(samples: Samples, base: Artefact) -> tuple[LearnedRule, Vector]:
+def _learned(samples: Samples, base: CalibrationFile) -> tuple[LearnedRule, Vector]:
     """Fit learned deferral on what is answered after asking: the mixture, where there is one."""
     up = [mix(base, low, high) for low, high in zip(samples.edge, samples.cloud, strict=True)]
     try:

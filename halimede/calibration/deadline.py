@@ -14,7 +14,7 @@ IN_TIME = 0.95
 STEPS = 200
 
 
-class Way(Struct, kw_only=True):
+class UploadPath(Struct, kw_only=True):
     """What a sample passes that goes up. Times are milliseconds; ``per_second``: samples that the edge takes, 0: few.
 
     ``link_ms`` is a round trip without data, ``link_kbps`` the speed in kbit/s.
@@ -27,7 +27,7 @@ class Way(Struct, kw_only=True):
     per_second: float = 0.0
 
 
-def share_in_time(sizes: Vector, way: Way, deadline_ms: float) -> float:
+def share_in_time(sizes: Vector, way: UploadPath, deadline_ms: float) -> float:
     """Return the largest share of samples that can go up so that 95 % of them are back within the deadline.
 
     ``sizes``: bytes of each. Alone, a sample takes the sum of its parts. Where many come they wait for the slowest part

@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 from halimede.calibration.intervals import bootstrap, share
 from halimede.calibration.temperature import calibrate, calibration_error
-from halimede.evaluation.data import Labelled
+from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import quality, right
 from halimede.messages import Prediction
-from halimede.mining.calibration_file import Artefact
+from halimede.mining.calibration_file import CalibrationFile
 
 Hits = NDArray[np.bool_]
 
 
 def measure(
-    data: Labelled,
+    data: LabelledPicture,
     edge: Sequence[Prediction],
     cloud: Sequence[Prediction],
     *,
     joint: Sequence[Prediction],
     uploaded: Hits,
-    artefact: Artefact,
+    artefact: CalibrationFile,
 ) -> dict[str, float]:
     """Return all figures; ``joint`` is what is answered of samples that are ``uploaded``.
 
@@ -63,7 +63,9 @@ def _with_interval(found: dict[str, float], name: str, value: tuple[float, float
     found[name], found[f"{name}.low"], found[f"{name}.high"] = value
 
 
-def _add_errors(found: dict[str, float], truths: Sequence[str], edge: Sequence[Prediction], artefact: Artefact) -> None:
+def _add_errors(
+    found: dict[str, float], truths: Sequence[str], edge: Sequence[Prediction], artefact: CalibrationFile
+) -> None:
     """Add by how much the small model's sureness and its accuracy differ, before and after calibration."""
     names = artefact.labels or [str(i) for i in range(len(edge[0].probabilities or []))]
     rows = [(answer.probabilities, names.index(truth)) for answer, truth in zip(edge, truths, strict=True)

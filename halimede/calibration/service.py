@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 
 from halimede.calibration.calibrate import LEARNED, Calibrated, Goal, fit, part
-from halimede.calibration.deadline import Way, share_in_time
+from halimede.calibration.deadline import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import Labelled
+from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.rules import decide, parameters_of
-from halimede.evaluation.service import Chain, Tier, answered, answers
+from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
 from halimede.mining.pre_inference import AFTER
 
 #: gets what is done, how many samples are done, and how many there are
@@ -27,7 +27,7 @@ class Deadline(msgspec.Struct, kw_only=True):
     """A goal in milliseconds, and the link to the next tier; its ``edge_ms`` and ``cloud_ms`` are measured here."""
 
     ms: float
-    way: Way
+    way: UploadPath
 
 
 def place_of(chain: Chain, tier: str) -> int:
@@ -39,7 +39,7 @@ def place_of(chain: Chain, tier: str) -> int:
 
 
 def calibrated(
-    chain: Chain, at: int, data: Labelled, *, goal: Goal | Deadline, told: Told, rule: str = ""
+    chain: Chain, at: int, data: LabelledPicture, *, goal: Goal | Deadline, told: Told, rule: str = ""
 ) -> Calibrated:
     """Calibrate the tier at a place of the chain against the next one, on the samples that come to it.
 
@@ -76,7 +76,7 @@ def calibrated(
     return replace(found, artefact=artefact)
 
 
-def _reaching(chain: Chain, at: int, data: Labelled, told: Told) -> Labelled:
+def _reaching(chain: Chain, at: int, data: LabelledPicture, told: Told) -> LabelledPicture:
     """Return the samples that come to a tier: what those before it, as they are configured, send on."""
     reached = np.ones(len(data), bool)
     for before in chain.tiers[:at]:
@@ -86,7 +86,7 @@ def _reaching(chain: Chain, at: int, data: Labelled, told: Told) -> Labelled:
     return part(data, np.flatnonzero(reached)) if at else data
 
 
-def _goal_of(wanted: Deadline, data: Labelled, edge_ms: float, cloud_ms: float) -> Goal:
+def _goal_of(wanted: Deadline, data: LabelledPicture, edge_ms: float, cloud_ms: float) -> Goal:
     """Turn a deadline into the share of samples that can be back in time, by what was measured."""
     way = msgspec.structs.replace(wanted.way, edge_ms=edge_ms, cloud_ms=cloud_ms)
     share = share_in_time(np.array(data.sizes, np.float64), way, wanted.ms)
@@ -97,7 +97,7 @@ def _goal_of(wanted: Deadline, data: Labelled, edge_ms: float, cloud_ms: float) 
     return Goal(target_upload=round(share, 4))
 
 
-def _part(told: Told, tier: Tier) -> Callable[[int, int], None]:
+def _part(told: Told, tier: EvaluatedTier) -> Callable[[int, int], None]:
     return partial(told, f"{tier.name}: {tier.model}")
 
 

@@ -25,7 +25,7 @@ SCHEMES = {
 HIDDEN = "***"
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """Kinds of sources. A file may turn out to be a folder once it is opened."""
 
     RTSP = "rtsp"
@@ -35,14 +35,14 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class CameraAddress:
     """A source. ``target`` is what is opened, secrets included; ``shown`` is what others may see,
     ``name`` the camera's where the address gives it (``rtsp://host/path#door``).
 
     ``live``: what is not read in time is passed over. Files wait instead: nothing of them is lost by waiting.
     """
 
-    kind: Kind
+    kind: SourceKind
     target: str = field(repr=False)
     shown: str
     name: str = ""
@@ -50,7 +50,7 @@ class Address:
     @property
     def live(self) -> bool:
         """Whether it goes on whether or not anybody reads."""
-        return self.kind is not Kind.FILE
+        return self.kind is not SourceKind.FILE
 
     def redacted(self, text: str) -> str:
         """Return a text without this address and its secrets, whatever form they have in it."""
@@ -60,7 +60,7 @@ class Address:
         return hide_secrets(text)
 
     def _secrets(self) -> list[str]:
-        if self.kind is Kind.FILE or "@" not in self.target:
+        if self.kind is SourceKind.FILE or "@" not in self.target:
             return []
         user, _, password = self.target.partition("://")[2].rpartition("@")[0].partition(":")
         found = {password, unquote(password)} if password else {user, unquote(user)}
@@ -69,7 +69,7 @@ class Address:
 
 def parse(
     text: str, *, field_: str = "SOURCE_URL", username: str = "", password: str = "", prefix: str = ""
-) -> Address:
+) -> CameraAddress:
     """Read an address. ``username`` and ``password`` complete one that has none; ``prefix`` goes before a file's path.
 
     Raises InvalidFieldError, whose text holds no secret.
@@ -99,7 +99,7 @@ def parse(
         user = quote(username, safe="") + (f":{quote(password, safe='')}" if password else "")
         plain = plain._replace(netloc=f"{user}@{parts.netloc}")
     target = plain.geturl()
-    return Address(Kind(kind), target, hide_secrets(target), name)
+    return CameraAddress(SourceKind(kind), target, hide_secrets(target), name)
 
 
 def has_password(text: str) -> bool:
@@ -107,7 +107,7 @@ def has_password(text: str) -> bool:
     return "://" in text and "@" in text.partition("://")[2].partition("?")[0]
 
 
-def name_of(address: Address) -> str:
+def name_of(address: CameraAddress) -> str:
     """Return a camera's name where only its address is known: what that says, else made of its host and path."""
     if address.name:
         return address.name
@@ -116,8 +116,8 @@ def name_of(address: Address) -> str:
     return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[-MAX_LABEL:].strip("-") or "camera"
 
 
-def _local(path: str, prefix: str, name: str = "") -> Address:
+def _local(path: str, prefix: str, name: str = "") -> CameraAddress:
     if re.match(r"/dev/(video|v4l)", path):
-        return Address(Kind.DEVICE, path, path, name)
+        return CameraAddress(SourceKind.DEVICE, path, path, name)
     whole = prefix + path if path.startswith("/") else str(Path(path).absolute())
-    return Address(Kind.FILE, whole, whole, name)
+    return CameraAddress(SourceKind.FILE, whole, whole, name)

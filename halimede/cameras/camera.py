@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import structlog
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.camera_status import State, Tracker
-from halimede.cameras.ipc_messages import Job, Picture, SourceError
-from halimede.cameras.reader_client import Feed
+from halimede.cameras.camera_status import CameraStatusTracker, State
+from halimede.cameras.ipc_messages import CapturedPicture, ReaderJob, SourceError
+from halimede.cameras.reader_client import ReaderClient
 from halimede.cameras.settings import CameraSettings
 
 log = structlog.get_logger()
 
 #: takes a picture with its number; returns whether it was taken (a live camera goes on without)
-Sink = Callable[[Picture, int], Awaitable[bool]]
+Sink = Callable[[CapturedPicture, int], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class CameraBackoff:
     """Seconds until a source is opened again: doubled each time, halved by chance. One that ran for ``good_s`` begins
     anew. Where a password is wrong, ``locked_s`` at least: cameras lock out who tries too often.
     """
@@ -48,11 +48,11 @@ class Camera:
         settings: CameraSettings,
         sink: Sink,
         *,
-        backoff: Backoff = Backoff(),
+        backoff: CameraBackoff = CameraBackoff(),
         chance: random.Random | None = None,
     ) -> None:
         self.settings = settings
-        self.tracker = Tracker(settings)
+        self.tracker = CameraStatusTracker(settings)
         self._sink = sink
         self._backoff = backoff
         self._chance = chance or random.SystemRandom()
@@ -87,7 +87,7 @@ class Camera:
     async def _read(self, stop: asyncio.Event) -> None:
         """Read until ``stop`` or the end, which is raised; what is under way by then is sent first."""
         error: SourceError | None = None
-        async with Feed(self._job()) as feed, asyncio.TaskGroup() as group:
+        async with ReaderClient(self._job()) as feed, asyncio.TaskGroup() as group:
             feed.ask(self.settings.window)
             stopping = group.create_task(stop.wait())
             reading = group.create_task(self._pictures(feed, group))
@@ -99,11 +99,11 @@ class Camera:
         if error:
             raise error
 
-    async def _pictures(self, feed: Feed, group: asyncio.TaskGroup) -> SourceError:
+    async def _pictures(self, feed: ReaderClient, group: asyncio.TaskGroup) -> SourceError:
         try:
             async for said in feed:
                 self.tracker.heard(said.counts)
-                if isinstance(said, Picture):
+                if isinstance(said, CapturedPicture):
                     self.tracker.arrived(said)
                     group.create_task(self._send(feed, said, self._sequence))
                     self._sequence += 1
@@ -111,7 +111,7 @@ class Camera:
             return error
         raise AssertionError("a feed ends with its reason")
 
-    async def _send(self, feed: Feed, picture: Picture, sequence: int) -> None:
+    async def _send(self, feed: ReaderClient, picture: CapturedPicture, sequence: int) -> None:
         if await self._sink(picture, sequence):
             self.tracker.sent(len(picture.data), picture.taken_ns, time.time())
         else:
@@ -133,9 +133,9 @@ class Camera:
                 pause_s=round(pause, 1),
             )
 
-    def _job(self) -> Job:
+    def _job(self) -> ReaderJob:
         settings = self.settings
-        return Job(
+        return ReaderJob(
             parent=os.getpid(),
             kind=settings.address.kind,
             target=settings.address.target,

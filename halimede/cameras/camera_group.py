@@ -11,8 +11,8 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede.bus import Bus
-from halimede.cameras.camera import Backoff, Camera, stopped
-from halimede.cameras.publisher import Connect, Herald, Publisher, client_id
+from halimede.cameras.camera import Camera, CameraBackoff, stopped
+from halimede.cameras.publisher import CameraPublisher, CameraStatusPublisher, Connect, client_id
 from halimede.cameras.settings import CameraSettings, ProcessSettings
 from halimede.errors import RefusedError, first_error
 from halimede.observe import Health, HttpServer
@@ -27,7 +27,7 @@ REFUSED, FIX = "Refused", "give it the credentials of a user who may publish as 
 
 
 @dataclass(slots=True)
-class Running:
+class RunningCamera:
     """One camera and its connection."""
 
     camera: Camera
@@ -38,10 +38,10 @@ async def run(
     settings: ProcessSettings,
     connect: Connect,
     stop: asyncio.Event,
-    backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+    backoff: CameraBackoff = CameraBackoff(),  # noqa: B008 - frozen
 ) -> None:
     """Run all cameras until ``stop``, or until all of them are files that have been played. Raises HalimedeError."""
-    running: list[Running] = []
+    running: list[RunningCamera] = []
     shown = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: figures(running)))
     with first_error():
         async with shown, asyncio.TaskGroup() as group:
@@ -65,10 +65,10 @@ async def _run(
     bus: Bus,
     stop: asyncio.Event,
     *,
-    running: list[Running],
-    backoff: Backoff,
+    running: list[RunningCamera],
+    backoff: CameraBackoff,
 ) -> None:
-    publisher = Publisher(
+    publisher = CameraPublisher(
         bus,
         settings.namespace,
         chosen.name,
@@ -78,8 +78,8 @@ async def _run(
         stop=stop,
     )
     camera = Camera(chosen, publisher.take, backoff=backoff)
-    herald = Herald(bus, settings.namespace, camera.tracker)
-    running.append(Running(camera, bus))
+    herald = CameraStatusPublisher(bus, settings.namespace, camera.tracker)
+    running.append(RunningCamera(camera, bus))
     async with bus, herald:
         log.info("camera", camera=chosen.name, source=chosen.address.shown)
         while not await _allowed(camera, stop):
@@ -99,14 +99,14 @@ async def _allowed(camera: Camera, stop: asyncio.Event) -> bool:
     return True
 
 
-def health(running: Sequence[Running]) -> Health:
+def health(running: Sequence[RunningCamera]) -> Health:
     """Return the checks of such a process. A camera that is away is no fault of it, so it is not among them."""
     made = Health()
     made.ready("broker", lambda: "" if all(each.bus.connected for each in running) else "the broker is away")
     return made
 
 
-def figures(running: Sequence[Running]) -> Iterable[Metric]:
+def figures(running: Sequence[RunningCamera]) -> Iterable[Metric]:
     """Yield what the cameras count."""
     now = asyncio.get_running_loop().time()
     statuses = [each.camera.tracker.status(now) for each in running]

@@ -9,7 +9,7 @@ from typing import Literal
 
 from halimede.cameras import ipc_messages
 from halimede.cameras.frame_rate import MOST_FPS
-from halimede.cameras.ipc_messages import Counts, Picture
+from halimede.cameras.ipc_messages import CapturedPicture, ReaderCounts
 from halimede.cameras.settings import CameraSettings
 from halimede.messages import CameraStatus
 
@@ -45,7 +45,7 @@ class Rate:
         self.marks.clear()
 
 
-class Tracker:
+class CameraStatusTracker:
     """The state of one camera. Counts go on over all lives of its reader."""
 
     def __init__(self, settings: CameraSettings) -> None:
@@ -58,7 +58,7 @@ class Tracker:
         self._latency_ms = 0.0
         self._last_frame = 0.0
         self._started = 0.0
-        self._earlier, self._now = Counts(), Counts()
+        self._earlier, self._now = ReaderCounts(), ReaderCounts()
         self._shown, self._seen = Rate(), Rate()
         #: changes whenever there is something new that cannot wait
         self.changes = 0
@@ -83,19 +83,19 @@ class Tracker:
         self._started = self._started or wall_s
         self.reconnects += again
         earlier, now = self._earlier, self._now
-        self._earlier = Counts(
+        self._earlier = ReaderCounts(
             seen=earlier.seen + now.seen,
             skipped=earlier.skipped + now.skipped,
             refused=earlier.refused + now.refused,
         )
-        self._now = Counts()
+        self._now = ReaderCounts()
         self._seen.clear()
 
-    def heard(self, counts: Counts) -> None:
+    def heard(self, counts: ReaderCounts) -> None:
         """Take a reader's counts."""
         self._now = counts
 
-    def arrived(self, picture: Picture) -> None:
+    def arrived(self, picture: CapturedPicture) -> None:
         """Take a picture's form."""
         self.heard(picture.counts)
         if (self.state, self._codec, self._width, self._height) != (

@@ -10,7 +10,7 @@ from typing import Literal
 from av import VideoFrame
 from PIL import Image
 
-from halimede.cameras.ipc_messages import Job
+from halimede.cameras.ipc_messages import ReaderJob
 from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels
 from halimede.frames.image_headers import MAX_SIDE, read_jpeg
@@ -24,7 +24,7 @@ class NoTablesError(DecodeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class EncodedFrame:
     """A picture ready to send."""
 
     encoding: Literal["jpeg", "png"]
@@ -34,12 +34,12 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class FrameEncoder:
     """A frame that may be sent: ``make`` encodes it, and raises DecodeError if that cannot be done."""
 
     taken_ns: int
     codec: str
-    make: Callable[[], Made]
+    make: Callable[[], EncodedFrame]
 
 
 def size_of(data: bytes) -> tuple[int, int]:
@@ -51,7 +51,7 @@ def size_of(data: bytes) -> tuple[int, int]:
     return picture.width, picture.height
 
 
-def fitting(job: Job, width: int, height: int) -> tuple[int, int]:
+def fitting(job: ReaderJob, width: int, height: int) -> tuple[int, int]:
     """Return the size at which a picture is sent: no wider than the job allows, of even sides where it is scaled."""
     if not job.max_width or width <= job.max_width:
         return width, height
@@ -59,7 +59,7 @@ def fitting(job: Job, width: int, height: int) -> tuple[int, int]:
     return narrow, max(round(height * narrow / width / 2) * 2, 2)
 
 
-def from_frame(job: Job, frame: VideoFrame) -> Made:
+def from_frame(job: ReaderJob, frame: VideoFrame) -> EncodedFrame:
     """Encode a decoded frame."""
     if not (0 < frame.width <= MAX_SIDE and 0 < frame.height <= MAX_SIDE):
         raise DecodeError(f"{frame.width} x {frame.height} pixels: a side has 1 to {MAX_SIDE}")
@@ -69,17 +69,17 @@ def from_frame(job: Job, frame: VideoFrame) -> Made:
     return _encoded(job, scaled.to_image())  # type: ignore[no-untyped-call]
 
 
-def from_pixels(job: Job, pixels: Pixels) -> Made:
+def from_pixels(job: ReaderJob, pixels: Pixels) -> EncodedFrame:
     """Encode pixels."""
     image = Image.fromarray(pixels)
     size = fitting(job, *image.size)
     return _encoded(job, image if size == image.size else image.resize(size, Image.Resampling.BILINEAR))
 
 
-def _encoded(job: Job, image: Image.Image) -> Made:
+def _encoded(job: ReaderJob, image: Image.Image) -> EncodedFrame:
     out = io.BytesIO()
     image.save(out, format="JPEG", quality=job.quality)
     data = out.getvalue()
     if len(data) > job.max_bytes:
         raise DecodeError(f"{len(data)} bytes as a jpeg are more than {job.max_bytes}: lower its width or quality")
-    return Made("jpeg", image.width, image.height, data)
+    return EncodedFrame("jpeg", image.width, image.height, data)

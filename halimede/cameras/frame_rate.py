@@ -13,7 +13,7 @@ BURST_S = 0.25
 EARLY, HALF = 0.4, 0.5
 
 
-class Thinner:
+class FrameThinner:
     """Which frames to keep, so that there are ``fps`` a second; 0: all."""
 
     def __init__(self, fps: float) -> None:

@@ -29,7 +29,7 @@ ENDED, STALLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, GARBAGE, INVALID, CRASHED,
 )  # fmt: skip
 
 
-class Job(Struct, kw_only=True, frozen=True):
+class ReaderJob(Struct, kw_only=True, frozen=True):
     """What a reader is to do. Times are seconds.
 
     ``kind`` and ``target`` are those of the address. ``fps``: at most so many pictures a second of the source's time;
@@ -53,7 +53,7 @@ class Job(Struct, kw_only=True, frozen=True):
     memory_bytes: int = 1024 * 1024 * 1024
 
 
-class Counts(Struct, kw_only=True):
+class ReaderCounts(Struct, kw_only=True):
     """Since the reader's start. ``seen``: came from the source; ``skipped``: passed over for a newer one;
     ``refused``: too large or unreadable, the last of them because of ``why``.
     """
@@ -64,7 +64,7 @@ class Counts(Struct, kw_only=True):
     why: Annotated[str, Meta(max_length=512)] = ""
 
 
-class Picture(Struct, kw_only=True, tag="picture"):
+class CapturedPicture(Struct, kw_only=True, tag="picture"):
     """A picture: taken at ``taken_ns`` (nanoseconds since 1970)."""
 
     taken_ns: int
@@ -72,14 +72,14 @@ class Picture(Struct, kw_only=True, tag="picture"):
     codec: str
     width: int
     height: int
-    counts: Counts
+    counts: ReaderCounts
     data: bytes
 
 
 class Beat(Struct, kw_only=True, tag="beat"):
     """A sign of life."""
 
-    counts: Counts
+    counts: ReaderCounts
 
 
 class Over(Struct, kw_only=True, tag="over"):
@@ -87,10 +87,10 @@ class Over(Struct, kw_only=True, tag="over"):
 
     reason: str
     message: str = ""
-    counts: Counts
+    counts: ReaderCounts
 
 
-Said = Picture | Beat | Over
+Said = CapturedPicture | Beat | Over
 _decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Box(Generic[T]):
+class LatestValue(Generic[T]):
     """Holds one thing, between threads. ``patient``: ``put`` waits for an empty box instead of replacing."""
 
     def __init__(self, *, patient: bool) -> None:

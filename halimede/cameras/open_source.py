@@ -14,7 +14,7 @@ from av import VideoCodecContext
 from av.container import InputContainer
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.ipc_messages import Job, SourceError
+from halimede.cameras.ipc_messages import ReaderJob, SourceError
 
 #: bytes and microseconds of a live source that FFmpeg looks at before the first frame comes
 PROBE = {"probesize": "500000", "analyzeduration": "1000000", "fflags": "nobuffer"}
@@ -36,7 +36,7 @@ TEXTS = {
 }
 
 
-def open_source(job: Job) -> InputContainer:
+def open_source(job: ReaderJob) -> InputContainer:
     """Open a stream, a device or a video file. Raises SourceError."""
     timeout = (job.open_s, job.stall_s)
     options: dict[str, str] = dict(WHITELISTS.get(job.kind, {}))
@@ -65,7 +65,7 @@ def open_source(job: Job) -> InputContainer:
     return container
 
 
-def _device(job: Job, timeout: tuple[float, float]) -> InputContainer:
+def _device(job: ReaderJob, timeout: tuple[float, float]) -> InputContainer:
     """Open a V4L2 device, as JPEG where it can: such frames are passed on as they are."""
     wanted: dict[str, str] = {"framerate": f"{job.fps:g}"} if job.fps else {}
     attempts: list[dict[str, str]] = [{"input_format": "mjpeg", **wanted}, {"input_format": "mjpeg"}, {}]

@@ -14,8 +14,8 @@ import structlog
 
 from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Packet
-from halimede.cameras.camera_status import Tracker
-from halimede.cameras.ipc_messages import Picture
+from halimede.cameras.camera_status import CameraStatusTracker
+from halimede.cameras.ipc_messages import CapturedPicture
 from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
 from halimede.frames.seldom import Seldom
 from halimede.messages import CameraStatus, Frame
@@ -29,7 +29,7 @@ RETRY_S, OFTEN_S, SELDOM_S = 0.2, 0.25, 2.0
 LEAVING_S = 3.0
 
 
-def frame_of(picture: Picture, camera: str, sequence: int, id_: bytes) -> Frame:
+def frame_of(picture: CapturedPicture, camera: str, sequence: int, id_: bytes) -> Frame:
     """Return a picture as our frame."""
     return Frame(
         id=id_,
@@ -41,7 +41,7 @@ def frame_of(picture: Picture, camera: str, sequence: int, id_: bytes) -> Frame:
     )
 
 
-class Publisher:
+class CameraPublisher:
     """Publishes a camera's pictures. ``patient``: while the broker is away it waits, where a live camera goes on."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Publisher:
         #: frames that reached nobody
         self.unheard = 0
 
-    async def take(self, picture: Picture, sequence: int) -> bool:
+    async def take(self, picture: CapturedPicture, sequence: int) -> bool:
         """Publish a picture; return whether the broker has it. Raises RefusedError."""
         frame = frame_of(picture, self._camera, sequence, secrets.token_bytes(ID_BYTES))
         body = picture.data if self._bare else codec.encode(topics.REQUEST, frame)
@@ -87,10 +87,10 @@ class Publisher:
                 return
 
 
-class Herald:
+class CameraStatusPublisher:
     """Says how a camera fares: at once when that changes, now and then otherwise, and that it is gone by its will."""
 
-    def __init__(self, bus: Bus, namespace: str, tracker: Tracker) -> None:
+    def __init__(self, bus: Bus, namespace: str, tracker: CameraStatusTracker) -> None:
         self._bus = bus
         self._tracker = tracker
         self._address = topics.CAMERA_STATUS.at(ns=namespace, camera=self._status().camera)

@@ -18,7 +18,7 @@ import msgspec
 
 import halimede
 from halimede.cameras import ipc_messages
-from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Job, Over, Said, SourceError
+from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Over, ReaderJob, Said, SourceError
 
 #: what the child inherits: no credentials, and no proxy that would hear the source's
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ"})
@@ -31,10 +31,10 @@ TAIL = 4096
 BUFFER = 1024 * 1024
 
 
-class Feed:
+class ReaderClient:
     """One life of a reader. ``async with`` starts and ends its process; iterate over what it says, and ``ask``."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ReaderJob) -> None:
         self._job = job
         self._child: subprocess.Popen[bytes] | None = None
         self._said = asyncio.StreamReader(limit=BUFFER)

@@ -17,10 +17,10 @@ import msgspec
 from av import logging
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.frame_encoder import Shot
-from halimede.cameras.ipc_messages import BEAT_S, Beat, Job, Over, Picture, SourceError
-from halimede.cameras.latest_value import Box
-from halimede.cameras.source_reader import Reading, shots
+from halimede.cameras.frame_encoder import FrameEncoder
+from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, ReaderJob, SourceError
+from halimede.cameras.latest_value import LatestValue
+from halimede.cameras.source_reader import SourceReader, shots
 from halimede.datasets.forked_task import end_with
 from halimede.errors import DecodeError
 
@@ -34,26 +34,26 @@ def main() -> None:
     said = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else writes to standard output must not get between messages
     with os.fdopen(os.dup(0), "rb", buffering=0) as asked:  # unbuffered: what follows the job is for others
-        job = msgspec.json.decode(asked.readline(MAX_JOB), type=Job)
+        job = msgspec.json.decode(asked.readline(MAX_JOB), type=ReaderJob)
     if not end_with(job.parent):
         return
     _limit(job)
     logging.set_level(None)
-    reading = Reading()
-    box: Box[Shot] = Box(patient=job.kind == "file")
+    reading = SourceReader()
+    box: LatestValue[FrameEncoder] = LatestValue(patient=job.kind == "file")
     threading.Thread(target=_read, args=(job, box, reading), name="reader", daemon=True).start()
     code = 0
     try:
-        Sender(job, box, reading, said).run()
+        PictureSender(job, box, reading, said).run()
     except (BrokenPipeError, KeyboardInterrupt):
         code = 1  # nobody listens any more
     os._exit(code)
 
 
-class Sender:
+class PictureSender:
     """Sends a picture for each ask, and a sign of life in between."""
 
-    def __init__(self, job: Job, box: Box[Shot], reading: Reading, out: BinaryIO) -> None:
+    def __init__(self, job: ReaderJob, box: LatestValue[FrameEncoder], reading: SourceReader, out: BinaryIO) -> None:
         self._job = job
         self._box = box
         self._reading = reading
@@ -88,7 +88,7 @@ class Sender:
             return bool(asks)
         return True
 
-    def _send(self, shot: Shot) -> None:
+    def _send(self, shot: FrameEncoder) -> None:
         try:
             made = shot.make()
         except (DecodeError, MemoryError, ValueError, OSError) as error:
@@ -96,7 +96,7 @@ class Sender:
             return
         self._asked -= 1
         self._say(
-            Picture(
+            CapturedPicture(
                 taken_ns=shot.taken_ns,
                 encoding=made.encoding,
                 codec=shot.codec,
@@ -110,7 +110,7 @@ class Sender:
     def _over(self, reason: str, message: str) -> None:
         self._say(Over(reason=reason, message=message, counts=self._counts()))
 
-    def _counts(self) -> ipc_messages.Counts:
+    def _counts(self) -> ipc_messages.ReaderCounts:
         self._reading.counts.skipped = self._box.skipped
         return self._reading.counts
 
@@ -120,7 +120,7 @@ class Sender:
         self._told = time.monotonic()
 
 
-def _read(job: Job, box: Box[Shot], reading: Reading) -> None:
+def _read(job: ReaderJob, box: LatestValue[FrameEncoder], reading: SourceReader) -> None:
     try:
         for shot in shots(job, reading):
             box.put(shot)
@@ -133,7 +133,7 @@ def _read(job: Job, box: Box[Shot], reading: Reading) -> None:
         box.close(SourceError(ipc_messages.FAILED, f"reading it failed: {type(error).__name__}"))
 
 
-def _limit(job: Job) -> None:
+def _limit(job: ReaderJob) -> None:
     """Bound what the process may take: memory of its own, files it writes, dumps of its memory."""
     for what, most in (
         (resource.RLIMIT_DATA, job.memory_bytes),

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from halimede import codec
-from halimede.cameras.address import Address, Kind, has_password, parse
+from halimede.cameras.address import CameraAddress, SourceKind, has_password, parse
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.names import check_label
 
@@ -22,7 +22,7 @@ from halimede.names import check_label
 MOST_BYTES = 256 * 1024
 MOST_CAMERAS = 64
 COMMAND_LINE = "others can read command lines: put an address with a user into a file, write @FILE, or use SOURCE_URL"
-NOWHERE = Address(Kind.FILE, "", "")
+NOWHERE = CameraAddress(SourceKind.FILE, "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CameraSettings:
     """
 
     name: str
-    address: Address
+    address: CameraAddress
     fps: float = 0.0
     pace: float = -1.0
     start_ns: int = 0
@@ -142,7 +142,7 @@ def login(environ: Mapping[str, str]) -> tuple[str, str]:
     return environ.get("SOURCE_USERNAME", ""), password
 
 
-def given(option: str, text: str, environ: Mapping[str, str]) -> Address:
+def given(option: str, text: str, environ: Mapping[str, str]) -> CameraAddress:
     """Read an address of a command line: the address itself, or @FILE with one. Raises InvalidFieldError."""
     username, password = login(environ)
     if text.startswith("@"):
@@ -173,8 +173,8 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
     return text in {"1", "true"}
 
 
-def _listed(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, Address]:
-    found: dict[str, Address] = {}
+def _listed(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, CameraAddress]:
+    found: dict[str, CameraAddress] = {}
     for each in named:
         name, equals, text = each.partition("=")
         if not equals:
@@ -185,7 +185,7 @@ def _listed(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, Addre
     return found
 
 
-def _filed(path: str, environ: Mapping[str, str]) -> dict[str, Address]:
+def _filed(path: str, environ: Mapping[str, str]) -> dict[str, CameraAddress]:
     try:
         urls = msgspec.json.decode(content("--cameras", path), type=dict[str, str])
     except msgspec.DecodeError as error:
@@ -197,7 +197,7 @@ def _filed(path: str, environ: Mapping[str, str]) -> dict[str, Address]:
     }
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, Address]:
+def _environment(environ: Mapping[str, str]) -> dict[str, CameraAddress]:
     name, url = environ.get("CAMERA", ""), environ.get("SOURCE_URL", "")
     if file := environ.get("SOURCE_URL_FILE"):
         url = content("SOURCE_URL_FILE", file)

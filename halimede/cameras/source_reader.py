@@ -15,9 +15,17 @@ from av import Packet, VideoFrame, VideoStream
 from av.container import InputContainer
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.frame_encoder import Made, NoTablesError, Shot, fitting, from_frame, from_pixels, size_of
-from halimede.cameras.frame_rate import Brake, Thinner, Timeline
-from halimede.cameras.ipc_messages import Counts, Job, SourceError
+from halimede.cameras.frame_encoder import (
+    EncodedFrame,
+    FrameEncoder,
+    NoTablesError,
+    fitting,
+    from_frame,
+    from_pixels,
+    size_of,
+)
+from halimede.cameras.frame_rate import Brake, FrameThinner, Timeline
+from halimede.cameras.ipc_messages import ReaderCounts, ReaderJob, SourceError
 from halimede.cameras.open_source import as_error, open_source
 from halimede.errors import DecodeError
 from halimede.frames import decode
@@ -32,10 +40,10 @@ JPEG = "mjpeg"
 
 
 @dataclass(slots=True)
-class Reading:
+class SourceReader:
     """How far a reader is, as its watch sees it."""
 
-    counts: Counts = field(default_factory=Counts)
+    counts: ReaderCounts = field(default_factory=ReaderCounts)
     #: until when it has to have done something (monotonic clock)
     until_s: float = float("inf")
 
@@ -49,7 +57,7 @@ class Reading:
         self.until_s = time.monotonic() + seconds
 
 
-def shots(job: Job, reading: Reading) -> Iterator[Shot]:
+def shots(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
     """Yield what a source gives, thinned. Raises SourceError, at the latest when it has ended."""
     folder = Path(job.target)
     if job.kind == "file" and folder.is_dir():
@@ -60,8 +68,8 @@ def shots(job: Job, reading: Reading) -> Iterator[Shot]:
 # --- live ---------------------------------------------------------------------------------------------------------
 
 
-def _live(job: Job, reading: Reading) -> Iterator[Shot]:
-    thinner, brake = Thinner(job.fps), Brake()
+def _live(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
+    thinner, brake = FrameThinner(job.fps), Brake()
     reading.expect(job.open_s)
     with open_source(job) as container:
         good = time.monotonic()
@@ -80,7 +88,7 @@ def _live(job: Job, reading: Reading) -> Iterator[Shot]:
     raise SourceError(ipc_messages.ENDED, "it ended the stream")
 
 
-def _packets(job: Job, container: InputContainer, reading: Reading) -> Iterator[Packet[VideoStream]]:
+def _packets(job: ReaderJob, container: InputContainer, reading: SourceReader) -> Iterator[Packet[VideoStream]]:
     packets = container.demux(video=0)
     while True:
         reading.expect(job.stall_s)
@@ -100,14 +108,14 @@ class _Found:
     """A frame in a packet, with its time in the stream's own units."""
 
     codec: str
-    make: Callable[[], Made]
+    make: Callable[[], EncodedFrame]
     pts: int | None
 
-    def taken(self, at_ns: int) -> Shot:
-        return Shot(at_ns, self.codec, self.make)
+    def taken(self, at_ns: int) -> FrameEncoder:
+        return FrameEncoder(at_ns, self.codec, self.make)
 
 
-def _of(job: Job, packet: Packet[VideoStream], reading: Reading) -> Iterator[_Found]:
+def _of(job: ReaderJob, packet: Packet[VideoStream], reading: SourceReader) -> Iterator[_Found]:
     """Yield the frames of a packet: a JPEG as it is where that fits, else decoded."""
     name = packet.stream.codec_context.name
     if packet.size:
@@ -126,7 +134,7 @@ def _of(job: Job, packet: Packet[VideoStream], reading: Reading) -> Iterator[_Fo
             return
         else:
             if fitting(job, width, height) == (width, height):
-                made = Made("jpeg", width, height, data)
+                made = EncodedFrame("jpeg", width, height, data)
                 yield _Found(name, lambda: made, packet.pts)
                 return
     try:
@@ -145,9 +153,9 @@ def _of(job: Job, packet: Packet[VideoStream], reading: Reading) -> Iterator[_Fo
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def _file(job: Job, reading: Reading) -> Iterator[Shot]:
+def _file(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
     timeline: Timeline | None = None
-    thinner, wait = Thinner(job.fps), _waiting(job)
+    thinner, wait = FrameThinner(job.fps), _waiting(job)
     for _ in range(job.turns) if job.turns else itertools.repeat(0):
         reading.expect(job.open_s)
         count = 0
@@ -173,7 +181,7 @@ def _seconds(pts: int | None, unit: Fraction | None) -> float | None:
     return float(pts * unit) if pts is not None and unit else None
 
 
-def _folder(job: Job, folder: Path, reading: Reading) -> Iterator[Shot]:
+def _folder(job: ReaderJob, folder: Path, reading: SourceReader) -> Iterator[FrameEncoder]:
     pace = job.pace if job.pace >= 0 else (job.fps or FOLDER_FPS)
     timeline = Timeline(pace, job.start_ns or time.time_ns(), 1 / (pace or FOLDER_FPS))
     wait = _waiting(job)
@@ -193,18 +201,18 @@ def _folder(job: Job, folder: Path, reading: Reading) -> Iterator[Shot]:
             good = True
             due = timeline.due_ns(None)
             wait(due)
-            yield Shot(due, name, partial(_same, made))
+            yield FrameEncoder(due, name, partial(_same, made))
         if not good:
             raise SourceError(ipc_messages.GARBAGE, reading.counts.why or "there is no JPEG or PNG in it")
         timeline.again()
     raise SourceError(ipc_messages.ENDED, "it has been played to its end")
 
 
-def _same(made: Made) -> Made:
+def _same(made: EncodedFrame) -> EncodedFrame:
     return made
 
 
-def _picture(job: Job, path: Path) -> tuple[Made, str]:
+def _picture(job: ReaderJob, path: Path) -> tuple[EncodedFrame, str]:
     with path.open("rb") as file:
         data = file.read(job.max_bytes + 1)
     if len(data) > job.max_bytes:
@@ -215,11 +223,11 @@ def _picture(job: Job, path: Path) -> tuple[Made, str]:
     pixels = decode(frame)  # a broken one is refused here, and not by everybody who gets it
     height, width = pixels.shape[:2]
     if fitting(job, width, height) == (width, height):
-        return Made(frame.encoding, width, height, data), frame.encoding
+        return EncodedFrame(frame.encoding, width, height, data), frame.encoding
     return from_pixels(job, pixels), frame.encoding
 
 
-def _waiting(job: Job) -> Callable[[int], None]:
+def _waiting(job: ReaderJob) -> Callable[[int], None]:
     """Return what waits until a frame is due: what is late leaves at once. The wall clock is looked at only now."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
 

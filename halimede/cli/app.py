@@ -102,7 +102,7 @@ def get(
     name: o.NameArgument = "",
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
-    output: o.OutputOption = o.Output.TABLE,
+    output: o.OutputOption = o.OutputFormat.TABLE,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing changes until Ctrl-C.")] = False,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
@@ -119,7 +119,7 @@ def get(
     if not name and kind in NODES:
         return nodes(output, broker, credentials)
     if not name and kind in {"events", "event", "ev"}:
-        form = o.Output.JSON if output is o.Output.JSON else o.Output.TABLE
+        form = o.OutputFormat.JSON if output is o.OutputFormat.JSON else o.OutputFormat.TABLE
         return streams.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
 
     async def command() -> None:
@@ -217,7 +217,9 @@ def delete(
 
 
 @app.command()
-def nodes(output: o.OutputOption = o.Output.TABLE, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
+def nodes(
+    output: o.OutputOption = o.OutputFormat.TABLE, broker: o.Broker = "", credentials: o.Credentials = ""
+) -> None:
     """Show the nodes.
 
     \b

@@ -21,7 +21,7 @@ START_IT = "start a system here with `make up` (or `python -m services`), or nam
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerAddress:
     """How to reach the broker, and where that was found."""
 
     settings: MqttSettings
@@ -36,7 +36,7 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("HALIMEDE_HOME") or "~/.local/state/halimede").expanduser()
 
 
-def find(option: str = "", environment: Mapping[str, str] = os.environ, *, credentials: str = "") -> Broker:
+def find(option: str = "", environment: Mapping[str, str] = os.environ, *, credentials: str = "") -> BrokerAddress:
     """Return the broker to speak to, by the options ``--broker`` and ``--credentials`` where they are given.
 
     Raises InvalidFieldError when what names it, or what it is to be shown, cannot be read.
@@ -77,5 +77,5 @@ def _shown(option: str, environment: Mapping[str, str]) -> Credentials | None:
     return Credentials.at(folder) if folder else None
 
 
-def _read(source: str, text: str, credentials: Credentials | None) -> Broker:
-    return Broker(MqttSettings.from_url(text, variable=source, credentials=credentials), source)
+def _read(source: str, text: str, credentials: Credentials | None) -> BrokerAddress:
+    return BrokerAddress(MqttSettings.from_url(text, variable=source, credentials=credentials), source)

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from halimede import topics
 from halimede.bus.port import Bus
-from halimede.bus.rpc import Requests, new_ticket
-from halimede.cli.broker_address import START_IT, Broker
+from halimede.bus.rpc import RpcClient, new_ticket
+from halimede.cli.broker_address import START_IT, BrokerAddress
 from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError, NotAllowedError, RefusedError
 from halimede.messages import ApiReply, ApiRequest, Event, LogsReply, LogsRequest, NodeInfo, ResourceBody
 
@@ -53,17 +53,17 @@ class NotLetInError(UnreachableError):
 class Client:
     """A connection to GM: ``async with Client(bus) as client``. It owns the bus."""
 
-    def __init__(self, bus: Bus, broker: Broker | None = None, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, bus: Bus, broker: BrokerAddress | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self.bus = bus
         self.where = str(broker or "the bus")
         self._broker = broker
         self._patience = patience_s
         self._name = bus.client_id
-        self._api: Requests[ApiReply] = Requests(bus, topics.API_REPLY.at(client=self._name))
-        self._logs: Requests[LogsReply] = Requests(bus, topics.LOGS_REPLY.at(client=self._name))
+        self._api: RpcClient[ApiReply] = RpcClient(bus, topics.API_REPLY.at(client=self._name))
+        self._logs: RpcClient[LogsReply] = RpcClient(bus, topics.LOGS_REPLY.at(client=self._name))
 
     @classmethod
-    def to(cls, broker: Broker, *, patience_s: float = PATIENCE_S) -> Client:
+    def to(cls, broker: BrokerAddress, *, patience_s: float = PATIENCE_S) -> Client:
         """Return a client of the MQTT broker at this address."""
         from halimede.bus.mqtt import MqttBus  # help texts need no MQTT client
 
@@ -203,7 +203,7 @@ def no_broker(where: str, cause: Exception) -> NoBrokerError:
     return NoBrokerError(f"no MQTT broker answers at {where}: {cause}. What to do: {START_IT}")
 
 
-async def knock(broker: Broker) -> None:
+async def knock(broker: BrokerAddress) -> None:
     """Find out at once that nothing listens there or lets us in: the bus would go on trying, as a service should."""
     from halimede.bus.mqtt import MqttBus  # as in ``to``
 
@@ -219,7 +219,7 @@ async def knock(broker: Broker) -> None:
         raise no_broker(str(broker), cause) from error
 
 
-def not_let_in(broker: Broker, cause: Exception) -> NotLetInError:
+def not_let_in(broker: BrokerAddress, cause: Exception) -> NotLetInError:
     """Return the error for a broker that is there and does not let us in."""
     shown = broker.settings.credentials
     if shown:

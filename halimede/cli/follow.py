@@ -10,7 +10,7 @@ from typing import TypeVar
 import aiomqtt
 
 from halimede import codec
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import knock, no_broker
 from halimede.cli.output import warn
 from halimede.errors import DecodeError
@@ -20,7 +20,7 @@ M = TypeVar("M")
 RETRY_S = 1.0
 
 
-async def follow(broker: Broker, *filters: Filter[M]) -> AsyncIterator[tuple[dict[str, str], M | None]]:
+async def follow(broker: BrokerAddress, *filters: Filter[M]) -> AsyncIterator[tuple[dict[str, str], M | None]]:
     """Yield the names in the topic and the body of each message; None for a retained one that was cleared.
 
     A broker that is not there at first is an error; one that goes away later is waited for.

@@ -22,19 +22,19 @@ TOPIC_BYTES, FRAME_BYTES = 512, 512
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class InlineImage:
     """A file that is a picture."""
 
     path: Path
     encoding: Literal["jpeg", "png"]
 
 
-def find(paths: Sequence[str], limit: int) -> tuple[list[Picture], int]:
+def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
     """Return the pictures of files and folders (recursively, by name), and how many other files folders hold.
 
     Raises HalimedeError for a path that is no picture or is missing, and TooLargeError over ``limit`` bytes.
     """
-    found: list[Picture] = []
+    found: list[InlineImage] = []
     others = 0
     for path in map(Path, paths):
         if path.is_dir():
@@ -60,7 +60,7 @@ def limit(max_packet: int, *, bare: bool) -> int:
     return room if bare else room - FRAME_BYTES
 
 
-def payload(picture: Picture, camera: str, sequence: int, id_: bytes, *, bare: bool) -> bytes:
+def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bare: bool) -> bytes:
     """Read a picture as what its camera publishes: a frame with this id, or the file as it is."""
     data = picture.path.read_bytes()
     if bare:
@@ -69,7 +69,7 @@ def payload(picture: Picture, camera: str, sequence: int, id_: bytes, *, bare: b
     return codec.encode(topics.REQUEST, frame)
 
 
-def _look(path: Path, most: int) -> Picture | None:
+def _look(path: Path, most: int) -> InlineImage | None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -81,4 +81,4 @@ def _look(path: Path, most: int) -> Picture | None:
         return None
     if size > most:
         raise TooLargeError(f"{path}: {size} bytes are more than the {most} that a message may hold: make it smaller")
-    return Picture(path, encoding)
+    return InlineImage(path, encoding)

@@ -11,10 +11,10 @@ from halimede.cli import completion
 
 if TYPE_CHECKING:
     from halimede.api import Kind
-    from halimede.cli.broker_address import Broker as BrokerAddress
+    from halimede.cli.broker_address import BrokerAddress
 
 
-class Output(StrEnum):
+class OutputFormat(StrEnum):
     """Forms in which resources are shown."""
 
     TABLE = "table"
@@ -24,7 +24,7 @@ class Output(StrEnum):
     NAME = "name"
 
 
-class Report(StrEnum):
+class ReportFormat(StrEnum):
     """Forms in which a report is shown."""
 
     TABLE = "table"
@@ -58,7 +58,7 @@ class Sort(StrEnum):
     LATENCY = "latency"
 
 
-class Lines(StrEnum):
+class LinesFormat(StrEnum):
     """Forms in which a stream is shown."""
 
     TABLE = "table"
@@ -86,13 +86,13 @@ Credentials = Annotated[
 ]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to show it.")]
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to show it.")]
 Since = Annotated[
     str,
     typer.Option("--since", metavar="TIME", help="From then on: 90s, 10m, 2h, 1d ago, or a time.", show_default=False),
 ]
-ReportOption = Annotated[Report, typer.Option("--output", "-o", help="How to show it.")]
-LinesOption = Annotated[Lines, typer.Option("--output", "-o", help="A table, or one JSON document a line.")]
+ReportOption = Annotated[ReportFormat, typer.Option("--output", "-o", help="How to show it.")]
+LinesOption = Annotated[LinesFormat, typer.Option("--output", "-o", help="A table, or one JSON document a line.")]
 KindArgument = Annotated[
     str,
     typer.Argument(

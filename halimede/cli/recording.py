@@ -27,7 +27,7 @@ ENDINGS = {"jpeg": "jpg", "png": "png", "raw": "raw"}
 PLAIN_GAP_S = 1 / 25
 
 
-class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
+class RecordingEntry(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """One line of the index. ``offset_ms``: after the first frame; ``id``: empty for a bare picture."""
 
     file: str
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
 
 
 @dataclass(slots=True)
-class Tape:
+class RecordingWriter:
     """A recording that is being written."""
 
     folder: Path
@@ -54,7 +54,7 @@ class Tape:
         frame = read(payload)
         name = f"{self.frames:08}.{ENDINGS[frame.encoding]}"
         data = memoryview(frame.data)
-        entry = Entry(
+        entry = RecordingEntry(
             file=name,
             offset_ms=round(offset_ms, 3),
             size=data.nbytes,
@@ -75,7 +75,7 @@ class Tape:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[Tape]:
+def writing(folder: Path) -> Iterator[RecordingWriter]:
     """Open a new recording; a folder that holds anything is refused."""
     with _kept(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,15 +83,15 @@ def writing(folder: Path) -> Iterator[Tape]:
             raise HalimedeError(f"{folder}: it is not empty: name a new folder, so that no recording is overwritten")
         index = (folder / INDEX).open("xb")
     with index:
-        yield Tape(folder, index)
+        yield RecordingWriter(folder, index)
         with _kept(folder):
             os.fsync(index.fileno())
 
 
-def load(folder: Path) -> list[Entry]:
+def load(folder: Path) -> list[RecordingEntry]:
     """Read the index of a recording; a line that was cut off when it ended is left out."""
     path = folder / INDEX
-    entries: list[Entry] = []
+    entries: list[RecordingEntry] = []
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -100,7 +100,7 @@ def load(folder: Path) -> list[Entry]:
         if not line:
             continue
         try:
-            entry = msgspec.json.decode(line, type=Entry)
+            entry = msgspec.json.decode(line, type=RecordingEntry)
         except msgspec.DecodeError as error:
             if number == len(lines):
                 break
@@ -113,7 +113,7 @@ def load(folder: Path) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.offset_ms)
 
 
-def payload(folder: Path, entry: Entry, camera: str, sequence: int) -> bytes:
+def payload(folder: Path, entry: RecordingEntry, camera: str, sequence: int) -> bytes:
     """Return a frame as its camera publishes it, with a new id: another frame of the same picture."""
     try:
         data = (folder / entry.file).read_bytes()

@@ -23,7 +23,7 @@ from halimede import codec
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.contract.examples import EXAMPLES, address
 from halimede.messages import ResourceBody
-from halimede.topic import LABELS, Encoding, Role, Topic
+from halimede.topic import LABELS, BodyEncoding, Role, Topic
 from halimede.topics import CONTRACT
 
 FILE = Path(__file__).resolve().parents[2] / "topics.md"
@@ -93,7 +93,7 @@ def section(topic: Topic[Any]) -> str:
             f"- May publish: {_roles(topic.publishers)}",
             f"- May subscribe: {_roles(topic.subscribers)}{shared}",
             f"- QoS {topic.qos}{retain}; {_encoding(topic)}: {_body(topic)}\n",
-            *([FRAME_NOTE] if topic.encoding is Encoding.BYTES else []),
+            *([FRAME_NOTE] if topic.encoding is BodyEncoding.BYTES else []),
             f"Example, on `{address(topic)}`:\n",
             example(topic),
             "<details><summary>Schema</summary>\n",
@@ -113,9 +113,9 @@ def schema(topic: Topic[Any]) -> dict[str, Any]:
 def example(topic: Topic[Any]) -> str:
     """Return a topic's example as Markdown: JSON as it is, binary bodies byte by byte with their meaning."""
     payload = codec.encode(topic, EXAMPLES[topic.id])
-    if topic.encoding is Encoding.JSON:
+    if topic.encoding is BodyEncoding.JSON:
         return _fence("json", json.dumps(json.loads(payload), indent=2))
-    if topic.encoding is Encoding.MSGPACK:
+    if topic.encoding is BodyEncoding.MSGPACK:
         return _fence("text", "\n".join(annotate(payload)))
     return _fence("text", "\n".join(_hex(payload)))
 
@@ -200,7 +200,7 @@ def _encoding(topic: Topic[Any]) -> str:
 
 
 def _body(topic: Topic[Any]) -> str:
-    if topic.encoding is Encoding.BYTES:
+    if topic.encoding is BodyEncoding.BYTES:
         return "a frame"
     return "a resource" if topic.message == ResourceBody else topic.message.__name__
 

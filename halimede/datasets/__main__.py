@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.count_process import Progress, Said
+from halimede.datasets.count_process import CountReport, Progress
 from halimede.datasets.counting import count
 from halimede.datasets.errors import UNREADABLE, DatasetError
 from halimede.datasets.forked_task import end_with
@@ -43,12 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         counted = count(chosen.path, chosen.format, chosen.ledger, _Teller(chosen.path))
     except DatasetError as error:
-        _say(Said(reason=error.reason, message=str(error)))
+        _say(CountReport(reason=error.reason, message=str(error)))
         return 1
     except MemoryError:
-        _say(Said(reason=UNREADABLE, message=f"counting it takes over {memory >> 20} MiB of memory: split it"))
+        _say(CountReport(reason=UNREADABLE, message=f"counting it takes over {memory >> 20} MiB of memory: split it"))
         return 1
-    _say(Said(facts=counted.facts, watch=counted.watch, whole=counted.whole))
+    _say(CountReport(facts=counted.facts, watch=counted.watch, whole=counted.whole))
     return 0
 
 
@@ -62,10 +62,10 @@ class _Teller:
     def __call__(self, files: int, done: int, samples: int) -> None:
         if (now := time.monotonic()) >= self._next:
             self._next = now + PAUSE_S
-            _say(Said(progress=Progress(files=files, done=done, total=self._total, samples=samples)))
+            _say(CountReport(progress=Progress(files=files, done=done, total=self._total, samples=samples)))
 
 
-def _say(said: Said) -> None:
+def _say(said: CountReport) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
     sys.stdout.buffer.flush()
 

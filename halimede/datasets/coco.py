@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from halimede.datasets.counts import Tally
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.registry import register
 from halimede.datasets.stream import lists
 
@@ -37,7 +37,7 @@ class Coco:
         inner = folder / ANNOTATIONS
         return inner if inner.is_dir() else folder
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:  # noqa: ARG002  # of the port
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Read one file, entry by entry."""
         names = _Names(tally, source.name)
         late, annotations = False, _Annotations(tally, source.name, names)
@@ -60,7 +60,7 @@ class Coco:
 class _Names:
     """The images and categories of a file."""
 
-    def __init__(self, tally: Tally, file: str) -> None:
+    def __init__(self, tally: DatasetCounts, file: str) -> None:
         self.categories: dict[Any, str] = {}
         self.images = _Ids()
         self._tally = tally
@@ -102,7 +102,7 @@ class _Names:
 class _Annotations:
     """The annotations of a file."""
 
-    def __init__(self, tally: Tally, file: str, names: _Names) -> None:
+    def __init__(self, tally: DatasetCounts, file: str, names: _Names) -> None:
         self.counts: Counter[Any] = Counter()
         self._tally = tally
         self._file = file

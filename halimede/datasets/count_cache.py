@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from halimede.datasets.counts import Tally
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.file_blocks import Mark
 
 #: raised whenever counts of before mean something else
@@ -31,17 +31,17 @@ class Print(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
-class Record(msgspec.Struct, kw_only=True):
+class CountRecord(msgspec.Struct, kw_only=True):
     """What was counted of a file in that state; ``mark``: where a file that grows can be read on."""
 
-    tally: Tally
+    tally: DatasetCounts
     mark: Mark | None = None
 
 
-_DECODER = msgspec.msgpack.Decoder(Record)
+_DECODER = msgspec.msgpack.Decoder(CountRecord)
 
 
-class Ledger:
+class CountCache:
     """Records by file. ``None`` keeps them in memory, for one count."""
 
     def __init__(self, path: Path | None, purpose: str) -> None:
@@ -68,7 +68,7 @@ class Ledger:
             self._db.commit()
         self._db.close()
 
-    def get(self, name: str) -> tuple[Print, Record] | None:
+    def get(self, name: str) -> tuple[Print, CountRecord] | None:
         """Return what is known of a file, and remember that it is still there."""
         row = self._db.execute("SELECT size, mtime, inode, record FROM files WHERE name = ?", (name,)).fetchone()
         if row is None:
@@ -80,7 +80,7 @@ class Ledger:
             return Print(*row[:3]), record
         return None
 
-    def put(self, name: str, of: Print, record: Record) -> None:
+    def put(self, name: str, of: Print, record: CountRecord) -> None:
         """Remember what was counted of a file."""
         values = (name, of.size, of.mtime_ns, of.inode, self._pass, msgspec.msgpack.encode(record))
         self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", values)

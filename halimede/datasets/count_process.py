@@ -33,7 +33,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
 
 
-class Said(msgspec.Struct, kw_only=True, omit_defaults=True):
+class CountReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One line: progress, or the end of it."""
 
     progress: Progress | None = None
@@ -45,7 +45,7 @@ class Said(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CountJob:
     """What is to be counted, and where what was counted is kept."""
 
     path: Path
@@ -53,7 +53,7 @@ class Job:
     ledger: Path | None = None
 
 
-async def count_in_child(job: Job, told: Callable[[Progress], None]) -> Counted:
+async def count_in_child(job: CountJob, told: Callable[[Progress], None]) -> Counted:
     """Count in a child process. Raises DatasetError. Cancelled, it ends the child."""
     arguments = ["-m", "halimede.datasets", "--parent", str(os.getpid()), "--format", job.format]
     arguments += ["--ledger", str(job.ledger)] if job.ledger else []
@@ -72,9 +72,9 @@ async def count_in_child(job: Job, told: Callable[[Progress], None]) -> Counted:
     assert process.stderr is not None  # noqa: S101
     errors = asyncio.create_task(_last(process.stderr))
     try:
-        said = Said(reason=UNREADABLE, message="the count ended without a word")
+        said = CountReport(reason=UNREADABLE, message="the count ended without a word")
         async for line in process.stdout:
-            said = msgspec.json.decode(line, type=Said)
+            said = msgspec.json.decode(line, type=CountReport)
             if said.progress is not None:
                 told(said.progress)
         code = await process.wait()

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from halimede.datasets import coco, csv_, images, jsonl, parquet, txt, voc
-from halimede.datasets.count_cache import Ledger, Print, Record
-from halimede.datasets.counts import Tally
+from halimede.datasets.count_cache import CountCache, CountRecord, Print
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import NOT_FOUND, UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import Source
-from halimede.datasets.registry import Reader, find
+from halimede.datasets.file_blocks import FileBlocks
+from halimede.datasets.registry import DatasetReader, find
 from halimede.messages import DatasetFacts
 
 #: each registers itself
@@ -57,7 +57,7 @@ def count(path: Path, form: str, ledger: Path | None = None, told: Told | None =
     """
     reader = find(form)
     try:
-        with Ledger(ledger, f"{form} {path}") as kept:
+        with CountCache(ledger, f"{form} {path}") as kept:
             return _Count(path, reader, kept, told or (lambda _files, _bytes, _samples: None)).run()
     except FileNotFoundError:
         raise DatasetError(NOT_FOUND, f"{path} does not exist on this node") from None
@@ -70,12 +70,12 @@ def count(path: Path, form: str, ledger: Path | None = None, told: Told | None =
 class _Count:
     """One count of one dataset."""
 
-    def __init__(self, path: Path, reader: Reader, ledger: Ledger, told: Told) -> None:
+    def __init__(self, path: Path, reader: DatasetReader, ledger: CountCache, told: Told) -> None:
         self._path = path
         self._reader = reader
         self._ledger = ledger
         self._told = told
-        self._tally = self._current = Tally()
+        self._tally = self._current = DatasetCounts()
         self._files = self._bytes = self._size = 0
         self._watch: dict[str, Print] = {}
         self._whole = True
@@ -130,10 +130,10 @@ class _Count:
         else:
             self._tally.add(tally)
             self._size += size
-        self._current = Tally()
+        self._current = DatasetCounts()
         self._told(self._files, self._bytes, self._tally.samples)
 
-    def _file(self, path: Path, name: str, root: Path) -> tuple[Tally, int]:
+    def _file(self, path: Path, name: str, root: Path) -> tuple[DatasetCounts, int]:
         known = self._ledger.get(name)
         if known is not None and known[0] == print_of(path):
             return known[1].tally, known[0].size
@@ -145,11 +145,11 @@ class _Count:
                 raise DatasetError(UNREADABLE, f"{name}: it is no regular file")
             now = _print(found)
             mark = known[1].mark if known and known[0].inode == now.inode and known[0].size <= now.size else None
-            source = Source(path, name, file, now.size, came=self._came, mark=mark)
-            self._current = tally = source.mark.tally.copy() if source.mark else Tally()
+            source = FileBlocks(path, name, file, now.size, came=self._came, mark=mark)
+            self._current = tally = source.mark.tally.copy() if source.mark else DatasetCounts()
             stands = self._reader.read(source, tally, root)
         if stands:
-            self._ledger.put(name, now, Record(tally=tally, mark=source.mark))
+            self._ledger.put(name, now, CountRecord(tally=tally, mark=source.mark))
         return tally, now.size
 
     def _came(self, number: int) -> None:

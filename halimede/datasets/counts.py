@@ -19,7 +19,7 @@ MAX_TEXT, MAX_NAME = 1000, 256
 MAX_CLASSES, MAX_GUESSED = 10_000, 1000
 
 
-class Tally(msgspec.Struct, kw_only=True):
+class DatasetCounts(msgspec.Struct, kw_only=True):
     """What was counted.
 
     Attributes:
@@ -58,7 +58,7 @@ class Tally(msgspec.Struct, kw_only=True):
         self.unclassed = True
         self.classes = {}
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: DatasetCounts) -> None:
         """Add what was counted elsewhere."""
         self.samples += other.samples
         self.unclassed |= other.unclassed
@@ -67,7 +67,7 @@ class Tally(msgspec.Struct, kw_only=True):
             self.fault(name, reason)
         self.number_broken += other.number_broken - len(other.broken)
 
-    def copy(self) -> Tally:
+    def copy(self) -> DatasetCounts:
         """Return one that may go on alone."""
         return deepcopy(self)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.counts import Tally
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import Source
-from halimede.datasets.forked_task import Beside
+from halimede.datasets.file_blocks import FileBlocks
+from halimede.datasets.forked_task import ForkedTask
 from halimede.datasets.registry import register
 from halimede.datasets.rows import MAX_ROW, Rows, record_end
 
@@ -33,7 +33,7 @@ class Table:
         """Any folder."""
         return folder
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:  # noqa: ARG002  # of the port
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the rows; the last one need not have an end yet."""
         if source.mark:
             known = source.mark.state
@@ -57,16 +57,16 @@ class Table:
 class _Part(msgspec.Struct, array_like=True):
     """What came of a part of a file: where its last whole row ends, and what is left; None: it was given up."""
 
-    tally: Tally
+    tally: DatasetCounts
     line: int
     offset: int
     rest: bytes | None
 
 
-def _count(source: Source, rows: Rows, begin: int) -> tuple[int, bytes | None]:
+def _count(source: FileBlocks, rows: Rows, begin: int) -> tuple[int, bytes | None]:
     """Count the rows from a place on, of a large file its second half beside the first."""
     middle, line = _middle(source, begin) if source.size - begin >= LARGE else (0, 0)
-    other = Beside.start(lambda: _second(source, rows, middle, line)) if middle else None
+    other = ForkedTask.start(lambda: _second(source, rows, middle, line)) if middle else None
     if other is None:
         return _range(source, rows, begin, source.size)
     offset, rest = _range(source, rows, begin, middle)
@@ -81,14 +81,14 @@ def _count(source: Source, rows: Rows, begin: int) -> tuple[int, bytes | None]:
     return part.offset, part.rest
 
 
-def _second(source: Source, rows: Rows, middle: int, line: int) -> bytes:
-    tally = Tally()
+def _second(source: FileBlocks, rows: Rows, middle: int, line: int) -> bytes:
+    tally = DatasetCounts()
     mine = Rows(source, rows.header, rows.sep.decode(), tally, line)
     offset, rest = _range(source, mine, middle, source.size)
     return msgspec.msgpack.encode(_Part(tally, mine.line, offset, rest))
 
 
-def _range(source: Source, rows: Rows, begin: int, end: int) -> tuple[int, bytes | None]:
+def _range(source: FileBlocks, rows: Rows, begin: int, end: int) -> tuple[int, bytes | None]:
     """Count whole rows; return where they end, and what is left before ``end``."""
     offset, rest = begin, b""
     for block in source.blocks(begin=begin, end=end):
@@ -103,7 +103,7 @@ def _range(source: Source, rows: Rows, begin: int, end: int) -> tuple[int, bytes
     return offset, rest
 
 
-def _middle(source: Source, begin: int) -> tuple[int, int]:
+def _middle(source: FileBlocks, begin: int) -> tuple[int, int]:
     """Return a place near the middle where a row begins, if quotes are used as they should be, and its line."""
     half, quotes, line = (begin + source.size) // 2, 0, 0
     for block in source.blocks(begin=0, end=half):
@@ -119,7 +119,7 @@ def _middle(source: Source, begin: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _header(source: Source, tally: Tally) -> tuple[Rows | None, int]:
+def _header(source: FileBlocks, tally: DatasetCounts) -> tuple[Rows | None, int]:
     """Read the header. Return how rows are read, and where they begin; nothing if there is none."""
     data = b""
     for block in source.blocks():
@@ -130,7 +130,7 @@ def _header(source: Source, tally: Tally) -> tuple[Rows | None, int]:
     return None, 0
 
 
-def _begin(data: bytes, tally: Tally, source: Source) -> tuple[Rows | None, int]:
+def _begin(data: bytes, tally: DatasetCounts, source: FileBlocks) -> tuple[Rows | None, int]:
     """Read the header. Return how rows are read, and how long it is; nothing while it has no end yet."""
     start = 3 if data.startswith(b"\xef\xbb\xbf") else 0
     while data[start : start + 1] in {b"\n", b"\r"}:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from halimede.datasets.counts import Tally
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import UNREADABLE, DatasetError
 
 #: bytes that are looked at together: what is made of them stays in the processor's cache, and in the allocator's hands
@@ -24,11 +24,11 @@ class Mark(msgspec.Struct, kw_only=True):
 
     offset: int
     digest: str
-    tally: Tally
+    tally: DatasetCounts
     state: dict[str, int | str | bool]
 
 
-class Source:
+class FileBlocks:
     """An open file. ``name`` is for people; ``mark`` is where reading begins, and then where the next time shall."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Source:
         """Return the name of a line."""
         return f"{self.name}: line {number}"
 
-    def leave(self, offset: int, tally: Tally, **state: int | str | bool) -> None:
+    def leave(self, offset: int, tally: DatasetCounts, **state: int | str | bool) -> None:
         """Remember a place from where this can go on once the file has grown."""
         digest = _digest(self.file, offset, self.size)
         self.mark = Mark(offset=offset, digest=digest, tally=tally.copy(), state=state)

@@ -21,7 +21,7 @@ def end_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
-class Beside:
+class ForkedTask:
     """A piece of work in a copy of this process."""
 
     def __init__(self, process: int, pipe: int) -> None:
@@ -29,7 +29,7 @@ class Beside:
         self._pipe = pipe
 
     @classmethod
-    def start(cls, work: Callable[[], bytes]) -> Beside | None:
+    def start(cls, work: Callable[[], bytes]) -> ForkedTask | None:
         """Start it, if there is a processor for it."""
         if len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
             return None

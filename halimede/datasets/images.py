@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from halimede.datasets.counts import Tally
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.counts import DatasetCounts
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.registry import register
 
 #: folders that split a dataset and are no class
@@ -32,7 +32,7 @@ class Images:
         """Any folder."""
         return folder
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
         """Look at the beginning and the end of a picture."""
         if reason := _fault(source):
             tally.fault(source.name, reason)
@@ -44,7 +44,7 @@ class Images:
         return True
 
 
-def _fault(source: Source) -> str:
+def _fault(source: FileBlocks) -> str:
     """Return why a picture cannot be used."""
     if not source.size:
         return "an empty file"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.counts import MAX_CLASSES, Tally
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.registry import register
 
 #: bytes of one line
@@ -37,7 +37,7 @@ class Lines:
         """Any folder."""
         return folder
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:  # noqa: ARG002  # of the port
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the lines; the last one need not have an end yet."""
         offset = source.mark.offset if source.mark else 0
         line = int(source.mark.state["line"]) if source.mark else 0
@@ -66,7 +66,7 @@ class Lines:
         return True
 
 
-def _take(text: bytes, number: int, source: Source, tally: Tally, counts: Counter[bytes]) -> None:
+def _take(text: bytes, number: int, source: FileBlocks, tally: DatasetCounts, counts: Counter[bytes]) -> None:
     """Count one line."""
     if not text.strip():
         return
@@ -84,7 +84,7 @@ def _take(text: bytes, number: int, source: Source, tally: Tally, counts: Counte
             counts[value] += 1
 
 
-def _fold(counts: Counter[bytes], tally: Tally) -> None:
+def _fold(counts: Counter[bytes], tally: DatasetCounts) -> None:
     """Put what was counted by class into the tally."""
     named: Counter[str] = Counter()
     for value, number in counts.items():

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from halimede.datasets.columns import class_column
-from halimede.datasets.counts import Tally
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import NOT_INSTALLED, UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.registry import register
 
 #: rows that are looked at together
@@ -27,7 +27,7 @@ class Parquet:
         """Any folder."""
         return folder
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:  # noqa: ARG002  # of the port
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Read the metadata, and one column."""
         if importlib.util.find_spec("pyarrow") is None:
             text = "this node cannot read Parquet: install halimede[datasets], or write it as csv or jsonl"
@@ -44,7 +44,7 @@ class Parquet:
         return True
 
 
-def _read(arrow: Any, file: Any, tally: Tally) -> None:
+def _read(arrow: Any, file: Any, tally: DatasetCounts) -> None:
     tally.samples += file.metadata.num_rows
     fields = [field for field in file.schema_arrow if _may_be_class(arrow, field.type)]
     names = [field.name for field in fields]

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from halimede.datasets.counts import Tally
+from halimede.datasets.counts import DatasetCounts
 from halimede.datasets.errors import UNSUPPORTED, DatasetError
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.file_blocks import FileBlocks
 
 
-class Reader(Protocol):
+class DatasetReader(Protocol):
     """Counts what is in one file of its format."""
 
     #: endings (lower case) of the files of a folder that it reads
@@ -20,21 +20,21 @@ class Reader(Protocol):
     def root(self, folder: Path) -> Path:
         """Return the folder whose files are to be read, where a whole folder is given."""
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
         """Add the file to the tally; return whether that stands as long as the file does not change.
 
         Raises DatasetError if nothing of it can be read, OSError, and MemoryError.
         """
 
 
-FORMATS: dict[str, type[Reader]] = {}
+FORMATS: dict[str, type[DatasetReader]] = {}
 _ALIASES: dict[str, str] = {}
 
 
-def register(name: str, *aliases: str) -> Callable[[type[Reader]], type[Reader]]:
+def register(name: str, *aliases: str) -> Callable[[type[DatasetReader]], type[DatasetReader]]:
     """Register a class without arguments as the reader of a format."""
 
-    def add(reader: type[Reader]) -> type[Reader]:
+    def add(reader: type[DatasetReader]) -> type[DatasetReader]:
         if taken := {name, *aliases} & _ALIASES.keys():
             raise ValueError(f"two readers of {', '.join(sorted(taken))}")
         FORMATS[name] = reader
@@ -44,7 +44,7 @@ def register(name: str, *aliases: str) -> Callable[[type[Reader]], type[Reader]]
     return add
 
 
-def find(name: str) -> Reader:
+def find(name: str) -> DatasetReader:
     """Return the reader of a format, however it is spelt. Raises DatasetError."""
     known = _ALIASES.get("-".join(name.lower().replace("_", " ").replace("-", " ").split()))
     if known is None:

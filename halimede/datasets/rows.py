@@ -7,8 +7,8 @@ import io
 from collections import Counter
 
 from halimede.datasets.columns import class_column
-from halimede.datasets.counts import MAX_CLASSES, Tally
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.counts import MAX_CLASSES, DatasetCounts
+from halimede.datasets.file_blocks import FileBlocks
 
 #: bytes of one row
 MAX_ROW = 4 * 1024 * 1024
@@ -31,7 +31,7 @@ def record_end(data: bytes, limit: int) -> int:
 class Rows:
     """Counts rows that begin where a row begins. ``line`` is the number of lines that are behind."""
 
-    def __init__(self, source: Source, header: str, sep: str, tally: Tally, line: int) -> None:
+    def __init__(self, source: FileBlocks, header: str, sep: str, tally: DatasetCounts, line: int) -> None:
         names = next(csv.reader(io.StringIO(header, newline="\n"), delimiter=sep), [""])
         self.header = header
         self.sep = sep.encode()
@@ -70,7 +70,7 @@ class Rows:
         """Name the row that comes next as one that cannot be read."""
         self._tally.fault(self._source.line(self.line + 1), reason)
 
-    def add(self, tally: Tally, line: int) -> None:
+    def add(self, tally: DatasetCounts, line: int) -> None:
         """Add what was counted of the rows that follow."""
         self._tally.add(tally)
         self.line = line

@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.file_blocks import FileBlocks
 
 #: characters of one entry
 MAX_ENTRY = 4 * 1024 * 1024
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def lists(source: Source, names: Collection[str]) -> Iterator[tuple[str, int, Any]]:
+def lists(source: FileBlocks, names: Collection[str]) -> Iterator[tuple[str, int, Any]]:
     """Yield name, place and value of each entry of the lists with these names. Raises DatasetError."""
     text = _Text(source)
     if text.peek() != "{":
@@ -66,7 +66,7 @@ def _entries(text: _Text, name: str) -> Iterator[Any]:
 class _Text:
     """The text from a place on; what is behind is let go."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileBlocks) -> None:
         self._name = source.name
         self._blocks = source.blocks()
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()

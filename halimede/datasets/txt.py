@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from halimede.datasets.counts import Tally
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.counts import DatasetCounts
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.registry import register
 
 #: white space other than the newline
@@ -24,7 +24,7 @@ class Text:
         """Any folder."""
         return folder
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:  # noqa: ARG002  # of the port
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:  # noqa: ARG002  # of the port
         """Count the lines; one that has no end yet counts, and may go on later."""
         open_ = bool(source.mark and source.mark.state["open"])
         witness: bytes | None = None

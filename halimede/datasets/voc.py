@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from halimede.datasets.counts import Tally
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.counts import DatasetCounts
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.registry import register
 
 #: bytes of one file, depth of its elements, objects in it, characters of one text
@@ -36,7 +36,7 @@ class Voc:
         inner = folder / "Annotations"
         return inner if inner.is_dir() else folder
 
-    def read(self, source: Source, tally: Tally, root: Path) -> bool:
+    def read(self, source: FileBlocks, tally: DatasetCounts, root: Path) -> bool:
         """Read one annotation."""
         try:
             if source.size > MAX_BYTES:
@@ -56,7 +56,7 @@ class Voc:
         return True
 
 
-def _parse(source: Source) -> tuple[dict[str, int], str]:
+def _parse(source: FileBlocks) -> tuple[dict[str, int], str]:
     annotation = _Annotation()
     try:
         for block in source.blocks():

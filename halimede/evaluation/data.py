@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
+class LabelledPicture:
     """Samples and what is in them.
 
     ``images``: each as a model's ``prepare`` takes it, height x width (x 3) uint8, or a row (or any array) of numbers.
@@ -60,7 +60,7 @@ class Labelled:
         return len(self.images)
 
 
-def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | None = None) -> Labelled:
+def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | None = None) -> LabelledPicture:
     """Read samples. With the model's ``labels``, classes given by their index get their names.
 
     Raises InvalidFieldError (field ``--data``) for what cannot be read, has no samples in it, is larger than the
@@ -73,7 +73,7 @@ def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | N
     elif path.suffix.lower() in {".csv", ".npz"}:
         read = read_csv if path.suffix.lower() == ".csv" else read_npz
         images, classes = read(path, MAX_SAMPLES, MAX_PIXELS)
-        found = Labelled(
+        found = LabelledPicture(
             images=images,
             names=[f"{path.name}[{i}]" for i in range(len(images))],
             sizes=[image.nbytes for image in images],
@@ -87,11 +87,11 @@ def read_labelled(path: Path, labels: Sequence[str] = (), progress: Progress | N
     return found
 
 
-def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> Labelled:
+def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> LabelledPicture:
     if (path / ANNOTATIONS).is_file():
         boxes = read_annotations(path / ANNOTATIONS, MAX_SAMPLES)
         images, sizes = _decoded(path, [path / name for name in boxes], progress)
-        return Labelled(images=images, names=list(boxes), sizes=sizes, boxes=list(boxes.values()))
+        return LabelledPicture(images=images, names=list(boxes), sizes=sizes, boxes=list(boxes.values()))
     files = _pictures(path)
     classes = [_class_of(file.relative_to(path)) for file in files]
     if any(classes) and not all(classes):
@@ -99,7 +99,9 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> Lab
         raise InvalidFieldError(FIELD, str(stray), "it is in no class folder, and others are: move it, or remove it")
     images, sizes = _decoded(path, files, progress)
     truths = [_named(text, labels) for text in classes] if any(classes) else None
-    return Labelled(images=images, names=[str(file.relative_to(path)) for file in files], sizes=sizes, truths=truths)
+    return LabelledPicture(
+        images=images, names=[str(file.relative_to(path)) for file in files], sizes=sizes, truths=truths
+    )
 
 
 def _pictures(path: Path) -> list[Path]:
@@ -158,7 +160,7 @@ def _named(text: str, labels: Sequence[str]) -> str:
     return text
 
 
-def _check_known(path: Path, data: Labelled, labels: Sequence[str]) -> None:
+def _check_known(path: Path, data: LabelledPicture, labels: Sequence[str]) -> None:
     """Refuse data of another task: where the model knows none of the classes, every answer would count as wrong."""
     there: Iterable[Any] = data.truths or (box.label for boxes in data.boxes or () for box in boxes)
     kinds = sorted({str(kind) for kind in there})

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.curves import Point
-from halimede.evaluation.data import Labelled
+from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import Quality, quality, referenced
 from halimede.evaluation.rules import calibration_of, decide, needs_answers, orders, parameters_of
-from halimede.evaluation.service import Answered, Chain, Tier, answered
+from halimede.evaluation.service import Answered, Chain, EvaluatedTier, answered
 from halimede.frames.payloads import ID_BYTES, pack
 from halimede.inference import Array
 from halimede.messages import Frame, Prediction
@@ -29,7 +29,7 @@ from halimede.mining.mixture import mix
 Told = Callable[[str, int, int], None]
 
 
-class Link(Struct, kw_only=True):
+class TierLink(Struct, kw_only=True):
     """What lies between two tiers: the time of a round trip without data, and its speed. ``assumed``: nobody said."""
 
     ms: float = 20.0
@@ -72,7 +72,7 @@ class Cost(Struct, kw_only=True):
     latency_ms: float
 
 
-class Report(Struct, kw_only=True):
+class EvaluationReport(Struct, kw_only=True):
     """What is written as JSON. ``accuracy`` of detections is mAP@0.5; their points have ``map_50_95`` and ``recall``.
 
     ``reference``: what counted as true, ``labels``, or ``cloud`` where the data have none. ``curves`` are those of the
@@ -94,7 +94,7 @@ class Report(Struct, kw_only=True):
     operating_point: Operating
     costs: dict[str, list[Cost]]
     left_out: dict[str, str]
-    link: Link
+    link: TierLink
     bytes_cloud_only: float
     latency_cloud_only_ms: float
 
@@ -111,14 +111,14 @@ class _Onward:
 
 def evaluate(
     chain: Chain,
-    data: Labelled,
+    data: LabelledPicture,
     *,
     rules: Sequence[str] = (),
-    link: Link | None = None,
+    link: TierLink | None = None,
     told: Told | None = None,
-) -> Report:
+) -> EvaluationReport:
     """Answer all samples by all tiers and put together what follows. Raises InvalidFieldError, ModelError."""
-    link = link or Link()
+    link = link or TierLink()
     _check_calibrations(chain)
     said = [answered(tier, data, _part(told, tier)) for tier in chain.tiers]
     known = referenced(data, said[-1].predictions)
@@ -143,7 +143,7 @@ def evaluate(
         for tier, each, came in zip(chain.tiers, said, reached, strict=True)
     ]
     boxes = known.boxes is not None
-    return Report(
+    return EvaluationReport(
         edge_only=tiers[0].measures["accuracy"],
         cloud_only=tiers[-1].measures["accuracy"],
         curves=curves,
@@ -173,11 +173,11 @@ def _check_calibrations(chain: Chain) -> None:
             raise InvalidFieldError("--service", f"calibration {named.name} of {tier.name}", fix)
 
 
-def _part(told: Told | None, tier: Tier) -> Callable[[int, int], None] | None:
+def _part(told: Told | None, tier: EvaluatedTier) -> Callable[[int, int], None] | None:
     return (lambda done, total: told(f"{tier.name}: {tier.model}", done, total)) if told else None
 
 
-def _decisions(chain: Chain, data: Labelled, said: Sequence[Answered]) -> tuple[list[Array], list[Array]]:
+def _decisions(chain: Chain, data: LabelledPicture, said: Sequence[Answered]) -> tuple[list[Array], list[Array]]:
     """Return what each tier sends on, as configured, and what comes to each."""
     hard: list[Array] = []
     reached = [np.ones(len(data), bool)]
@@ -187,7 +187,7 @@ def _decisions(chain: Chain, data: Labelled, said: Sequence[Answered]) -> tuple[
     return hard, reached
 
 
-def _sent(chain: Chain, tier: Tier, data: Labelled, predictions: Sequence[Prediction]) -> Array:
+def _sent(chain: Chain, tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Prediction]) -> Array:
     """Return the bytes of each sample as this tier sends it on: its data as they came, and what its model said."""
     with_answers = needs_answers(tier)
     worker = f"{chain.service.metadata.name}-{tier.name}"
@@ -206,7 +206,7 @@ def _around(service: str, worker: str, edge: Prediction | None) -> int:
 
 
 def _onward(
-    chain: Chain, said: Sequence[Answered], hard: Sequence[Array], sent: Sequence[Array], link: Link
+    chain: Chain, said: Sequence[Answered], hard: Sequence[Array], sent: Sequence[Array], link: TierLink
 ) -> _Onward:
     """Follow samples from the second tier on, beginning at the end."""
     number = len(said[0].predictions)
@@ -226,7 +226,7 @@ def _onward(
     return state
 
 
-def _fused(tier: Tier, low: Sequence[Prediction], up: list[Prediction]) -> list[Prediction]:
+def _fused(tier: EvaluatedTier, low: Sequence[Prediction], up: list[Prediction]) -> list[Prediction]:
     """Return what is answered where both spoke."""
     path = calibration_of(tier)
     if path is None:
@@ -236,7 +236,7 @@ def _fused(tier: Tier, low: Sequence[Prediction], up: list[Prediction]) -> list[
 
 
 def _operating(
-    edge: Tier, measure: Quality, hard: Array, onward: _Onward, sent: Array, *, edge_ms: float, asked: Array
+    edge: EvaluatedTier, measure: Quality, hard: Array, onward: _Onward, sent: Array, *, edge_ms: float, asked: Array
 ) -> Operating:
     deferral = edge.deferral
     assert deferral is not None  # noqa: S101  # the edge's worker has one

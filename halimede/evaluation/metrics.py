@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from halimede.evaluation.curves import Point, at
-from halimede.evaluation.evaluate import Report
+from halimede.evaluation.evaluate import EvaluationReport
 
 #: upload ratios that the table shows
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -21,7 +21,7 @@ Rows = list[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MetricLine:
     """A curve as it is drawn; ``stroke`` is its dashes as SVG writes them, ``width`` its breadth in pixels."""
 
     name: str
@@ -31,11 +31,11 @@ class Line:
     width: float = 1.5
 
 
-def lines(report: Report) -> list[Line]:
+def lines(report: EvaluationReport) -> list[MetricLine]:
     """Return all curves, the bounds last; that of the service's own rule is bold. The rule Random is a bound."""
     own = report.operating_point.rule.lower()
     drawn = [
-        Line(
+        MetricLine(
             name,
             points,
             COLOURS[i % len(COLOURS)],
@@ -45,15 +45,15 @@ def lines(report: Report) -> list[Line]:
         for i, (name, points) in enumerate(rules(report).items())
     ]
     bounds = ((ORACLE, report.oracle, "7 3"), (RANDOM, report.random, "2 3"))
-    return drawn + [Line(name, points, BOUND_COLOURS[name], stroke) for name, points, stroke in bounds]
+    return drawn + [MetricLine(name, points, BOUND_COLOURS[name], stroke) for name, points, stroke in bounds]
 
 
-def rules(report: Report) -> dict[str, Sequence[Point]]:
+def rules(report: EvaluationReport) -> dict[str, Sequence[Point]]:
     """Return the curves of rules that look at something."""
     return {name: points for name, points in report.curves.items() if name.lower() != RANDOM}
 
 
-def ratio_rows(report: Report) -> tuple[list[str], Rows]:
+def ratio_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
     """Return the heading, and each rule's accuracy at some upload ratios, the best at the middle one first."""
     heading = ["RULE", *(f"{ratio:.0%}" for ratio in RATIOS)]
     best = sorted(rules(report).items(), key=lambda item: -at(item[1], RATIOS[len(RATIOS) // 2]))
@@ -61,7 +61,7 @@ def ratio_rows(report: Report) -> tuple[list[str], Rows]:
     return heading, [[name, *(f"{at(points, ratio):.4f}" for ratio in RATIOS)] for name, points in curves]
 
 
-def tier_rows(report: Report) -> tuple[list[str], Rows]:
+def tier_rows(report: EvaluationReport) -> tuple[list[str], Rows]:
     """Return the heading, and what each tier is worth alone."""
     names = list(report.tiers[0].measures)
     heading = ["TIER", "MODEL", *(measure_name(report, name) for name in names), "MODEL TIME", "REACHED"]
@@ -77,7 +77,7 @@ def tier_rows(report: Report) -> tuple[list[str], Rows]:
     ]
 
 
-def operating_rows(report: Report) -> Rows:
+def operating_rows(report: EvaluationReport) -> Rows:
     """Return what the service is worth as it is configured, a name and a value each."""
     point, link = report.operating_point, report.link
     parameters = ", ".join(f"{key} {value}" for key, value in point.parameters.items())
@@ -98,18 +98,18 @@ def operating_rows(report: Report) -> Rows:
     return rows
 
 
-def measure_name(report: Report, name: str) -> str:
+def measure_name(report: EvaluationReport, name: str) -> str:
     """Return what a measure is called in headings."""
     return {"accuracy": report.metric.upper(), "map_50_95": "MAP@0.5:0.95", "recall": "OBJECT RECALL"}[name]
 
 
-def about(report: Report) -> str:
+def about(report: EvaluationReport) -> str:
     """Return one sentence on what was evaluated."""
     truth = "their labels" if report.reference == "labels" else "the cloud's answers, since they have no labels"
     return f"{report.samples} samples, measured by {report.metric} against {truth}."
 
 
-def scale(report: Report) -> tuple[float, float]:
+def scale(report: EvaluationReport) -> tuple[float, float]:
     """Return the lowest and the highest accuracy that a plot shows."""
     values = [point["accuracy"] for line in lines(report) for point in line.points]
     values += [report.operating_point.accuracy, *(tier.measures["accuracy"] for tier in report.tiers)]

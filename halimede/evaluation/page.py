@@ -12,14 +12,14 @@ from string import Template
 import msgspec
 
 from halimede.evaluation import metrics
-from halimede.evaluation.evaluate import Report
-from halimede.evaluation.metrics import Line, Rows
+from halimede.evaluation.evaluate import EvaluationReport
+from halimede.evaluation.metrics import MetricLine, Rows
 
 WIDTH, HEIGHT = 860, 460
 LEFT, RIGHT, TOP, BOTTOM = 64, 110, 12, 48
 
 
-def page(report: Report) -> str:
+def page(report: EvaluationReport) -> str:
     """Return the page. Whatever comes from manifests and data is escaped."""
     drawn = metrics.lines(report)
     data = {
@@ -45,7 +45,7 @@ def page(report: Report) -> str:
     )
 
 
-def _svg(report: Report, drawn: Sequence[Line]) -> str:
+def _svg(report: EvaluationReport, drawn: Sequence[MetricLine]) -> str:
     low, high = metrics.scale(report)
 
     def x(ratio: float) -> float:
@@ -92,7 +92,7 @@ def ticks(low: float, high: float) -> list[float]:
     return [round(n * step, 10) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _switch(line: Line) -> str:
+def _switch(line: MetricLine) -> str:
     style = "solid" if not line.stroke else "dashed" if line.stroke == metrics.STROKES[1] else "dotted"
     key = f'<span class="key" style="border-color:{line.colour};border-top-style:{style}"></span>'
     name = escape(line.name)
@@ -105,7 +105,7 @@ def _table(heading: Sequence[str], rows: Rows) -> str:
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
 
-def _notes(report: Report) -> str:
+def _notes(report: EvaluationReport) -> str:
     if not report.left_out:
         return ""
     listed = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in sorted(report.left_out.items()))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from halimede.evaluation import metrics
-from halimede.evaluation.evaluate import Report
+from halimede.evaluation.evaluate import EvaluationReport
 
 #: dashes of SVG as matplotlib writes them
 DASHES = {stroke: (0, tuple(map(float, stroke.split()))) for stroke in metrics.STROKES if stroke}
 DPI = 100
 
 
-def write_plot(report: Report, path: Path) -> None:
+def write_plot(report: EvaluationReport, path: Path) -> None:
     """Write a PNG. Raises ImportError where matplotlib is missing."""
     import matplotlib as mpl  # noqa: PLC0415  # slow to import, and of an extra
 

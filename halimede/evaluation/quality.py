@@ -10,7 +10,7 @@ import numpy as np
 from halimede.errors import InvalidFieldError
 from halimede.evaluation import curves
 from halimede.evaluation.curves import Point
-from halimede.evaluation.data import FIELD, Labelled
+from halimede.evaluation.data import FIELD, LabelledPicture
 from halimede.evaluation.detection import Detection
 from halimede.inference import Array
 from halimede.messages import Box, Prediction
@@ -66,7 +66,7 @@ def right(truths: Sequence[str], answers: Sequence[Prediction]) -> Array:
     return np.array([answer.label == truth for answer, truth in zip(answers, truths, strict=True)], np.float64)
 
 
-def referenced(data: Labelled, cloud: Sequence[Prediction]) -> Labelled:
+def referenced(data: LabelledPicture, cloud: Sequence[Prediction]) -> LabelledPicture:
     """Return the data with what is in them: as labelled, else as the last tier's model says.
 
     Raises InvalidFieldError where labels and answers are of different kinds.
@@ -81,16 +81,16 @@ def referenced(data: Labelled, cloud: Sequence[Prediction]) -> Labelled:
         return data
     if boxes:
         objects = [[_certain(box) for box in answer.boxes or () if box.score >= SURE] for answer in cloud]
-        return Labelled(images=data.images, names=data.names, sizes=data.sizes, boxes=objects)
+        return LabelledPicture(images=data.images, names=data.names, sizes=data.sizes, boxes=objects)
     if not all(answer.label is not None for answer in cloud):
         raise InvalidFieldError(
             FIELD, data.names[0], "the model answers neither classes nor boxes: there is no measure"
         )
     truths = [answer.label or "" for answer in cloud]
-    return Labelled(images=data.images, names=data.names, sizes=data.sizes, truths=truths)
+    return LabelledPicture(images=data.images, names=data.names, sizes=data.sizes, truths=truths)
 
 
-def _check_common(data: Labelled, cloud: Sequence[Prediction]) -> None:
+def _check_common(data: LabelledPicture, cloud: Sequence[Prediction]) -> None:
     """Refuse answers by other names than the data have: a model without labels answers indices."""
     there = set(data.truths or ()) | {str(box.label) for boxes in data.boxes or () for box in boxes}
     said = {answer.label for answer in cloud if answer.boxes is None}
@@ -101,7 +101,7 @@ def _check_common(data: Labelled, cloud: Sequence[Prediction]) -> None:
         raise InvalidFieldError(FIELD, ", ".join(sorted(there)[:5]), fix)
 
 
-def quality(data: Labelled, low: Sequence[Prediction], up: Sequence[Prediction]) -> Quality:
+def quality(data: LabelledPicture, low: Sequence[Prediction], up: Sequence[Prediction]) -> Quality:
     """Return the measure for data whose truths or boxes are known."""
     return Detection(data.boxes, low, up) if data.boxes is not None else Classification(data.truths or [], low, up)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from halimede.api.deferral import Deferral
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import Labelled
-from halimede.evaluation.service import Tier
+from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.service import EvaluatedTier
 from halimede.inference import Array
 from halimede.messages import Prediction
 from halimede.mining import Miner, Verdict, create, judge, names
@@ -22,7 +22,7 @@ NO_ORDER = "it says yes or no, so that there is no curve of it"
 
 
 def orders(
-    tier: Tier, data: Labelled, predictions: Sequence[Prediction], wanted: Sequence[str] = ()
+    tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Prediction], wanted: Sequence[str] = ()
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the hardness of all samples by each rule, and why other rules are left out.
 
@@ -55,7 +55,7 @@ def orders(
     return found, left_out
 
 
-def judged(miner: Miner, mode: str, data: Labelled, predictions: Sequence[Prediction]) -> list[Verdict]:
+def judged(miner: Miner, mode: str, data: LabelledPicture, predictions: Sequence[Prediction]) -> list[Verdict]:
     """Ask a rule about all samples, or about what a model said of them, whichever its mode is."""
     if mode == BEFORE:
         return [judge_sample(miner, image) for image in data.images]
@@ -69,7 +69,7 @@ def hardness_of(verdicts: Sequence[Verdict]) -> Array | None:
     return np.array([np.inf if verdict.hardness is None else verdict.hardness for verdict in verdicts])
 
 
-def decide(tier: Tier, data: Labelled, predictions: Sequence[Prediction], reached: Array) -> Array:
+def decide(tier: EvaluatedTier, data: LabelledPicture, predictions: Sequence[Prediction], reached: Array) -> Array:
     """Return which samples a tier with a deferral sends on, as it is configured: a boolean each.
 
     With a target the share of those that ``reached`` the tier is met: the hardest of them go, of a rule without
@@ -103,11 +103,11 @@ def parameters_of(deferral: Deferral) -> Mapping[str, str]:
     return {each.key: each.value for each in deferral.hard_example_mining.parameters}
 
 
-def needs_answers(tier: Tier) -> bool:
+def needs_answers(tier: EvaluatedTier) -> bool:
     """Whether a tier's model answers before its rule is asked."""
     return tier.deferral is None or tier.deferral.hard_example_mining.mode == AFTER
 
 
-def calibration_of(tier: Tier) -> Path | None:
+def calibration_of(tier: EvaluatedTier) -> Path | None:
     """Return the calibration that mixes its answers with the next tier's; None: they are not mixed."""
     return tier.calibration if tier.deferral and tier.deferral.fusion == "mixture" and needs_answers(tier) else None

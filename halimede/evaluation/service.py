@@ -23,7 +23,7 @@ from halimede.api.model import PLURAL as MODELS
 from halimede.api.model import ModelSpec, in_force
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import FIELD as DATA
-from halimede.evaluation.data import Labelled, Progress
+from halimede.evaluation.data import LabelledPicture, Progress
 from halimede.evaluation.manifests import FIELD, models_beside, read_resources
 from halimede.inference import Model, SampleError, group, isolate, open_model
 from halimede.messages import Prediction
@@ -38,7 +38,7 @@ TIMED, TIMED_S = 30, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class EvaluatedTier:
     """One model of a service, and when it asks the next one (``deferral``; None: it is the last).
 
     ``calibration`` is the file of what `halimede calibrate` found out, where the deferral names one that is there.
@@ -57,15 +57,15 @@ class Chain:
     """A service's tiers, the edge first and the cloud last: two or more."""
 
     service: Resource[JointInferenceServiceSpec]
-    tiers: tuple[Tier, ...]
+    tiers: tuple[EvaluatedTier, ...]
 
     @property
-    def edge(self) -> Tier:
+    def edge(self) -> EvaluatedTier:
         """The first."""
         return self.tiers[0]
 
     @property
-    def cloud(self) -> Tier:
+    def cloud(self) -> EvaluatedTier:
         """The last."""
         return self.tiers[-1]
 
@@ -112,12 +112,14 @@ def chain_of(service: Resource[JointInferenceServiceSpec], models: Mapping[str, 
     return Chain(service=service, tiers=tuple(_tier(*part, models) for part in parts))
 
 
-def answers(tier: Tier, data: Labelled, progress: Progress | None = None) -> list[Prediction]:
+def answers(tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None) -> list[Prediction]:
     """Return what a tier's model says of all samples, in order. Raises ModelError, InvalidFieldError (``--data``)."""
     return answered(tier, data, progress, timed=0).predictions
 
 
-def answered(tier: Tier, data: Labelled, progress: Progress | None = None, *, timed: int = TIMED) -> Answered:
+def answered(
+    tier: EvaluatedTier, data: LabelledPicture, progress: Progress | None = None, *, timed: int = TIMED
+) -> Answered:
     """Likewise, and measure the time that it takes the model, pre-processing included, to answer a sample alone."""
     with open_model(tier.path, tier.spec) as model:
         found: list[Prediction] = []
@@ -128,7 +130,7 @@ def answered(tier: Tier, data: Labelled, progress: Progress | None = None, *, ti
         return Answered(found, _time(model, data, timed))
 
 
-def _answer(tier: Tier, model: Model, data: Labelled, numbers: range) -> list[Prediction]:
+def _answer(tier: EvaluatedTier, model: Model, data: LabelledPicture, numbers: range) -> list[Prediction]:
     def refused(number: int, error: object) -> InvalidFieldError:
         fix = f"model {tier.model} cannot answer it: {error}"
         return InvalidFieldError(DATA, data.names[number], fix)
@@ -148,7 +150,7 @@ def _answer(tier: Tier, model: Model, data: Labelled, numbers: range) -> list[Pr
     return [predictions[i] for i in range(len(samples))]
 
 
-def _time(model: Model, data: Labelled, count: int) -> float:
+def _time(model: Model, data: LabelledPicture, count: int) -> float:
     taken: list[float] = []
     end = time.perf_counter() + TIMED_S
     for image in data.images[:count]:
@@ -168,7 +170,7 @@ def _chosen(at: str, choice: ModelChoice) -> str:
     return choice.name
 
 
-def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Mapping[str, ModelSpec]) -> Tier:
+def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Mapping[str, ModelSpec]) -> EvaluatedTier:
     if model not in models:
         raise InvalidFieldError(
             f"{at}.model.name", model, "there is no such Model in the manifests given: give its, too"
@@ -181,7 +183,7 @@ def _tier(name: str, at: str, model: str, deferral: Deferral | None, models: Map
     path = _file(spec)
     if not path.is_file():
         raise InvalidFieldError(f"{at}.model", str(path), "there is no such file: train or download the model first")
-    return Tier(name=name, model=model, spec=spec, path=path, deferral=deferral, calibration=calibration)
+    return EvaluatedTier(name=name, model=model, spec=spec, path=path, deferral=deferral, calibration=calibration)
 
 
 def _file(spec: ModelSpec) -> Path:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.frames.image_headers import JPEG_MAGIC, PNG_MAGIC, READERS, Picture
+from halimede.frames.image_headers import JPEG_MAGIC, PNG_MAGIC, READERS, ImageHeader
 from halimede.messages import Frame
 
 Pixels = NDArray[Any]
@@ -53,7 +53,7 @@ BROKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
+class ImageEncoding:
     """One way to write pixels. ``cheap``: decoding copies nothing, so it may run on the event loop.
 
     ``encode`` gets the pixels and a quality (0: the usual one), which only lossy encodings look at. ``measure`` says
@@ -66,17 +66,17 @@ class Encoding:
     cheap: bool = False
 
 
-_registry: dict[str, Encoding] = {}
+_registry: dict[str, ImageEncoding] = {}
 
 
-def register(name: str, encoding: Encoding) -> None:
+def register(name: str, encoding: ImageEncoding) -> None:
     """Add an encoding. A name is taken once."""
     if name in _registry:
         raise ValueError(f"encoding {name} is registered twice")
     _registry[name] = encoding
 
 
-def find(name: str) -> Encoding:
+def find(name: str) -> ImageEncoding:
     """Return an encoding; raise DecodeError on an unknown one."""
     encoding = _registry.get(name)
     if encoding is None:
@@ -165,7 +165,7 @@ def _encode_raw(image: Pixels, _: int = 0) -> bytes:
 # --- pictures -----------------------------------------------------------------------------------------------------
 
 
-def _read(frame: Frame) -> Picture:
+def _read(frame: Frame) -> ImageHeader:
     """Look at a picture from outside. Raises DecodeError, also over the limits."""
     picture = READERS[frame.encoding](frame.data.cast("B"))
     picture.check()
@@ -218,6 +218,6 @@ def _saved(image: Pixels, form: str, **options: int) -> bytes:
     return out.getvalue()
 
 
-register("raw", Encoding(_decode_raw, _encode_raw, _measure_raw, cheap=True))
-register("jpeg", Encoding(_decode_picture, _encode_jpeg, _measure_picture))
-register("png", Encoding(_decode_picture, _encode_png, _measure_picture))
+register("raw", ImageEncoding(_decode_raw, _encode_raw, _measure_raw, cheap=True))
+register("jpeg", ImageEncoding(_decode_picture, _encode_jpeg, _measure_picture))
+register("png", ImageEncoding(_decode_picture, _encode_png, _measure_picture))

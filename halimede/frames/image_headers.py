@@ -42,7 +42,7 @@ COLOURS = {0xE0: b"JFIF", 0xEE: b"Adobe"}
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageHeader:
     """A picture file: the size that its header claims, passes over its pixels, and its essential parts in order."""
 
     width: int
@@ -63,7 +63,7 @@ class Picture:
         return width * height * self.channels
 
 
-def read_png(data: memoryview) -> Picture:
+def read_png(data: memoryview) -> ImageHeader:
     """Read a PNG. Raises DecodeError for what is none, in its outer form."""
     if data[:8] != PNG_MAGIC or len(data) < 33 or _chunk.unpack_from(data, 8) != (13, b"IHDR"):
         raise DecodeError("no readable png: it has no header")
@@ -78,11 +78,11 @@ def read_png(data: memoryview) -> Picture:
             parts.append(data[at : at + 12 + length])
         at += 12 + length
         if kind == b"IEND":
-            return Picture(width, height, channels, 1, parts)
+            return ImageHeader(width, height, channels, 1, parts)
     raise DecodeError(f"a png of more than {MAX_CHUNKS} chunks")
 
 
-def read_jpeg(data: memoryview) -> Picture:
+def read_jpeg(data: memoryview) -> ImageHeader:
     """Read a JPEG up to its first scan, and count its scans. Raises DecodeError for what is none, in its outer form."""
     if data[:3] != JPEG_MAGIC:
         raise DecodeError("no readable jpeg: it has no header")
@@ -100,7 +100,7 @@ def read_jpeg(data: memoryview) -> Picture:
             if size is None:
                 break
             scans = bytes(data[at:])
-            return Picture(*size, scans.count(b"\xff\xda"), [*parts, scans])
+            return ImageHeader(*size, scans.count(b"\xff\xda"), [*parts, scans])
         segment = data[at : at + 2 + length]
         if marker in FRAMES:
             if size or length < 8:
@@ -118,4 +118,4 @@ def read_jpeg(data: memoryview) -> Picture:
     raise DecodeError("no readable jpeg: its header is broken, or ends early")
 
 
-READERS: dict[str, Callable[[memoryview], Picture]] = {"png": read_png, "jpeg": read_jpeg}
+READERS: dict[str, Callable[[memoryview], ImageHeader]] = {"png": read_png, "jpeg": read_jpeg}

@@ -37,7 +37,7 @@ LEAST_SIDE, MOST_TRIES = 8, 10
 KEPT = 0.7
 
 
-class Wish(Struct, frozen=True, kw_only=True, gc=False):
+class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
     """What a service wants of what goes up: the encoding of all of it, and the most bytes that one may have."""
 
     encoding: UploadEncoding = AS_IT_CAME
@@ -52,7 +52,7 @@ class Wish(Struct, frozen=True, kw_only=True, gc=False):
         return self.max_bytes is None or size <= self.max_bytes
 
 
-class Size(Struct, frozen=True, gc=False):
+class PixelSize(Struct, frozen=True, gc=False):
     """Pixels of a picture, and bytes of each."""
 
     width: int
@@ -65,7 +65,7 @@ class Size(Struct, frozen=True, gc=False):
         return self.width * self.height
 
 
-class Try(Struct, frozen=True, gc=False):
+class EncodeAttempt(Struct, frozen=True, gc=False):
     """One way to write a picture. ``quality`` is 0 where there is no such choice."""
 
     encoding: Written
@@ -79,27 +79,27 @@ class Try(Struct, frozen=True, gc=False):
         return self.width * self.height
 
 
-class Densities:
+class SizeEstimator:
     """How many bytes a pixel of recent pictures took, by encoding and channels."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Written, int], float] = {}
 
-    def expected(self, made: Try, channels: int) -> float | None:
+    def expected(self, made: EncodeAttempt, channels: int) -> float | None:
         """Return about how many bytes it will have; None: nothing is known of such pictures yet."""
         if made.encoding == "raw":
             return float(made.pixels * channels)
         density = self._known.get((made.encoding, channels))
         return None if density is None else density * SHARES[made.quality] * made.pixels**POWER
 
-    def learn(self, made: Try, channels: int, size: int) -> None:
+    def learn(self, made: EncodeAttempt, channels: int, size: int) -> None:
         """Take note of how many bytes it has."""
         found = size / (SHARES[made.quality] * made.pixels**POWER)
         known = self._known.get((made.encoding, channels), found)
         self._known[made.encoding, channels] = KEPT * known + (1 - KEPT) * found
 
 
-def first(picture: Size, wish: Wish, densities: Densities) -> Try:
+def first(picture: PixelSize, wish: UploadFormat, densities: SizeEstimator) -> EncodeAttempt:
     """Return how a picture is to be written that does not go as it came."""
     whole = _whole(picture, wish)
     if wish.max_bytes is None:
@@ -115,7 +115,7 @@ def first(picture: Size, wish: Wish, densities: Densities) -> Try:
     return _smaller(small, picture, expected, wish.max_bytes) or whole[-1]
 
 
-def following(made: Try, size: int, picture: Size, wish: Wish) -> Try | None:
+def following(made: EncodeAttempt, size: int, picture: PixelSize, wish: UploadFormat) -> EncodeAttempt | None:
     """Return what to try after something that has too many bytes; None: there is nothing left."""
     assert wish.max_bytes is not None  # noqa: S101  # else nothing has too many
     whole = _whole(picture, wish)
@@ -126,20 +126,20 @@ def following(made: Try, size: int, picture: Size, wish: Wish) -> Try | None:
     return _smaller(small, picture, expected, wish.max_bytes)
 
 
-def _whole(picture: Size, wish: Wish) -> list[Try]:
+def _whole(picture: PixelSize, wish: UploadFormat) -> list[EncodeAttempt]:
     """Return the ways to write all of its pixels, the best first."""
     encoding: Written = "jpeg" if wish.encoding == "as-it-came" else wish.encoding
     qualities = QUALITIES if encoding == "jpeg" else (0,)
-    return [Try(encoding, quality, picture.width, picture.height) for quality in qualities]
+    return [EncodeAttempt(encoding, quality, picture.width, picture.height) for quality in qualities]
 
 
-def _small(made: Try, picture: Size) -> Try:
+def _small(made: EncodeAttempt, picture: PixelSize) -> EncodeAttempt:
     """Return the quality at which pictures are made smaller, in full size."""
     quality = SMALL_QUALITY if made.encoding == "jpeg" else 0
-    return Try(made.encoding, quality, picture.width, picture.height)
+    return EncodeAttempt(made.encoding, quality, picture.width, picture.height)
 
 
-def _smaller(made: Try, picture: Size, expected: float, most: int) -> Try | None:
+def _smaller(made: EncodeAttempt, picture: PixelSize, expected: float, most: int) -> EncodeAttempt | None:
     """Return a picture of the same form that has about ``most`` bytes, where ``made`` has as many as expected."""
     if made.encoding == "raw":
         share = most / (made.pixels * picture.channels)  # known exactly
@@ -147,4 +147,8 @@ def _smaller(made: Try, picture: Size, expected: float, most: int) -> Try | None
         share = min(SMALLER, (most / expected) ** (1 / POWER))
     side = max(math.sqrt(share), LEAST_SIDE / min(made.width, made.height))
     width, height = int(made.width * side), int(made.height * side)
-    return Try(made.encoding, made.quality, width, height) if width < made.width and height < made.height else None
+    return (
+        EncodeAttempt(made.encoding, made.quality, width, height)
+        if width < made.width and height < made.height
+        else None
+    )

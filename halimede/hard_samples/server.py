@@ -14,7 +14,7 @@ from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError, RefusedError, TooLargeError
-from halimede.hard_samples.store import Store
+from halimede.hard_samples.store import HardSampleStore
 from halimede.messages import KeptReply, KeptRequest
 
 P = ParamSpec("P")
@@ -33,10 +33,10 @@ class Thread(Protocol):
         """Run ``work`` in the thread."""
 
 
-class Answers:
+class HardSampleServer:
     """Answers requests for kept samples. ``names`` (namespace, service, worker, node) stand in each reply."""
 
-    def __init__(self, bus: Bus, store: Store, names: Mapping[str, str], thread: Thread) -> None:
+    def __init__(self, bus: Bus, store: HardSampleStore, names: Mapping[str, str], thread: Thread) -> None:
         self._bus = bus
         self._store = store
         self._names = names

@@ -44,14 +44,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SamplePage:
     """Samples, the newest first, and the number before which the next page begins; 0: there is none."""
 
     entries: list[KeptEntry]
     next: int
 
 
-class Store:
+class HardSampleStore:
     """The samples in ``folder``, which is made when first needed. All methods may be called from any thread.
 
     They raise OSError where the disk does not do what is asked.
@@ -118,7 +118,7 @@ class Store:
             return None
         return sample, data
 
-    def page(self, wanted: KeptRequest) -> Page:
+    def page(self, wanted: KeptRequest) -> SamplePage:
         """Return the newest samples that fit, as many as are asked for or can be read in a moment."""
         with self._lock:
             self._open()
@@ -130,8 +130,8 @@ class Store:
             if sample is not None and fits(sample, wanted):
                 entries.append(entry(sample, place.number))
                 if len(entries) == wanted.limit:
-                    return Page(entries, place.number if place.number != places[-1][1].number else 0)
-        return Page(entries, places[READ - 1][1].number if len(places) > READ else 0)
+                    return SamplePage(entries, place.number if place.number != places[-1][1].number else 0)
+        return SamplePage(entries, places[READ - 1][1].number if len(places) > READ else 0)
 
     # --- files ----------------------------------------------------------------------------------------------------
 

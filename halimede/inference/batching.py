@@ -66,7 +66,7 @@ def isolate(batch: Sequence[T], run: Callable[[Sequence[T]], Sequence[R]]) -> li
     return isolate(batch[:middle], run) + isolate(batch[middle:], run)
 
 
-class Together:
+class BatchGain:
     """Whether samples of one shape cost less in one call of the model or one after the other: by what either took.
 
     A small network gains much by one call. One that is all memory traffic loses: what would stay in the cache for one

@@ -32,7 +32,7 @@ SCORE_SLACK = 1e-3
 AHEAD = {"yolo": 4, "yolov5": 5}
 
 
-class Found(NamedTuple):
+class Candidates(NamedTuple):
     """Candidates of one sample: ``[n, 4]`` numbers in the model's form, scores, class indices."""
 
     boxes: Array
@@ -82,7 +82,7 @@ class BoxReader:
             boxes=[Box(x1, y1, x2, y2, score, self._label(int(kind))) for x1, y1, x2, y2, score, kind in rows]
         )
 
-    def _decode(self, values: Sequence[Array]) -> Found:
+    def _decode(self, values: Sequence[Array]) -> Candidates:
         if len(values) == 1 and self._boxes.decode == "rows":
             (rows,) = values
             if rows.ndim != 2 or rows.shape[1] != BOX_COLUMNS:
@@ -100,7 +100,7 @@ class BoxReader:
             return self._candidates(boxes, self._activated(scores), classes[0])
         return self._best(boxes, scores[:, np.newaxis] if scores.ndim == 1 else scores)
 
-    def _decode_yolo(self, values: Array) -> Found:
+    def _decode_yolo(self, values: Array) -> Candidates:
         ahead = AHEAD[self._boxes.decode]
         if values.ndim != 2:
             raise self._misfit(values)
@@ -116,7 +116,7 @@ class BoxReader:
             raise self._misfit(values)
         return self._best(rows[:, :4], rows[:, ahead:], self._activated(rows[:, 4]) if ahead == 5 else None)
 
-    def _best(self, boxes: Array, scores: Array, anything: Array | None = None) -> Found:
+    def _best(self, boxes: Array, scores: Array, anything: Array | None = None) -> Candidates:
         """Take the best class of each box. After softmax one class more than labels, the last, means nothing."""
         if scores.ndim != 2 or not scores.shape[1]:
             raise SampleError(f"the model gives scores {list(scores.shape)}, which are no [boxes, classes]")
@@ -131,16 +131,16 @@ class BoxReader:
         """Activate scores, each for itself."""
         return activate(scores.astype(np.float64), "sigmoid" if self._activation == "sigmoid" else "none")
 
-    def _candidates(self, boxes: Array, scores: Array, classes: Array) -> Found:
+    def _candidates(self, boxes: Array, scores: Array, classes: Array) -> Candidates:
         """Leave out what scores too low, before anything costly: 0 and less is the padding of a fixed output size.
 
         ``classes`` are their indices, or the scores of each.
         """
         chosen = (scores > 0) & (scores >= (self._nms.score if self._nms else 0))
         classes = classes[chosen].argmax(axis=1) if classes.ndim == 2 else classes[chosen]
-        return Found(*(np.asarray(array, np.float64) for array in (boxes[chosen], scores[chosen], classes)))
+        return Candidates(*(np.asarray(array, np.float64) for array in (boxes[chosen], scores[chosen], classes)))
 
-    def _checked(self, found: Found) -> Found:
+    def _checked(self, found: Candidates) -> Candidates:
         """Refuse what no message can hold, or nobody can mean."""
         if len(found.scores) and found.scores.max() > 1 + SCORE_SLACK:
             raise SampleError(
@@ -156,7 +156,7 @@ class BoxReader:
             raise SampleError(f"the model gives a box the class {found.classes.max():.6g}, which is no class index")
         return found._replace(scores=np.minimum(found.scores, 1))
 
-    def _kept(self, boxes: Array, found: Found) -> Array:
+    def _kept(self, boxes: Array, found: Candidates) -> Array:
         """Return which candidates stay."""
         if not self._nms:
             return np.argsort(-found.scores, kind="stable")[: self._top] if self._top else np.arange(len(boxes))

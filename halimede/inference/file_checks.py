@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from halimede.inference.model import ModelError, UnsafeModelError
-from halimede.inference.protobuf import Kind, MalformedError, Record, records
+from halimede.inference.protobuf import MalformedProtobufError, ProtobufRecord, WireType, records
 
 EXPORT = "export it to ONNX"
 RUNS_CODE = "reading it runs whatever code is in it"
@@ -53,7 +53,7 @@ def check_model(path: Path) -> None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             try:
                 _check_records(path, records(content))
-            except MalformedError as error:
+            except MalformedProtobufError as error:
                 raise ModelError(f"the model file {path} is no ONNX model that can run here: {error}") from error
 
 
@@ -104,16 +104,16 @@ def _zipped(path: Path, file: BinaryIO) -> ModelError:
     return ModelError(f"the model file {path} is a zip archive: give the ONNX file in it")
 
 
-def _check_records(path: Path, found: Iterator[Record]) -> None:
+def _check_records(path: Path, found: Iterator[ProtobufRecord]) -> None:
     """Check operators and outside data, in one pass; a model's own functions may be told of after their use."""
     foreign: dict[str, str] = {}
     own: set[str] = set()
     sizes: dict[str, int] = {}
     for record in found:
         domain = record.texts.get("domain", "")
-        if record.kind is Kind.FUNCTION:
+        if record.kind is WireType.FUNCTION:
             own.add(domain)
-        elif record.kind is Kind.NODE and domain not in DOMAINS:
+        elif record.kind is WireType.NODE and domain not in DOMAINS:
             foreign.setdefault(domain, record.texts.get("name", ""))
         elif record.entries:
             _check_external(path, record, sizes)
@@ -125,7 +125,7 @@ def _check_records(path: Path, found: Iterator[Record]) -> None:
             )
 
 
-def _check_external(path: Path, record: Record, sizes: dict[str, int]) -> None:
+def _check_external(path: Path, record: ProtobufRecord, sizes: dict[str, int]) -> None:
     """Check where a tensor's data are. Keys that are said twice are refused: readers differ in which one they take."""
     name = record.texts.get("name", "")[:100]
     said = dict(record.entries)

@@ -12,7 +12,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from halimede.api.processing import Crop, Letterbox, Resize, Step
+from halimede.api.processing import Crop, Letterbox, ProcessingStep, Resize
 from halimede.inference.model import Array, SampleError
 
 
@@ -78,7 +78,7 @@ def geometry_of(sample: Array) -> Geometry | None:
     return getattr(sample, "geometry", None)
 
 
-def follow(steps: Iterable[Step], shape: tuple[int, ...]) -> Geometry | None:
+def follow(steps: Iterable[ProcessingStep], shape: tuple[int, ...]) -> Geometry | None:
     """Return what steps do to a frame of that shape, ``[height, width, ...]``; None for what is no picture."""
     if len(shape) not in {2, 3}:
         return None
@@ -89,7 +89,7 @@ def follow(steps: Iterable[Step], shape: tuple[int, ...]) -> Geometry | None:
 
 
 @singledispatch
-def move(step: Step, geometry: Geometry) -> Geometry:  # noqa: ARG001 (most steps leave pixels where they are)
+def move(step: ProcessingStep, geometry: Geometry) -> Geometry:  # noqa: ARG001 (most steps leave pixels where they are)
     """Put a step behind a geometry."""
     return geometry
 

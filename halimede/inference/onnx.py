@@ -24,7 +24,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Boxes, Crop, Grayscale, Letterbox, Postprocess, Resize
 from halimede.errors import InvalidFieldError
 from halimede.inference import preprocess
-from halimede.inference.batching import Together
+from halimede.inference.batching import BatchGain
 from halimede.inference.detection import BoxReader
 from halimede.inference.embedding import EmbeddingReader, FeaturedClassReader
 from halimede.inference.file_checks import check_model
@@ -68,7 +68,7 @@ class OnnxModel(Model):
         self._labels = tuple(spec.labels)
         self._places = _wants_places(spec)
         self._batched = batched
-        self._ways: dict[tuple[int, int], Together] = {}
+        self._ways: dict[tuple[int, int], BatchGain] = {}
         self._room: Array | None = None
         self._names = list(reader.names)
 
@@ -99,7 +99,7 @@ class OnnxModel(Model):
     def _run_several(self, samples: list[Array]) -> list[tuple[Array, ...]]:
         """Run samples of one shape in whichever way costs less."""
         first = samples[0]
-        ways = self._ways.setdefault((first.nbytes.bit_length(), len(samples).bit_length()), Together())
+        ways = self._ways.setdefault((first.nbytes.bit_length(), len(samples).bit_length()), BatchGain())
         together = ways.choose()
         began = time.perf_counter()
         parts = self._run_together(samples) if together else self._run_alone(samples)

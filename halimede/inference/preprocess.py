@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halimede.api.processing import Cast, Crop, Grayscale, Layout, Letterbox, Normalize, Resize, Scale, Step
+from halimede.api.processing import Cast, Crop, Grayscale, Layout, Letterbox, Normalize, ProcessingStep, Resize, Scale
 from halimede.inference.geometry import cut, fitted
 from halimede.inference.model import Array, SampleError
 
@@ -22,7 +22,7 @@ from halimede.inference.model import Array, SampleError
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
-def apply(steps: Iterable[Step], image: Array) -> Array:
+def apply(steps: Iterable[ProcessingStep], image: Array) -> Array:
     """Apply steps in order. The result is C-contiguous; without steps it is the frame itself where that is.
 
     Raises SampleError when a step cannot work on what it is given.
@@ -36,7 +36,7 @@ def apply(steps: Iterable[Step], image: Array) -> Array:
     return np.ascontiguousarray(image)
 
 
-def blank(steps: Sequence[Step], channels: int) -> Array | None:
+def blank(steps: Sequence[ProcessingStep], channels: int) -> Array | None:
     """Give a frame of zeros that steps can work on; None where no step says what size comes out."""
     sized = [step for step in steps if isinstance(step, Resize | Letterbox | Crop)]
     if not sized:
@@ -50,7 +50,7 @@ def blank(steps: Sequence[Step], channels: int) -> Array | None:
 
 
 @singledispatch
-def run(step: Step, image: Array) -> Array:  # noqa: ARG001 (the registered functions use it)
+def run(step: ProcessingStep, image: Array) -> Array:  # noqa: ARG001 (the registered functions use it)
     """Apply one step."""
     raise TypeError(f"pre-processing step {type(step).__name__} has no function here")
 

@@ -25,11 +25,11 @@ MAX_TAG = 2**32 - 1
 MAX_VARINT_BYTES = 10
 
 
-class MalformedError(ValueError):
+class MalformedProtobufError(ValueError):
     """Bytes that are no protobuf message, or one that is nested or split beyond all measure."""
 
 
-class Kind(Enum):
+class WireType(Enum):
     """The messages of onnx.proto that lead to operators and tensors."""
 
     MODEL = auto()
@@ -44,31 +44,38 @@ class Kind(Enum):
 
 
 #: which fields of a message are messages to look into
-CHILDREN: dict[Kind, dict[int, Kind]] = {
-    Kind.MODEL: {7: Kind.GRAPH, 20: Kind.TRAINING, 25: Kind.FUNCTION},
-    Kind.TRAINING: {1: Kind.GRAPH, 2: Kind.GRAPH},
-    Kind.FUNCTION: {7: Kind.NODE, 11: Kind.ATTRIBUTE},
-    Kind.GRAPH: {1: Kind.NODE, 5: Kind.TENSOR, 15: Kind.SPARSE},
-    Kind.NODE: {5: Kind.ATTRIBUTE},
-    Kind.ATTRIBUTE: {5: Kind.TENSOR, 6: Kind.GRAPH, 10: Kind.TENSOR, 11: Kind.GRAPH, 22: Kind.SPARSE, 23: Kind.SPARSE},
-    Kind.SPARSE: {1: Kind.TENSOR, 2: Kind.TENSOR},
-    Kind.TENSOR: {13: Kind.ENTRY},
-    Kind.ENTRY: {},
+CHILDREN: dict[WireType, dict[int, WireType]] = {
+    WireType.MODEL: {7: WireType.GRAPH, 20: WireType.TRAINING, 25: WireType.FUNCTION},
+    WireType.TRAINING: {1: WireType.GRAPH, 2: WireType.GRAPH},
+    WireType.FUNCTION: {7: WireType.NODE, 11: WireType.ATTRIBUTE},
+    WireType.GRAPH: {1: WireType.NODE, 5: WireType.TENSOR, 15: WireType.SPARSE},
+    WireType.NODE: {5: WireType.ATTRIBUTE},
+    WireType.ATTRIBUTE: {
+        5: WireType.TENSOR,
+        6: WireType.GRAPH,
+        10: WireType.TENSOR,
+        11: WireType.GRAPH,
+        22: WireType.SPARSE,
+        23: WireType.SPARSE,
+    },
+    WireType.SPARSE: {1: WireType.TENSOR, 2: WireType.TENSOR},
+    WireType.TENSOR: {13: WireType.ENTRY},
+    WireType.ENTRY: {},
 }
 #: which fields are texts to keep
-TEXTS: dict[Kind, dict[int, str]] = {
-    Kind.NODE: {4: "name", 7: "domain"},
-    Kind.FUNCTION: {1: "name", 10: "domain"},
-    Kind.TENSOR: {8: "name"},
-    Kind.ENTRY: {1: "key", 2: "value"},
+TEXTS: dict[WireType, dict[int, str]] = {
+    WireType.NODE: {4: "name", 7: "domain"},
+    WireType.FUNCTION: {1: "name", 10: "domain"},
+    WireType.TENSOR: {8: "name"},
+    WireType.ENTRY: {1: "key", 2: "value"},
 }
 
 
 @dataclass(slots=True)
-class Record:
+class ProtobufRecord:
     """A node, function or tensor. ``entries``: the key-value pairs by which a tensor refers to a file."""
 
-    kind: Kind
+    kind: WireType
     texts: dict[str, str] = field(default_factory=dict)
     entries: list[tuple[str, str]] = field(default_factory=list)
 
@@ -84,30 +91,30 @@ _numbers = re.compile(
 )
 
 
-def records(content: mmap.mmap | bytes) -> Iterator[Record]:
+def records(content: mmap.mmap | bytes) -> Iterator[ProtobufRecord]:
     """Yield every node, function and tensor of a ModelProto, wherever it is. Raises MalformedError."""
     left = MAX_FIELDS
-    root = Record(Kind.MODEL)
-    stack: list[tuple[Record, Iterator[tuple[int, int, int]]]] = [(root, fields(content, 0, len(content)))]
+    root = ProtobufRecord(WireType.MODEL)
+    stack: list[tuple[ProtobufRecord, Iterator[tuple[int, int, int]]]] = [(root, fields(content, 0, len(content)))]
     while stack:
         record, rest = stack[-1]
         children, texts = CHILDREN[record.kind], TEXTS.get(record.kind, {})
         for number, start, end in rest:
             left -= 1
             if left < 0:
-                raise MalformedError(f"it has more than {MAX_FIELDS} fields")
+                raise MalformedProtobufError(f"it has more than {MAX_FIELDS} fields")
             if number in children:
                 if len(stack) >= MAX_DEPTH:
-                    raise MalformedError(f"it is nested more than {MAX_DEPTH} levels deep")
-                stack.append((Record(children[number]), fields(content, start, end)))
+                    raise MalformedProtobufError(f"it is nested more than {MAX_DEPTH} levels deep")
+                stack.append((ProtobufRecord(children[number]), fields(content, start, end)))
                 break
             if number in texts:
                 record.texts[texts[number]] = _text(content, start, end)
         else:
             stack.pop()
-            if record.kind is Kind.ENTRY:
+            if record.kind is WireType.ENTRY:
                 stack[-1][0].entries.append((record.texts.get("key", ""), record.texts.get("value", "")))
-            elif record.kind in {Kind.NODE, Kind.FUNCTION, Kind.TENSOR}:
+            elif record.kind in {WireType.NODE, WireType.FUNCTION, WireType.TENSOR}:
                 yield record
 
 
@@ -120,7 +127,7 @@ def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int,
         tag, at = _varint(content, at, end)
         number, wire_type = tag >> 3, tag & 7
         if not number or tag > MAX_TAG:
-            raise MalformedError(f"there is no field {number}")
+            raise MalformedProtobufError(f"there is no field {number}")
         size = 0
         if wire_type == 0:
             _, at = _varint(content, at, end)
@@ -129,9 +136,9 @@ def fields(content: mmap.mmap | bytes, at: int, end: int) -> Iterator[tuple[int,
         elif wire_type == 2:
             size, at = _varint(content, at, end)
         else:
-            raise MalformedError(f"field {number} is of wire type {wire_type}")
+            raise MalformedProtobufError(f"field {number} is of wire type {wire_type}")
         if at + size > end:
-            raise MalformedError(f"field {number} goes beyond its end")
+            raise MalformedProtobufError(f"field {number} goes beyond its end")
         if wire_type == 2:
             yield number, at, at + size
         at += size
@@ -147,13 +154,13 @@ def _varint(content: mmap.mmap | bytes, at: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
             return value, at
-    raise MalformedError("it is cut")
+    raise MalformedProtobufError("it is cut")
 
 
 def _text(content: mmap.mmap | bytes, start: int, end: int) -> str:
     if end - start > MAX_TEXT:
-        raise MalformedError(f"a name of {end - start} bytes")
+        raise MalformedProtobufError(f"a name of {end - start} bytes")
     try:
         return content[start:end].decode()
     except UnicodeDecodeError as error:
-        raise MalformedError("a name that is no UTF-8") from error
+        raise MalformedProtobufError("a name that is no UTF-8") from error

@@ -29,9 +29,9 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
 from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
-from halimede.joint_model.daemon_executor import Loose
-from halimede.joint_model.in_process_edge import CREDENTIALS, Desk, closed
-from halimede.joint_model.tiers import Plan, Rule, Stage
+from halimede.joint_model.daemon_executor import DaemonExecutor
+from halimede.joint_model.in_process_edge import CREDENTIALS, InProcessEdge, closed
+from halimede.joint_model.tiers import RunnableTier, TierPlan, TierRule
 from halimede.models.desired_state import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
@@ -40,9 +40,9 @@ from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.main import connect_to
 from halimede.worker.mid_tier import tier as tier_job
-from halimede.worker.model_reload import Opener, UnfitError
-from halimede.worker.roles import Connect, Job, Parts
-from halimede.worker.settings import Settings
+from halimede.worker.model_reload import ModelOpener, UnfitError
+from halimede.worker.roles import BusFactory, RoleJob, WorkerContext
+from halimede.worker.settings import WorkerSettings
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -55,10 +55,10 @@ GRACE_S, END_S = 5.0, 15.0
 LAST_S = 1.0
 
 
-class Engine:
+class BackgroundLoop:
     """Runs a plan. ``broker`` None: all of it is here, over a bus in memory."""
 
-    def __init__(self, plan: Plan, broker: MqttSettings | None, node: str, model_timeout_s: float) -> None:
+    def __init__(self, plan: TierPlan, broker: MqttSettings | None, node: str, model_timeout_s: float) -> None:
         self.pid = os.getpid()
         self._plan = plan
         self._broker = broker
@@ -72,7 +72,7 @@ class Engine:
         self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._desk: Desk | None = None
+        self._desk: InProcessEdge | None = None
 
     def start(self) -> None:
         """Open the models; return when samples are taken. Raises HalimedeError, ImportError."""
@@ -127,7 +127,7 @@ class Engine:
                 log.warning("joint model ended", error=str(_plain(error)))
 
     async def _main(self) -> None:
-        self._loop, self._stop, self._desk = asyncio.get_running_loop(), asyncio.Event(), Desk()
+        self._loop, self._stop, self._desk = asyncio.get_running_loop(), asyncio.Event(), InProcessEdge()
         connect, broker = await self._connect()
         with tempfile.TemporaryDirectory(prefix="halimede-", ignore_cleanup_errors=True) as folder:
             async with AsyncExitStack() as stack:
@@ -146,7 +146,7 @@ class Engine:
         with self._lock:
             self._over = True
 
-    async def _connect(self) -> tuple[Connect, str]:
+    async def _connect(self) -> tuple[BusFactory, str]:
         """Return what makes connections, after one that tells whether we are let in. Raises NotAllowedError."""
         if self._broker is None:
             return partial(_in_memory, MemoryBroker()), ""
@@ -160,14 +160,16 @@ class Engine:
         return connect_to(self._broker), self._broker.url
 
     @contextlib.asynccontextmanager
-    async def _running(self, stage: Stage, connect: Connect, folder: Path, broker: str) -> AsyncIterator[None]:
+    async def _running(
+        self, stage: RunnableTier, connect: BusFactory, folder: Path, broker: str
+    ) -> AsyncIterator[None]:
         """Run a tier's worker for the length of the block."""
         assert self._desk is not None  # noqa: S101  # ``_main`` has made it
         settings = self._settings(stage, folder, broker)
         stop, ready = asyncio.Event(), asyncio.Event()
         job = self._job(stage, settings)
 
-        async def run(parts: Parts, said: Callable[[], None]) -> None:
+        async def run(parts: WorkerContext, said: Callable[[], None]) -> None:
             def both() -> None:
                 said()
                 ready.set()
@@ -196,21 +198,21 @@ class Engine:
         if error and not stop.is_set() and self._desk:
             self._desk.fail(_plain(error))
 
-    def _job(self, stage: Stage, settings: Settings) -> Job:
+    def _job(self, stage: RunnableTier, settings: WorkerSettings) -> RoleJob:
         plan = self._plan
         if stage is plan.stages[0]:
             assert self._desk is not None  # noqa: S101  # ``_main`` has made it
-            return Job(partial(self._desk.run, alone=stage.rule is None))
+            return RoleJob(partial(self._desk.run, alone=stage.rule is None))
         return tier_job(settings) if stage.rule else joint_inference(settings)
 
-    def _settings(self, stage: Stage, folder: Path, broker: str) -> Settings:
+    def _settings(self, stage: RunnableTier, folder: Path, broker: str) -> WorkerSettings:
         plan, names = self._plan, [each.name for each in self._plan.stages]
         place = names.index(stage.name)
         asked = plan.next_tier if place + 1 == len(names) else names[place + 1]
-        rule = stage.rule or Rule(mining="EdgeOnly")  # nobody is asked
+        rule = stage.rule or TierRule(mining="EdgeOnly")  # nobody is asked
         named = plan.tiers
         worker = f"{stage.name}-{secrets.token_hex(6)}"
-        return Settings(
+        return WorkerSettings(
             role="edge" if place == 0 else "cloud",
             namespace=plan.namespace,
             service=plan.service,
@@ -240,15 +242,15 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here(Opener):
+class Here(ModelOpener):
     """Opens a model in this process: it is the caller's own, and is not tried in another one first."""
 
-    stage: Stage
+    stage: RunnableTier
 
     async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # there is one model to open
         """Open the stage's model in a thread of its own. Raises UnfitError."""
         async with AsyncExitStack() as stack:
-            thread = await stack.enter_async_context(ModelThread("model", Loose))
+            thread = await stack.enter_async_context(ModelThread("model", DaemonExecutor))
             try:
                 model = await thread.call(_open, self.stage)
             except (ModelError, InvalidFieldError) as error:
@@ -256,7 +258,7 @@ class Here(Opener):
             return LoadedModel(model, thread, self.stage.version, "", stack.pop_all())
 
 
-def _open(stage: Stage) -> Model:
+def _open(stage: RunnableTier) -> Model:
     return stage.opened or open_model(stage.path, stage.spec, stage.estimator)
 
 

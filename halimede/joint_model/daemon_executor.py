@@ -17,7 +17,7 @@ T = TypeVar("T")
 LAST_S = 2.0
 
 
-class Loose(Executor):
+class DaemonExecutor(Executor):
     """One thread. Unlike a ThreadPoolExecutor's, Python waits for it a moment only when it ends."""
 
     def __init__(self, name: str) -> None:

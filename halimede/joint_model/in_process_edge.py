@@ -25,7 +25,7 @@ from halimede.mining import create as create_miner
 from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.pipeline.escalation import Escalation, NextTier, SampleClient
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.responders import ResultResponder
@@ -33,10 +33,10 @@ from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
-from halimede.system.lru import Recent
+from halimede.system.lru import LruCache
 from halimede.topic import Address
-from halimede.tracing import Record
-from halimede.worker.roles import Parts, origin
+from halimede.tracing import FrameRecord
+from halimede.worker.roles import WorkerContext, origin
 
 log = structlog.get_logger()
 
@@ -49,28 +49,28 @@ CREDENTIALS = (
     "makes"
 )
 WORDS = {
-    Reason.NO_CLOUD: "no worker of the next tier is there, or the broker is away",
-    Reason.DEADLINE: "the next tier did not answer in time",
-    Reason.CIRCUIT_OPEN: "the next tier has not answered lately, and is asked again in a moment",
-    Reason.WINDOW_FULL: "too many samples are under way",
-    Reason.SHED: "the next tier is busy",
-    Reason.ERROR: "the next tier could not answer",
-    Reason.BUDGET: "the upload budget is spent",
-    Reason.TOO_SLOW: "an answer would not have been back in time",
-    Reason.TOO_LARGE: "it has more bytes than may go up, however it is written",
-    Reason.NO_PICTURE: "it is no picture, and pictures are to go up",
+    OffloadReason.NO_CLOUD: "no worker of the next tier is there, or the broker is away",
+    OffloadReason.DEADLINE: "the next tier did not answer in time",
+    OffloadReason.CIRCUIT_OPEN: "the next tier has not answered lately, and is asked again in a moment",
+    OffloadReason.WINDOW_FULL: "too many samples are under way",
+    OffloadReason.SHED: "the next tier is busy",
+    OffloadReason.ERROR: "the next tier could not answer",
+    OffloadReason.BUDGET: "the upload budget is spent",
+    OffloadReason.TOO_SLOW: "an answer would not have been back in time",
+    OffloadReason.TOO_LARGE: "it has more bytes than may go up, however it is written",
+    OffloadReason.NO_PICTURE: "it is no picture, and pictures are to go up",
 }
 
 
-class Told:
+class ExplainingClient:
     """Asks the next tier, and remembers why it gave no answer: results hold one word of it."""
 
     def __init__(self, asks: SampleClient) -> None:
         self._asks = asks
         self._seldom = Seldom()
-        self._why: Recent[str, str] = Recent(REMEMBERED)
+        self._why: LruCache[str, str] = LruCache(REMEMBERED)
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return the answer. Raises OffloadError."""
         try:
             return await self._asks.ask(frame, deadline_s, trace)
@@ -91,7 +91,11 @@ class Told:
         told = self._why.pop(result.id)
         if not result.degraded:
             return ""
-        return told or WORDS.get(Reason(result.reason), result.reason) if result.reason in set(Reason) else told or ""
+        return (
+            told or WORDS.get(OffloadReason(result.reason), result.reason)
+            if result.reason in set(OffloadReason)
+            else told or ""
+        )
 
 
 class FutureOutbox:
@@ -132,7 +136,7 @@ class ExplainingResponder(ResultResponder):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._errors: Recent[str, str] = Recent(REMEMBERED)
+        self._errors: LruCache[str, str] = LruCache(REMEMBERED)
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
         """Answer a sample."""
@@ -145,25 +149,25 @@ class ExplainingResponder(ResultResponder):
         return self._errors.pop(result.id) or "the small model failed"
 
 
-class Desk:
+class InProcessEdge:
     """Takes samples and gives answers. ``run`` is the job of its worker; all of it is in one event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Result]] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
         self._worker: EdgeWorker | None = None
-        self._told: Told | None = None
+        self._told: ExplainingClient | None = None
         self._responder: ExplainingResponder | None = None
         self._error: BaseException | None = None
 
-    async def run(self, parts: Parts, ready: Callable[[], None], *, alone: bool) -> None:
+    async def run(self, parts: WorkerContext, ready: Callable[[], None], *, alone: bool) -> None:
         """Answer until ``stop``, then drain. ``alone``: there is no next tier."""
         settings, ledger = parts.settings, parts.ledger
         miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
         policy = create_triage(settings, miner, random.random)
         names = (settings.namespace, settings.service, settings.worker)
         offload = OffloadClient(parts.bus, inference(*names, tier=settings.next_tier))
-        told = self._told = None if alone else Told(offload)
+        told = self._told = None if alone else ExplainingClient(offload)
         tier = NextTier(deadline_s=settings.deadline_s, uploads=Count.UPLOADED)
         responder = self._responder = ExplainingResponder(
             origin(settings),

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import InvalidFieldError
-from halimede.joint_model.predict_api import TIMEOUT_S, Answers
-from halimede.joint_model.tiers import DEFAULT, Plan, Rule, Tier, chain, edge_of, from_manifests, stage
+from halimede.joint_model.predict_api import TIMEOUT_S, Predictor
+from halimede.joint_model.tiers import DEFAULT, ModelTier, TierPlan, TierRule, chain, edge_of, from_manifests, stage
 from halimede.names import check_label, check_name
 from halimede.worker.settings import BROKER, Fusion, MiningMode
 
@@ -20,7 +20,7 @@ HERE_MS, BUS_MS = 30_000.0, 2_000.0
 _Given = str | os.PathLike[str] | object
 
 
-class JointModel(Answers):
+class JointModel(Predictor):
     """A small model that answers, and bigger ones that it asks about what it finds hard: one model to its user.
 
     It opens at the first sample, or with ``with`` or ``async with``, and is closed at the block's end or by ``close``.
@@ -29,10 +29,10 @@ class JointModel(Answers):
 
     def __init__(
         self,
-        edge: _Given | Tier,
-        cloud: _Given | Tier | None = None,
+        edge: _Given | ModelTier,
+        cloud: _Given | ModelTier | None = None,
         *,
-        tiers: Sequence[_Given | Tier] = (),
+        tiers: Sequence[_Given | ModelTier] = (),
         mining: str = DEFAULT,
         parameters: Mapping[str, object] | None = None,
         mode: MiningMode = "inference-then-mining",
@@ -49,7 +49,7 @@ class JointModel(Answers):
         """Put models together that all run in this process.
 
         A model is the path of an ONNX file, an estimator (an object or class with ``predict``), a fitted scikit-learn
-        classifier, or a ``Tier`` with a rule and processing of its own. ``tiers`` stand between ``edge`` and
+        classifier, or a ``ModelTier`` with a rule and processing of its own. ``tiers`` stand between ``edge`` and
         ``cloud``; without a cloud the edge answers alone. ``mining`` to ``fusion`` say when the next one is asked, as
         a service's edgeWorker does; ``labels`` to ``postprocess`` go for all models, as in a Model. ``deadline_ms``
         is how long a hard sample may wait for others, ``timeout_s`` how long any call waits.
@@ -67,8 +67,8 @@ class JointModel(Answers):
             raise InvalidFieldError("cloud", None, "name the last tier's model as cloud")
         made = [
             each
-            if isinstance(each, Tier)
-            else Tier(model=each, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+            if isinstance(each, ModelTier)
+            else ModelTier(model=each, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
             for each in given
         ]
         super().__init__(chain(made, deadline_s=_deadline(deadline_ms)), None, timeout_s=timeout_s)
@@ -82,7 +82,7 @@ class JointModel(Answers):
         Raises InvalidFieldError, FetchError. Needs the extra ``cli`` for YAML.
         """
         made = cls.__new__(cls)
-        Answers.__init__(made, from_manifests([Path(manifest), *map(Path, more)]), None, timeout_s=timeout_s)
+        Predictor.__init__(made, from_manifests([Path(manifest), *map(Path, more)]), None, timeout_s=timeout_s)
         return made
 
     @classmethod
@@ -90,7 +90,7 @@ class JointModel(Answers):
         cls,
         service: str,
         *,
-        edge: _Given | Tier | None = None,
+        edge: _Given | ModelTier | None = None,
         manifest: str | os.PathLike[str] | None = None,
         broker: str = "",
         credentials: str | os.PathLike[str] = "",
@@ -126,7 +126,7 @@ class JointModel(Answers):
         if manifest is not None:
             plan = edge_of(from_manifests([Path(manifest)]))
             deadline = plan.deadline_s if deadline_ms is None else _deadline(deadline_ms)
-            plan = Plan(
+            plan = TierPlan(
                 stages=plan.stages, service=service, namespace=namespace, deadline_s=deadline, tiers=plan.tiers,
                 next_tier=plan.next_tier,
             )  # fmt: skip
@@ -137,13 +137,13 @@ class JointModel(Answers):
             )  # fmt: skip
             tier = (
                 edge
-                if isinstance(edge, Tier)
-                else Tier(model=edge, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+                if isinstance(edge, ModelTier)
+                else ModelTier(model=edge, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
             )
             if next_tier:
                 check_label("next_tier", next_tier)
-            first = stage(Tier(**{**_fields(tier), "name": "edge"}), "edge", last=False)
-            plan = Plan(
+            first = stage(ModelTier(**{**_fields(tier), "name": "edge"}), "edge", last=False)
+            plan = TierPlan(
                 stages=(first,), service=service, namespace=namespace, tiers=bool(next_tier), next_tier=next_tier,
                 deadline_s=_deadline(BUS_MS if deadline_ms is None else deadline_ms),
             )  # fmt: skip
@@ -151,16 +151,16 @@ class JointModel(Answers):
         address = broker or os.environ.get("HALIMEDE_BROKER") or BROKER
         made = cls.__new__(cls)
         settings = MqttSettings.from_url(address, variable="broker", credentials=shown)
-        Answers.__init__(made, plan, settings, timeout_s=timeout_s, node=node)
+        Predictor.__init__(made, plan, settings, timeout_s=timeout_s, node=node)
         return made
 
 
-def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **told: Any) -> Rule:
+def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **told: Any) -> TierRule:
     found = Path(calibration).expanduser().resolve() if calibration is not None else None
-    return Rule(parameters=dict(parameters), calibration=found, **told)
+    return TierRule(parameters=dict(parameters), calibration=found, **told)
 
 
-def _fields(tier: Tier) -> dict[str, Any]:
+def _fields(tier: ModelTier) -> dict[str, Any]:
     return {name: getattr(tier, name) for name in tier.__dataclass_fields__}
 
 

@@ -15,10 +15,10 @@ from typing import Any, Literal, Self, overload
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.joint_model.answer import Answer
-from halimede.joint_model.background_loop import Engine, quiet
+from halimede.joint_model.background_loop import BackgroundLoop, quiet
 from halimede.joint_model.in_process_edge import closed
 from halimede.joint_model.inputs import Sample, payload
-from halimede.joint_model.tiers import Plan
+from halimede.joint_model.tiers import TierPlan
 
 #: seconds that one sample may take in all, and one call of a model
 TIMEOUT_S, MODEL_S = 60.0, 60.0
@@ -26,13 +26,13 @@ TIMEOUT_S, MODEL_S = 60.0, 60.0
 AHEAD = 96
 
 
-class Answers:
+class Predictor:
     """Answers samples by a plan; over ``broker``, or all of it in this process."""
 
-    def __init__(self, plan: Plan, broker: MqttSettings | None, *, timeout_s: float, node: str = "here") -> None:
+    def __init__(self, plan: TierPlan, broker: MqttSettings | None, *, timeout_s: float, node: str = "here") -> None:
         self._timeout_s = _seconds(timeout_s)
-        self._make = partial(Engine, plan, broker, node, max(MODEL_S, timeout_s))
-        self._engine: Engine | None = None
+        self._make = partial(BackgroundLoop, plan, broker, node, max(MODEL_S, timeout_s))
+        self._engine: BackgroundLoop | None = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -153,7 +153,7 @@ class Answers:
         if self._engine is None:
             await asyncio.to_thread(self._opened)
 
-    def _opened(self) -> Engine:
+    def _opened(self) -> BackgroundLoop:
         with self._lock:
             if self._closed:
                 raise closed()

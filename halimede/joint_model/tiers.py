@@ -35,7 +35,7 @@ SPEC, OPTION = "spec.edgeWorker", "--service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class TierRule:
     """When a tier asks the next one, as the fields of a service's ``edgeWorker`` say it."""
 
     mining: str = DEFAULT
@@ -73,7 +73,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class ModelTier:
     """One model, and when it asks the next one.
 
     ``model`` is an ONNX file's path, an estimator (an object or class with ``predict``), a fitted scikit-learn model,
@@ -82,14 +82,14 @@ class Tier:
 
     model: object
     name: str = ""
-    rule: Rule = field(default_factory=Rule)
+    rule: TierRule = field(default_factory=TierRule)
     labels: Sequence[str] = ()
     preprocess: Sequence[Mapping[str, Any]] = ()
     postprocess: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class RunnableTier:
     """A tier that can be run: its name, what opens its model, and its rule; None of the last one."""
 
     name: str
@@ -97,18 +97,18 @@ class Stage:
     path: str = ""
     estimator: object | None = None
     opened: Model | None = None
-    rule: Rule | None = None
+    rule: TierRule | None = None
     version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TierPlan:
     """The stages that run here, the edge first; ``next_tier`` is whom the last of them asks, of a service elsewhere.
 
     ``tiers``: the service has more than an edge and a cloud.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[RunnableTier, ...]
     service: str
     namespace: str
     deadline_s: float
@@ -116,7 +116,7 @@ class Plan:
     next_tier: str = ""
 
 
-def stage(tier: Tier, at: str, *, last: bool) -> Stage:
+def stage(tier: ModelTier, at: str, *, last: bool) -> RunnableTier:
     """Read one tier; ``at`` is the argument that it came by. Raises InvalidFieldError."""
     model = tier.model
     path, opened, labels = "", None, list(tier.labels)
@@ -145,7 +145,7 @@ def stage(tier: Tier, at: str, *, last: bool) -> Stage:
     check_model(spec)
     if not last:
         tier.rule.check(at)
-    return Stage(
+    return RunnableTier(
         name=tier.name,
         spec=spec,
         path=path,
@@ -155,7 +155,7 @@ def stage(tier: Tier, at: str, *, last: bool) -> Stage:
     )
 
 
-def chain(tiers: Sequence[Tier], *, deadline_s: float) -> Plan:
+def chain(tiers: Sequence[ModelTier], *, deadline_s: float) -> TierPlan:
     """Return the plan of tiers that all run here, the edge first and the cloud last. Raises InvalidFieldError."""
     middle = len(tiers) - 2
     names = ["edge", *(tier.name or f"tier{i}" for i, tier in enumerate(tiers[1:-1], 1)), "cloud"][: len(tiers)]
@@ -167,10 +167,12 @@ def chain(tiers: Sequence[Tier], *, deadline_s: float) -> Plan:
             raise InvalidFieldError(f"tiers[{i}].name", name, "give each tier a name of its own, not edge or cloud")
     places = ["edge", *(f"tiers[{i}]" for i in range(middle)), "cloud"]
     stages = [replace(stage(tier, places[i], last=i == len(tiers) - 1), name=names[i]) for i, tier in enumerate(tiers)]
-    return Plan(stages=tuple(stages), service="joint", namespace="default", deadline_s=deadline_s, tiers=len(tiers) > 2)
+    return TierPlan(
+        stages=tuple(stages), service="joint", namespace="default", deadline_s=deadline_s, tiers=len(tiers) > 2
+    )
 
 
-def from_manifests(manifests: Sequence[Path]) -> Plan:
+def from_manifests(manifests: Sequence[Path]) -> TierPlan:
     """Return the plan of a service's manifests, all of it run here. Raises InvalidFieldError, FetchError."""
     from halimede.evaluation.service import read_chain  # noqa: PLC0415  # YAML is of the cli extra alone
 
@@ -180,7 +182,7 @@ def from_manifests(manifests: Sequence[Path]) -> Plan:
         raise _renamed(error, OPTION, "manifest") from None
     stages = _stages(found)
     meta = found.service.metadata
-    return Plan(
+    return TierPlan(
         stages=tuple(stages),
         service=meta.name,
         namespace=meta.namespace or "default",
@@ -189,7 +191,7 @@ def from_manifests(manifests: Sequence[Path]) -> Plan:
     )
 
 
-def edge_of(plan: Plan) -> Plan:
+def edge_of(plan: TierPlan) -> TierPlan:
     """Return the part of a service's plan that runs here when its other tiers are elsewhere."""
     asked = plan.stages[1].name if plan.tiers else ""
     return replace(plan, stages=plan.stages[:1], next_tier=asked)
@@ -203,7 +205,7 @@ def _renamed(error: InvalidFieldError, before: str, after: str) -> InvalidFieldE
     return error
 
 
-def _stages(found: Chain) -> list[Stage]:
+def _stages(found: Chain) -> list[RunnableTier]:
     stages = []
     for i, tier in enumerate(found.tiers):
         rule = None
@@ -213,13 +215,13 @@ def _stages(found: Chain) -> list[Stage]:
                 fix = "give the manifest of that Model, too, with its file at hand"
                 raise InvalidFieldError(f"tiers[{i}].calibration", tier.deferral.calibration.name, fix)
         version = tier.spec.target_version or ""
-        stages.append(Stage(name=tier.name, spec=tier.spec, path=str(tier.path), rule=rule, version=version))
+        stages.append(RunnableTier(name=tier.name, spec=tier.spec, path=str(tier.path), rule=rule, version=version))
     return stages
 
 
-def _rule(said: Deferral, calibration: Path | None) -> Rule:
+def _rule(said: Deferral, calibration: Path | None) -> TierRule:
     mining = said.hard_example_mining
-    return Rule(
+    return TierRule(
         mining=mining.name,
         parameters={each.key: each.value for each in mining.parameters},
         mode=mining.mode,

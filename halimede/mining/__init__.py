@@ -6,12 +6,12 @@ bus nor model, and what goes wrong in one makes its sample hard: it never stops 
 
 from halimede.mining.batch import hardness_of
 from halimede.mining.miner import ByHardness, Graded, Miner, MiningError, Verdict, is_graded, is_ours, judge
-from halimede.mining.pre_inference import Foresighted, check_mode, judge_sample
+from halimede.mining.pre_inference import PreInferenceMiner, check_mode, judge_sample
 from halimede.mining.registry import create, names, parameters_at, register
 
 __all__ = [
     "ByHardness",
-    "Foresighted",
+    "PreInferenceMiner",
     "Graded",
     "Miner",
     "MiningError",

@@ -68,7 +68,7 @@ class Reference(Struct, kw_only=True):
     samples: Annotated[int, Meta(ge=1)]
 
 
-class Artefact(Struct, kw_only=True, omit_defaults=True):
+class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
     """All that calibration found out. Digests are SHA-256 of the model files that it is about, hexadecimal.
 
     ``rule`` and ``parameters`` are those of the hard example mining that was chosen; ``figures`` were measured on
@@ -90,7 +90,7 @@ class Artefact(Struct, kw_only=True, omit_defaults=True):
     cloud_digest: str = ""
 
 
-def read_artefact(path: Path, field: str = "calibration") -> Artefact:
+def read_artefact(path: Path, field: str = "calibration") -> CalibrationFile:
     """Read a calibration, once for as long as its file stays the same.
 
     Raises InvalidFieldError on ``field`` for a file that cannot be read, is over 1 MiB or is none.
@@ -106,11 +106,11 @@ def read_artefact(path: Path, field: str = "calibration") -> Artefact:
         raise InvalidFieldError(field, str(path), f"it is no calibration ({error}): {FORMAT_FIX}") from error
 
 
-def write_artefact(artefact: Artefact) -> bytes:
+def write_artefact(artefact: CalibrationFile) -> bytes:
     """Return the file's contents."""
     return msgspec.json.format(msgspec.json.encode(artefact), indent=1) + b"\n"
 
 
 @functools.lru_cache(maxsize=16)
-def _read(path: Path, changed_ns: int, size: int, inode: int) -> Artefact:  # noqa: ARG001 (they make the key)
-    return msgspec.json.decode(path.read_bytes(), type=Artefact)
+def _read(path: Path, changed_ns: int, size: int, inode: int) -> CalibrationFile:  # noqa: ARG001 (they make the key)
+    return msgspec.json.decode(path.read_bytes(), type=CalibrationFile)

@@ -10,7 +10,7 @@ import math
 import sys
 
 from halimede.messages import Prediction
-from halimede.mining.calibration_file import Artefact, MixtureRule
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.mining.miner import MiningError
 from halimede.mining.scores import distribution
 
@@ -18,7 +18,7 @@ from halimede.mining.scores import distribution
 DOUBT = 1e-4
 
 
-def mix(artefact: Artefact, edge: Prediction, cloud: Prediction) -> Prediction:
+def mix(artefact: CalibrationFile, edge: Prediction, cloud: Prediction) -> Prediction:
     """Return the mixture of two answers; ``cloud`` itself where nothing can be mixed, or helps.
 
     That is: without a fitted mixture, of boxes and of values without class probabilities, and of other classes, also

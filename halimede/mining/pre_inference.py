@@ -26,7 +26,7 @@ FIELD = "spec.edgeWorker.hardExampleMining.mode"
 
 
 @runtime_checkable
-class Foresighted(Protocol):
+class PreInferenceMiner(Protocol):
     """A miner that can judge a sample before any model has seen it."""
 
     def foresee(self, image: Image, /) -> bool:
@@ -34,7 +34,7 @@ class Foresighted(Protocol):
 
 
 @runtime_checkable
-class ForesightedByNumber(Foresighted, Protocol):
+class PreInferenceByNumber(PreInferenceMiner, Protocol):
     """Likewise, by a number that it compares with its cut, so that a budget can move that."""
 
     @property
@@ -85,5 +85,5 @@ def _kinds(miner: Any) -> tuple[bool, bool]:
     kind = type(miner)
     known = _foresighted.get(kind)
     if known is None:
-        known = _foresighted[kind] = (isinstance(miner, Foresighted), isinstance(miner, ForesightedByNumber))
+        known = _foresighted[kind] = (isinstance(miner, PreInferenceMiner), isinstance(miner, PreInferenceByNumber))
     return known

@@ -5,23 +5,23 @@ differs, an empty or endless body, a folder; and it connects to no address that 
 shows a secret of a URL.
 """
 
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import Cache, Fetched
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.fetcher import fetch
 from halimede.models.source_registry import local_path
-from halimede.models.source_types import Limits, Opener, Stream
-from halimede.models.transfer_rate import Speed
+from halimede.models.source_types import SourceOpener, Stream, TransferLimits
+from halimede.models.transfer_rate import TransferRate
 
 __all__ = [
     "Cache",
     "FetchError",
     "Fetched",
-    "Limits",
-    "Opener",
-    "Policy",
-    "Reason",
-    "Speed",
+    "TransferLimits",
+    "SourceOpener",
+    "AddressPolicy",
+    "FetchReason",
+    "TransferRate",
     "Stream",
     "fetch",
     "local_path",

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from halimede import log as logging
 from halimede.errors import InvalidFieldError
-from halimede.models.address_policy import VARIABLE, Policy
+from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.models.errors import FetchError
-from halimede.models.init_container import Wanted, bring, check
+from halimede.models.init_container import RequestedModel, bring, check
 
 TEMPORARY, MISTAKE = 1, 2
 #: as shells say that SIGTERM ended a process
@@ -98,15 +98,15 @@ def say(text: str) -> None:
     print(f"halimede.models: {text}", file=sys.stderr, flush=True)
 
 
-def _wanted(given: argparse.Namespace) -> Wanted:
+def _wanted(given: argparse.Namespace) -> RequestedModel:
     if not 0 <= given.patience <= MOST_PATIENCE_S:
         raise InvalidFieldError("--patience", given.patience, f"write seconds from 0 to {MOST_PATIENCE_S:.0f}")
     if not given.check and not (given.cache and given.out):
         raise InvalidFieldError(
             "--out", given.out or "", "give --cache and --out, or --check for a file of the machine"
         )
-    return Wanted(
-        given.url, given.sha256, given.patience, policy=Policy.parse(given.allow, "--allow"), unpack=given.unpack
+    return RequestedModel(
+        given.url, given.sha256, given.patience, policy=AddressPolicy.parse(given.allow, "--allow"), unpack=given.unpack
     )
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from halimede.errors import InvalidFieldError
-from halimede.models.errors import FetchError, Reason
+from halimede.models.errors import FetchError, FetchReason
 
 #: where operators say what is allowed
 VARIABLE = "HALIMEDE_FETCH_ALLOW"
@@ -51,7 +51,7 @@ PRIVATE = tuple(
 )
 
 
-class Kind(StrEnum):
+class AddressKind(StrEnum):
     """What an address is, in the words that allow it."""
 
     LOOPBACK = "loopback"
@@ -63,31 +63,31 @@ class Kind(StrEnum):
 
 
 #: what one word opens
-WORDS = frozenset({Kind.LOOPBACK, Kind.PRIVATE, Kind.LINK_LOCAL})
+WORDS = frozenset({AddressKind.LOOPBACK, AddressKind.PRIVATE, AddressKind.LINK_LOCAL})
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AddressPolicy:
     """What may be connected to beside public addresses: kinds of addresses, networks, and hosts by their names.
 
     A named host may have a private or a loopback address. A metadata service is opened by its very address only.
     """
 
-    kinds: frozenset[Kind] = frozenset()
+    kinds: frozenset[AddressKind] = frozenset()
     networks: frozenset[Network] = frozenset()
     hosts: frozenset[str] = frozenset()
 
     @classmethod
-    def parse(cls, text: str, field: str = VARIABLE) -> Policy:
+    def parse(cls, text: str, field: str = VARIABLE) -> AddressPolicy:
         """Read ``private,10.0.0.0/8,models.lan``. Raises InvalidFieldError."""
-        kinds: set[Kind] = set()
+        kinds: set[AddressKind] = set()
         networks: set[Network] = set()
         hosts: set[str] = set()
         for word in re.split(r"[\s,]+", text.strip().lower()):
             if not word:
                 continue
             if word in WORDS:
-                kinds.add(Kind(word))
+                kinds.add(AddressKind(word))
             elif (network := _network(word)) is not None:
                 networks.add(network)
             elif HOST.fullmatch(word) and not NUMERIC.fullmatch(word):
@@ -97,17 +97,17 @@ class Policy:
         return cls(frozenset(kinds), frozenset(networks), frozenset(hosts))
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Policy:
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> AddressPolicy:
         """Read HALIMEDE_FETCH_ALLOW. Raises InvalidFieldError."""
         return cls.parse((os.environ if environ is None else environ).get(VARIABLE, ""))
 
     def check_host(self, host: str, shown: str) -> None:
         """Refuse what is neither a name nor a whole address. Raises FetchError."""
         if not host:
-            raise FetchError(Reason.INVALID_URL, f"{shown} names no host")
+            raise FetchError(FetchReason.INVALID_URL, f"{shown} names no host")
         if NUMERIC.fullmatch(host.lower().rstrip(".")) and _address(host) is None:
             text = f"{shown}: {host} is neither a name nor an address of four numbers: write it in full"
-            raise FetchError(Reason.FORBIDDEN_ADDRESS, text)
+            raise FetchError(FetchReason.FORBIDDEN_ADDRESS, text)
 
     def refusal(self, host: str, address: str) -> str:
         """Return why no connection to an address is made for ``host``, empty if it is."""
@@ -122,36 +122,36 @@ class Policy:
 
     def _allows(self, host: str, address: Address) -> bool:
         kind = kind_of(address)
-        if kind is Kind.PUBLIC:
+        if kind is AddressKind.PUBLIC:
             return True
         holding = [network for network in self.networks if address in network]
-        if kind is Kind.METADATA:
+        if kind is AddressKind.METADATA:
             return any(network.num_addresses == 1 for network in holding)
-        named = host in self.hosts and kind in {Kind.LOOPBACK, Kind.PRIVATE}
+        named = host in self.hosts and kind in {AddressKind.LOOPBACK, AddressKind.PRIVATE}
         return bool(holding) or kind in self.kinds or named
 
 
-def kind_of(address: Address) -> Kind:
+def kind_of(address: Address) -> AddressKind:
     """Return what an address is. Whatever has no other word and is not reachable for everybody is special."""
     if address in METADATA:
-        return Kind.METADATA
+        return AddressKind.METADATA
     if address.is_loopback:
-        return Kind.LOOPBACK
+        return AddressKind.LOOPBACK
     if address.is_link_local:
-        return Kind.LINK_LOCAL
+        return AddressKind.LINK_LOCAL
     if any(address in network for network in PRIVATE):
-        return Kind.PRIVATE
+        return AddressKind.PRIVATE
     if address.is_multicast or address.is_unspecified or address.is_reserved:
-        return Kind.SPECIAL
-    return Kind.PUBLIC if address.is_global else Kind.SPECIAL
+        return AddressKind.SPECIAL
+    return AddressKind.PUBLIC if address.is_global else AddressKind.SPECIAL
 
 
 def _why(address: Address) -> str:
     kind = kind_of(address)
-    if kind is Kind.METADATA:
+    if kind is AddressKind.METADATA:
         return f"{address} is a metadata service, which gives out a machine's credentials"
     allow = kind if kind in WORDS else f"{address}"
-    what = "no public address" if kind is Kind.SPECIAL else f"a {kind} address"
+    what = "no public address" if kind is AddressKind.SPECIAL else f"a {kind} address"
     return f"{address} is {what}: if models are kept there, allow it on that machine ({VARIABLE}={allow})"
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from halimede.models.archive_extract import ArchiveLimits, Unpacking, kind_of, unpack_tar, unpack_zip
 from halimede.models.cache import Cache, Fetched, in_thread, sync_folder
-from halimede.models.errors import FetchError, Reason, disk_error
+from halimede.models.errors import FetchError, FetchReason, disk_error
 
 #: seconds to wait for another process that unpacks the same
 PATIENCE_S = 600.0
@@ -61,9 +61,9 @@ def model_file(path: Path) -> Path:
         return candidates[0]
     if not candidates:
         files = ", ".join(sorted(str(f.relative_to(path)) for f in path.rglob("*") if f.is_file())[:5]) or "nothing"
-        raise FetchError(Reason.NO_MODEL_FILE, f"no .onnx file is in the archive, but {files}: put {NAME} into it")
+        raise FetchError(FetchReason.NO_MODEL_FILE, f"no .onnx file is in the archive, but {files}: put {NAME} into it")
     names = ", ".join(str(each.relative_to(path)) for each in candidates[:5])
-    raise FetchError(Reason.NO_MODEL_FILE, f"which model is it? The archive has {names}: call one of them {NAME}")
+    raise FetchError(FetchReason.NO_MODEL_FILE, f"which model is it? The archive has {names}: call one of them {NAME}")
 
 
 def _shown(path: Path) -> bool:

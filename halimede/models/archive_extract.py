@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from halimede.models.errors import FetchError, Reason
+from halimede.models.errors import FetchError, FetchReason
 
 BLOCK = 64 * 1024
 HEADER = 512
@@ -44,10 +44,10 @@ FOREIGN = {
 }
 
 
-class RefusedError(FetchError):
+class ArchiveRefusedError(FetchError):
     """An archive is not unpacked."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: FetchReason, message: str) -> None:
         super().__init__(reason, f"the archive is not unpacked: {message}")
 
 
@@ -76,18 +76,18 @@ class Unpacking:
     def count(self, *, read: int = 0, written: int = 0) -> None:
         """Note bytes that came out of the archive, headers too, and bytes of files. Raises RefusedError."""
         if self._stop.is_set():
-            raise RefusedError(Reason.INTERRUPTED, "it was not unpacked to the end")
+            raise ArchiveRefusedError(FetchReason.INTERRUPTED, "it was not unpacked to the end")
         self._read += read
         self._written += written
         if max(self._read, self._written) > self._most:
             limit = f"{self.limits.max_bytes} bytes, and {self.limits.ratio} bytes for each that was compressed"
-            raise RefusedError(Reason.TOO_LARGE, f"more comes out of it than the limits allow ({limit})")
+            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"more comes out of it than the limits allow ({limit})")
 
     def member(self, name: str) -> str:
         """Judge the name of a member; return its path below the folder, empty for the folder itself."""
         self._members += 1
         if self._members > self.limits.members:
-            raise RefusedError(Reason.TOO_LARGE, f"it has more than {self.limits.members} members")
+            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"it has more than {self.limits.members} members")
         parts = [part for part in name.split("/") if part not in {"", "."}]
         unsafe = (
             (name.startswith("/"), "an absolute path"),
@@ -126,16 +126,16 @@ class Unpacking:
                     break
                 file.write(block)
             if written != size:
-                raise RefusedError(Reason.BAD_ARCHIVE, f"{path!r} is not as long as its header says")
+                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"{path!r} is not as long as its header says")
             os.fchmod(file.fileno(), FILE_MODE)
             os.fsync(file.fileno())
 
 
-def refused(name: str, why: str) -> RefusedError:
+def refused(name: str, why: str) -> ArchiveRefusedError:
     """Return the refusal of a member."""
     shown = name if len(name) <= 80 else f"{name[:77]}..."
     text = f"{shown!r} is refused: {why}. Only regular files and folders below one folder are unpacked"
-    return RefusedError(Reason.UNSAFE_ARCHIVE, text)
+    return ArchiveRefusedError(FetchReason.UNSAFE_ARCHIVE, text)
 
 
 def kind_of(path: Path) -> str:
@@ -147,7 +147,7 @@ def kind_of(path: Path) -> str:
             return kind
     for magic, kind in FOREIGN.items():
         if head.startswith(magic):
-            raise RefusedError(Reason.BAD_ARCHIVE, f"it is {kind}: use tar, tar.gz or zip")
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is {kind}: use tar, tar.gz or zip")
     try:
         tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")  # by its checksum: old ones have no magic
     except tarfile.HeaderError:
@@ -173,7 +173,7 @@ def unpack_tar(path: Path, unpacking: Unpacking) -> None:
                         unpacking.write(below, file, member.size)
                 tar.members.clear()  # else it keeps them all
         if source.last != bytes(HEADER):  # the reader takes a broken header for the end
-            raise RefusedError(Reason.BAD_ARCHIVE, "it is damaged: it has no end")
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is damaged: it has no end")
         while source.read(BLOCK):  # to the checksum behind it
             pass
 
@@ -187,9 +187,9 @@ def unpack_zip(path: Path, unpacking: Unpacking) -> None:
             if stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR}:
                 raise refused(member.orig_filename, "a link, a device or a pipe")
             if member.flag_bits & 1:
-                raise RefusedError(Reason.BAD_ARCHIVE, "it is encrypted: leave out the password")
+                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is encrypted: leave out the password")
             if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise RefusedError(Reason.BAD_ARCHIVE, "it is compressed in an unusual way: use deflate")
+                raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is compressed in an unusual way: use deflate")
             if member.is_dir():
                 unpacking.make_folder(below)
                 continue
@@ -205,9 +205,9 @@ def _damage() -> Iterator[None]:
     except tarfile.FilterError as error:
         raise refused(error.tarinfo.name, "it does not stay in its folder") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, struct.error) as error:
-        raise RefusedError(Reason.BAD_ARCHIVE, f"it is damaged: {error}") from None
+        raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged: {error}") from None
     except (EOFError, ValueError, IndexError, KeyError, NotImplementedError, RecursionError, OverflowError) as error:
-        raise RefusedError(Reason.BAD_ARCHIVE, f"it is damaged ({type(error).__name__})") from None
+        raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"it is damaged ({type(error).__name__})") from None
 
 
 class _Forwards:
@@ -231,12 +231,12 @@ class _Forwards:
     def read(self, size: int = -1) -> bytes:
         """Read up to ``size`` bytes."""
         if not 0 <= size <= BLOCK:
-            raise RefusedError(Reason.BAD_ARCHIVE, f"a header wants {size} bytes at once")
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, f"a header wants {size} bytes at once")
         self.last = self._body.read(size)
         self._at += len(self.last)
         self._unpacking.count(read=len(self.last))
         if self._header and ENDLESS_NUMBER.search(self.last):
-            raise RefusedError(Reason.BAD_ARCHIVE, "a header has an endless number")
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "a header has an endless number")
         return self.last
 
     def tell(self) -> int:
@@ -246,7 +246,7 @@ class _Forwards:
     def seek(self, offset: int, _whence: int = 0) -> int:
         """Skip what lies before ``offset``."""
         if offset < self._at:
-            raise RefusedError(Reason.BAD_ARCHIVE, "a header has a negative length")
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "a header has a negative length")
         while self._at < offset and self.read(min(BLOCK, offset - self._at)):
             pass
         return self._at
@@ -264,12 +264,12 @@ class _Pieces:
         try:
             return self._raw.seek(offset, whence)
         except OSError:
-            raise RefusedError(Reason.BAD_ARCHIVE, "it is damaged: its directory leads nowhere") from None
+            raise ArchiveRefusedError(FetchReason.BAD_ARCHIVE, "it is damaged: its directory leads nowhere") from None
 
     def read(self, size: int = -1) -> bytes:
         """Read up to ``size`` bytes, or what is left of a small file."""
         if size > MOST_DIRECTORY:
-            raise RefusedError(Reason.TOO_LARGE, f"its directory has {size} bytes")
+            raise ArchiveRefusedError(FetchReason.TOO_LARGE, f"its directory has {size} bytes")
         return self._raw.read(min(size, MOST_DIRECTORY) if size >= 0 else MOST_DIRECTORY)
 
     @staticmethod

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from halimede.models import cache_eviction
-from halimede.models.errors import FetchError, Reason
+from halimede.models.errors import FetchError, FetchReason
 
 T = TypeVar("T")
 BLOCK = 1024 * 1024
@@ -137,7 +137,7 @@ class Cache:
             except Timeout:
                 if loop.time() >= deadline:
                     text = f"another download of the same model has not ended within {timeout_s:g} s"
-                    raise FetchError(Reason.TIMEOUT, text, temporary=True) from None
+                    raise FetchError(FetchReason.TIMEOUT, text, temporary=True) from None
             await asyncio.sleep(LOCK_POLL)
         try:
             yield

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from halimede.models.errors import FetchError, Reason
+from halimede.models.errors import FetchError, FetchReason
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """A model of the cache: bytes on disk, with what was unpacked of it, and when it was used last."""
 
     digest: str
@@ -29,7 +29,7 @@ class Entry:
     used_ns: int
 
 
-def order(entries: Iterable[Entry], in_use: Collection[str]) -> list[Entry]:
+def order(entries: Iterable[CacheEntry], in_use: Collection[str]) -> list[CacheEntry]:
     """Return what may go, the longest unused first."""
     return sorted((e for e in entries if e.digest not in in_use), key=lambda e: (e.used_ns, e.digest))
 
@@ -52,7 +52,7 @@ def touch(root: Path, digest: str) -> None:
 @contextlib.contextmanager
 def using(root: Path, digest: str) -> Iterator[None]:
     """Keep a digest from being evicted by any process, for the length of the block. Raises FetchError: it is gone."""
-    gone = FetchError(Reason.CACHE_FAILED, f"{digest} has just been taken out of the cache", temporary=True)
+    gone = FetchError(FetchReason.CACHE_FAILED, f"{digest} has just been taken out of the cache", temporary=True)
     try:
         fd = os.open(_content(root, digest), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def evict(root: Path, in_use: Collection[str], max_bytes: int) -> list[str]:
     try:
         with _alone(folder):
             _sweep(root)
-            entries = [Entry(digest, size, _used(root, digest)) for digest, size in digests(root).items()]
+            entries = [CacheEntry(digest, size, _used(root, digest)) for digest, size in digests(root).items()]
             over = sum(entry.size for entry in entries) + _size(root / "parts") - max_bytes
             went = []
             for entry in order(entries, in_use):

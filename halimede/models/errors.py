@@ -12,7 +12,7 @@ from halimede.errors import HalimedeError
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Reason(StrEnum):
+class FetchReason(StrEnum):
     """Why a download failed: the ``reason`` of a condition."""
 
     INVALID_URL = "InvalidURL"
@@ -50,17 +50,17 @@ class FetchError(HalimedeError):
 
     """
 
-    def __init__(self, reason: Reason, message: str, *, temporary: bool = False, status: int = 0) -> None:
+    def __init__(self, reason: FetchReason, message: str, *, temporary: bool = False, status: int = 0) -> None:
         self.reason = reason
         self.temporary = temporary
         self.status = status
         super().__init__(message)
 
 
-def disk_error(what: str, error: OSError, reason: Reason = Reason.CACHE_FAILED) -> FetchError:
+def disk_error(what: str, error: OSError, reason: FetchReason = FetchReason.CACHE_FAILED) -> FetchError:
     """Say that ``what`` cannot be written. A full disk has a word of its own: somebody has to make room."""
     if error.errno in FULL:
-        return FetchError(Reason.DISK_FULL, f"{what} cannot be written: the disk is full: make room")
+        return FetchError(FetchReason.DISK_FULL, f"{what} cannot be written: the disk is full: make room")
     return FetchError(reason, f"{what} cannot be used: {error.strerror or type(error).__name__}", temporary=True)
 
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import structlog
 
 from halimede.errors import InvalidFieldError
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import Cache, Fetched, UrlRecord, in_thread
-from halimede.models.errors import FetchError, Reason, disk_error, redact
-from halimede.models.partial_download import Part
+from halimede.models.errors import FetchError, FetchReason, disk_error, redact
+from halimede.models.partial_download import PartialDownload
 from halimede.models.source_registry import asker, open_source
-from halimede.models.source_types import Ask, Asker, Limits, Opener, Stream
+from halimede.models.source_types import Requester, SourceOpener, SourceRequest, Stream, TransferLimits
 from halimede.models.transfer_rate import not_slower
 
 log = structlog.get_logger()
 
 #: what is wrong with the content itself: a part of it is no beginning of what is wanted
-UNUSABLE = frozenset({Reason.TOO_LARGE, Reason.EMPTY_FILE, Reason.DIGEST_MISMATCH})
+UNUSABLE = frozenset({FetchReason.TOO_LARGE, FetchReason.EMPTY_FILE, FetchReason.DIGEST_MISMATCH})
 
 #: gets the bytes that are here, and how many there will be (None: the origin does not say). The first call, before
 #: anything has come, says how much was here; where the origin begins anew, the count does
@@ -35,9 +35,9 @@ async def fetch(
     cache: Cache,
     progress: Progress | None = None,
     *,
-    limits: Limits | None = None,
-    policy: Policy | None = None,
-    openers: Mapping[str, Opener] | None = None,
+    limits: TransferLimits | None = None,
+    policy: AddressPolicy | None = None,
+    openers: Mapping[str, SourceOpener] | None = None,
 ) -> Fetched:
     """Return the model of ``url`` as a file of ``cache``; raise FetchError.
 
@@ -52,8 +52,8 @@ async def fetch(
     """
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidFieldError("sha256", sha256, "write 64 lower-case hexadecimal digits")
-    policy = Policy.from_environment() if policy is None else policy
-    download = _Download(url, asker(url), sha256, cache, progress, limits or Limits(), policy, openers or {})
+    policy = AddressPolicy.from_environment() if policy is None else policy
+    download = _Download(url, asker(url), sha256, cache, progress, limits or TransferLimits(), policy, openers or {})
     try:
         return await (download.named() if sha256 else download.latest())
     except OSError as error:
@@ -63,13 +63,13 @@ async def fetch(
 @dataclass(frozen=True, slots=True)
 class _Download:
     url: str
-    asker: Asker
+    asker: Requester
     sha256: str
     cache: Cache
     progress: Progress | None
-    limits: Limits
-    policy: Policy
-    openers: Mapping[str, Opener]
+    limits: TransferLimits
+    policy: AddressPolicy
+    openers: Mapping[str, SourceOpener]
 
     @property
     def name(self) -> str:
@@ -97,13 +97,13 @@ class _Download:
             try:
                 return await self._from_origin(record.mark if record and cached else "", cached)
             except FetchError as error:
-                if not (cached and (error.temporary or error.reason is Reason.NOT_FOUND)):
+                if not (cached and (error.temporary or error.reason is FetchReason.NOT_FOUND)):
                     raise
                 log.warning("origin did not give it, cached model is used", url=redact(self.url), reason=error.reason)
                 return Fetched(cached.path, cached.digest, cached.size, fresh=False)
 
     async def _from_origin(self, known: str, cached: Fetched | None) -> Fetched:
-        part = Part(self.cache, self.name, self.asker.key, decided=bool(self.sha256))
+        part = PartialDownload(self.cache, self.name, self.asker.key, decided=bool(self.sha256))
         try:
             async with asyncio.timeout(self.limits.total_s), part:
                 if self.sha256 and part.digest == self.sha256:  # the last one was ended with the whole of it here
@@ -115,21 +115,21 @@ class _Download:
                     fetched, mark = await self._commit(part), stream.mark
         except TimeoutError:
             text = f"{redact(self.url)} was not complete after {self.limits.total_s:g} s"
-            raise FetchError(Reason.TIMEOUT, text, temporary=True) from None
+            raise FetchError(FetchReason.TIMEOUT, text, temporary=True) from None
         self.cache.grant(self.asker.key, fetched.digest)
         if not self.sha256:  # without a mark too: it is read anew each time, but known when the origin is away
             self.cache.remember(self.asker.key, UrlRecord(fetched.digest, mark))
         log.info("model fetched", url=redact(self.url), digest=fetched.digest, size=fetched.size)
         return fetched
 
-    async def _read(self, part: Part, known: str) -> Stream:
+    async def _read(self, part: PartialDownload, known: str) -> Stream:
         """Read what is missing; once more from the beginning if what was resumed turns out to be something else."""
         resumed = part.size
         try:
-            stream = await self._append(part, Ask(known, part.size, part.mark))
+            stream = await self._append(part, SourceRequest(known, part.size, part.mark))
             if self.sha256 and part.digest != self.sha256 and resumed and stream.offset:
                 log.warning("what was here of it is something else, it is read anew", url=redact(self.url))
-                stream = await self._append(part, Ask(known))
+                stream = await self._append(part, SourceRequest(known))
             if stream.blocks is not None:
                 self._verify(part)
         except FetchError as error:
@@ -138,9 +138,9 @@ class _Download:
             raise
         return stream
 
-    async def _append(self, part: Part, ask: Ask) -> Stream:
+    async def _append(self, part: PartialDownload, ask: SourceRequest) -> Stream:
         shown, limits, loop = redact(self.url), self.limits, asyncio.get_running_loop()
-        too_large = FetchError(Reason.TOO_LARGE, f"{shown} is larger than the limit of {limits.max_bytes} bytes")
+        too_large = FetchError(FetchReason.TOO_LARGE, f"{shown} is larger than the limit of {limits.max_bytes} bytes")
         async with open_source(self.url, ask, limits, self.policy, self.openers) as stream:
             if stream.blocks is None:
                 return stream
@@ -155,22 +155,22 @@ class _Download:
                 self._tell(part, stream)
             if stream.size is not None and part.size != stream.size:
                 text = f"{shown} broke off after {part.size} of {stream.size} bytes"
-                raise FetchError(Reason.INTERRUPTED, text, temporary=True)
+                raise FetchError(FetchReason.INTERRUPTED, text, temporary=True)
             return stream
 
-    def _tell(self, part: Part, stream: Stream) -> None:
+    def _tell(self, part: PartialDownload, stream: Stream) -> None:
         if self.progress:
             self.progress(part.size, stream.size)
 
-    def _verify(self, part: Part) -> None:
+    def _verify(self, part: PartialDownload) -> None:
         shown = redact(self.url)
         if part.size == 0:
-            raise FetchError(Reason.EMPTY_FILE, f"{shown} is empty: a model file was expected")
+            raise FetchError(FetchReason.EMPTY_FILE, f"{shown} is empty: a model file was expected")
         if self.sha256 and part.digest != self.sha256:
             text = f"{shown} has sha256 {part.digest}, not {self.sha256}: correct one of the two"
-            raise FetchError(Reason.DIGEST_MISMATCH, text)
+            raise FetchError(FetchReason.DIGEST_MISMATCH, text)
 
-    async def _commit(self, part: Part) -> Fetched:
+    async def _commit(self, part: PartialDownload) -> Fetched:
         if self.asker.credentials:
             await in_thread(self.cache.guard, part.digest)
         return await part.commit()

@@ -14,11 +14,11 @@ import socket
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.partial_download import strong
-from halimede.models.source_types import Ask, Limits, Stream
+from halimede.models.source_types import SourceRequest, Stream, TransferLimits
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -35,7 +35,13 @@ SCHEMES = frozenset({"http", "https"})
 
 @contextlib.asynccontextmanager
 async def open_http(
-    url: str, ask: Ask, limits: Limits, policy: Policy, shown: str = "", *, encoded: bool = False
+    url: str,
+    ask: SourceRequest,
+    limits: TransferLimits,
+    policy: AddressPolicy,
+    shown: str = "",
+    *,
+    encoded: bool = False,
 ) -> AsyncIterator[Stream]:
     """Ask an HTTP server. Every failure is raised without its cause, whose text may hold the URL's secrets.
 
@@ -64,7 +70,7 @@ async def open_http(
             hops = _Hops(session, guard, shown, limits.connect_s + limits.inactivity_s)
             yield await hops.open(URL(url, encoded=encoded), ask)
     except TimeoutError:
-        raise FetchError(Reason.TIMEOUT, f"{shown} did not answer in time", temporary=True) from None
+        raise FetchError(FetchReason.TIMEOUT, f"{shown} did not answer in time", temporary=True) from None
     except (aiohttp.ClientError, ValueError) as error:  # ValueError: host names that cannot be encoded
         raise _explain(error, shown, guard) from None
 
@@ -72,7 +78,7 @@ async def open_http(
 class Guard:
     """Makes the sockets of one download: none for an address that the policy refuses."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: AddressPolicy) -> None:
         self.policy = policy
         self.host = self.shown = ""
         self.refused = ""
@@ -107,7 +113,7 @@ class _Hops:
         self._shown = shown
         self._patience_s = patience_s
 
-    async def open(self, url: URL, ask: Ask) -> Stream:
+    async def open(self, url: URL, ask: SourceRequest) -> Stream:
         response = await self._answer(url, _headers(ask))
         mark = response.headers.get("ETag", "")
         if response.status == NOT_MODIFIED and ask.known:
@@ -117,7 +123,7 @@ class _Hops:
             if size is not None:
                 return Stream(mark or ask.mark, size or None, response.content.iter_chunked(BLOCK), ask.offset)
             response.close()
-            return await self.open(url, Ask(ask.known))
+            return await self.open(url, SourceRequest(ask.known))
         self._judge(response.status)
         return Stream(mark, response.content_length, response.content.iter_chunked(BLOCK))
 
@@ -140,7 +146,7 @@ class _Hops:
             if to.origin() != at.origin():
                 headers.pop("Authorization", None)  # it was meant for another
             at, shown = to, f"{self._shown}, which redirects to {redact(str(to))}"
-        raise FetchError(Reason.HTTP_STATUS, f"{self._shown} redirects more than {MAX_REDIRECTS} times")
+        raise FetchError(FetchReason.HTTP_STATUS, f"{self._shown} redirects more than {MAX_REDIRECTS} times")
 
     def _next(self, at: URL, location: str) -> URL:
         from yarl import URL  # noqa: PLC0415
@@ -152,20 +158,20 @@ class _Hops:
             to = URL()
         shown = f"{self._shown} redirects to {redact(str(to)) or 'nowhere'}"
         if to.scheme not in SCHEMES or not to.host:
-            raise FetchError(Reason.FORBIDDEN_REDIRECT, f"{shown}: only http:// and https:// are followed")
+            raise FetchError(FetchReason.FORBIDDEN_REDIRECT, f"{shown}: only http:// and https:// are followed")
         if at.scheme == "https" and to.scheme == "http":
-            raise FetchError(Reason.FORBIDDEN_REDIRECT, f"{shown}: from https to http nobody is followed")
+            raise FetchError(FetchReason.FORBIDDEN_REDIRECT, f"{shown}: from https to http nobody is followed")
         return to.with_user(None) if to.user or to.password else to
 
     def _judge(self, status: int) -> None:
         if status != 200:
             passing = status in PASSING or status >= 500
-            reason = Reason.NOT_FOUND if status in {404, 410} else Reason.HTTP_STATUS
+            reason = FetchReason.NOT_FOUND if status in {404, 410} else FetchReason.HTTP_STATUS
             text = f"{self._shown} answered with HTTP status {status}"
             raise FetchError(reason, text, temporary=passing, status=status)
 
 
-def _headers(ask: Ask) -> dict[str, str]:
+def _headers(ask: SourceRequest) -> dict[str, str]:
     headers = {"Accept-Encoding": "identity"}
     if ask.known:
         headers["If-None-Match"] = ask.known
@@ -176,7 +182,7 @@ def _headers(ask: Ask) -> dict[str, str]:
     return headers
 
 
-def _continues(response: ClientResponse, ask: Ask, mark: str) -> int | None:
+def _continues(response: ClientResponse, ask: SourceRequest, mark: str) -> int | None:
     """Return the size of the whole (0: unknown) if an answer goes on where a part ended, None if it does not."""
     found = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if response.status != PARTIAL or found is None or int(found[1]) != ask.offset:
@@ -190,12 +196,12 @@ def _explain(error: Exception, shown: str, guard: Guard) -> FetchError:
     import aiohttp  # noqa: PLC0415
 
     if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return FetchError(Reason.INVALID_URL, f"{shown} is not a URL that can be asked")
+        return FetchError(FetchReason.INVALID_URL, f"{shown} is not a URL that can be asked")
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return FetchError(Reason.UNREACHABLE, f"{shown}: its TLS certificate or handshake was not accepted")
+        return FetchError(FetchReason.UNREACHABLE, f"{shown}: its TLS certificate or handshake was not accepted")
     if isinstance(error, aiohttp.ClientOSError):
         if isinstance(error, aiohttp.ClientConnectorError) and guard.refused_all:
-            return FetchError(Reason.FORBIDDEN_ADDRESS, f"{guard.shown} is not connected to: {guard.refused}")
+            return FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{guard.shown} is not connected to: {guard.refused}")
         text = error.strerror or type(error).__name__
-        return FetchError(Reason.UNREACHABLE, f"{shown} cannot be reached: {text}", temporary=True)
-    return FetchError(Reason.INTERRUPTED, f"{shown} broke off ({type(error).__name__})", temporary=True)
+        return FetchError(FetchReason.UNREACHABLE, f"{shown} cannot be reached: {text}", temporary=True)
+    return FetchError(FetchReason.INTERRUPTED, f"{shown} broke off ({type(error).__name__})", temporary=True)

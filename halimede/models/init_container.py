@@ -16,15 +16,15 @@ from pathlib import Path
 import structlog
 
 from halimede.errors import InvalidFieldError
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import unpack
 from halimede.models.cache import Cache, Fetched, in_thread
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.fetcher import fetch
 from halimede.models.materialize import deliver, deliver_folder, make_place
 from halimede.models.source_registry import local_path, open_file
-from halimede.models.source_types import Ask, Limits
-from halimede.models.transfer_rate import Speed
+from halimede.models.source_types import SourceRequest, TransferLimits
+from halimede.models.transfer_rate import TransferRate
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ OWN_CACHE = ".halimede-models"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedModel:
     """A model: where from, its digest (or empty), and seconds until temporary failures are not tried again.
 
     Without a policy, that of the environment counts. ``unpack``: an archive becomes the folder that is in it.
@@ -46,8 +46,8 @@ class Wanted:
     url: str
     sha256: str = ""
     patience_s: float = 120.0
-    limits: Limits = field(default_factory=Limits)
-    policy: Policy | None = None
+    limits: TransferLimits = field(default_factory=TransferLimits)
+    policy: AddressPolicy | None = None
     unpack: bool = False
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Wanted:
             raise InvalidFieldError("--sha256", self.sha256, "write 64 lower-case hexadecimal digits")
 
 
-async def bring(wanted: Wanted, cache: Path, out: Path, say: Callable[[str], None]) -> None:
+async def bring(wanted: RequestedModel, cache: Path, out: Path, say: Callable[[str], None]) -> None:
     """Bring a model through the node's cache to ``out``. ``say`` gets lines on the way. Raises FetchError.
 
     A cache that cannot be used is done without: the worker is worth more than the next download.
@@ -68,7 +68,7 @@ async def bring(wanted: Wanted, cache: Path, out: Path, say: Callable[[str], Non
         try:
             fetched = await _fetch(wanted, Cache(using), say)
         except FetchError as error:
-            if error.reason not in {Reason.CACHE_FAILED, Reason.DISK_FULL} or using == own:
+            if error.reason not in {FetchReason.CACHE_FAILED, FetchReason.DISK_FULL} or using == own:
                 raise
             log.warning("downloading without the node's cache", reason=str(error))
             await in_thread(make_place, out)  # before the cache in that folder makes it for this process alone
@@ -83,14 +83,14 @@ async def bring(wanted: Wanted, cache: Path, out: Path, say: Callable[[str], Non
     say(f"{redact(wanted.url)} is at {out}")
 
 
-async def check(wanted: Wanted) -> Path:
+async def check(wanted: RequestedModel) -> Path:
     """Return the local path of a model that is there and has the digest. Raises FetchError and InvalidFieldError."""
     path = local_path(wanted.url)
     if path is None:
         raise InvalidFieldError("--url", redact(wanted.url), "only a file of the node can be checked: /path or file://")
 
     async def attempt() -> None:
-        async with open_file(path, Ask()) as stream:
+        async with open_file(path, SourceRequest()) as stream:
             sha256, size = hashlib.sha256(), 0
             if stream.blocks is not None:
                 async for block in stream.blocks:
@@ -99,22 +99,22 @@ async def check(wanted: Wanted) -> Path:
                         break  # that it can be read is all there is to know
                     sha256.update(block)
         if not size:
-            raise FetchError(Reason.EMPTY_FILE, f"{path} is empty: a model file was expected")
+            raise FetchError(FetchReason.EMPTY_FILE, f"{path} is empty: a model file was expected")
         if wanted.sha256 and sha256.hexdigest() != wanted.sha256:
             text = f"{path} has sha256 {sha256.hexdigest()}, not {wanted.sha256}: correct one of the two"
-            raise FetchError(Reason.DIGEST_MISMATCH, text)
+            raise FetchError(FetchReason.DIGEST_MISMATCH, text)
 
     await _patiently(wanted, attempt)
     return path
 
 
-async def _deliver(wanted: Wanted, cache: Cache, fetched: Fetched, out: Path) -> None:
+async def _deliver(wanted: RequestedModel, cache: Cache, fetched: Fetched, out: Path) -> None:
     with cache.using(fetched.digest):
         place = await unpack(cache, fetched) if wanted.unpack else fetched.path
         await in_thread(deliver_folder if place.is_dir() else deliver, place, out)
 
 
-async def _patiently(wanted: Wanted, attempt: Callable[[], Awaitable[None]]) -> None:
+async def _patiently(wanted: RequestedModel, attempt: Callable[[], Awaitable[None]]) -> None:
     loop = asyncio.get_running_loop()
     deadline, delay = loop.time() + wanted.patience_s, FIRST_DELAY
     while True:
@@ -128,10 +128,10 @@ async def _patiently(wanted: Wanted, attempt: Callable[[], Awaitable[None]]) -> 
         delay = min(delay * 2, LONGEST_DELAY)
 
 
-async def _fetch(wanted: Wanted, cache: Cache, say: Callable[[str], None]) -> Fetched:
+async def _fetch(wanted: RequestedModel, cache: Cache, say: Callable[[str], None]) -> Fetched:
     loop = asyncio.get_running_loop()
     told = loop.time()
-    speed = Speed(loop.time)
+    speed = TransferRate(loop.time)
 
     def progress(done: int, total: int | None) -> None:
         nonlocal told

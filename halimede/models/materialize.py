@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from halimede.models.errors import FetchError, Reason
+from halimede.models.errors import FetchError, FetchReason
 
 #: Linux: make a file share another's blocks
 FICLONE = 0x40049409
@@ -73,7 +73,7 @@ def _copy(source: Path, new: Path) -> None:
 
 def _not_written(target: Path, error: OSError) -> FetchError:
     text = f"{target} cannot be written: {error.strerror or type(error).__name__}"
-    return FetchError(Reason.NOT_WRITABLE, text, temporary=True)
+    return FetchError(FetchReason.NOT_WRITABLE, text, temporary=True)
 
 
 def _make_folder(folder: Path) -> None:

@@ -37,7 +37,7 @@ class PartRecord(Struct, kw_only=True):
     boot: str
 
 
-class Part:
+class PartialDownload:
     """A file that is being written and hashed. Leaving the block keeps it if it can be gone on with, else removes it.
 
     ``origin`` is ``Asker.key``. ``decided`` says that its digest is known beforehand. Whoever uses it holds the lock of

@@ -17,10 +17,10 @@ from datetime import timedelta
 from urllib.parse import quote, urlsplit
 
 from halimede.errors import InvalidFieldError
-from halimede.models.address_policy import Policy
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.address_policy import AddressPolicy
+from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.http_source import open_http
-from halimede.models.source_types import Ask, Asker, Limits, Stream
+from halimede.models.source_types import Requester, SourceRequest, Stream, TransferLimits
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 REGION = "us-east-1"
@@ -55,12 +55,12 @@ class Access:
         return cls(endpoint.rstrip("/"), key_id, secret, environ.get("S3_REGION") or REGION)
 
 
-def s3_asker(url: str) -> Asker:
+def s3_asker(url: str) -> Requester:
     """Return who asks for an object: two stores have buckets of one name, and one store gives them to some only."""
     access = store_access()
     secret = hashlib.sha256(access.secret.encode()).hexdigest()
     key = json.dumps([url, access.endpoint, access.region, access.key_id, secret])
-    return Asker(key, credentials=bool(access.key_id))
+    return Requester(key, credentials=bool(access.key_id))
 
 
 def store_access() -> Access:
@@ -68,7 +68,7 @@ def store_access() -> Access:
     try:
         return Access.read(os.environ)
     except InvalidFieldError as error:
-        raise FetchError(Reason.INVALID_URL, str(error)) from None
+        raise FetchError(FetchReason.INVALID_URL, str(error)) from None
 
 
 def store_place(url: str) -> tuple[str, str]:
@@ -76,12 +76,12 @@ def store_place(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     key = parts.path.lstrip("/")
     if not BUCKET.fullmatch(parts.netloc) or not key or parts.query or parts.fragment:
-        raise FetchError(Reason.INVALID_URL, f"{redact(url)}: write s3://bucket/key")
+        raise FetchError(FetchReason.INVALID_URL, f"{redact(url)}: write s3://bucket/key")
     return parts.netloc, key
 
 
 @contextlib.asynccontextmanager
-async def open_s3(url: str, ask: Ask, limits: Limits, policy: Policy) -> AsyncIterator[Stream]:
+async def open_s3(url: str, ask: SourceRequest, limits: TransferLimits, policy: AddressPolicy) -> AsyncIterator[Stream]:
     """Open an object. Every failure is raised without its cause, whose text may hold a signature."""
     bucket, key = store_place(url)
     access = store_access()
@@ -91,9 +91,9 @@ async def open_s3(url: str, ask: Ask, limits: Limits, policy: Policy) -> AsyncIt
         async with open_http(at, ask, limits, policy, shown, encoded=True) as stream:
             yield stream
     except FetchError as error:
-        if error.reason is Reason.HTTP_STATUS and error.status in {401, 403}:
+        if error.reason is FetchReason.HTTP_STATUS and error.status in {401, 403}:
             how = "these credentials" if access.key_id else "no credentials"
-            raise FetchError(Reason.ACCESS_DENIED, f"{shown} is not given for {how}") from None
+            raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} is not given for {how}") from None
         raise
 
 
@@ -101,17 +101,17 @@ def _public(bucket: str, key: str, access: Access) -> str:
     return f"{access.endpoint or f'https://s3.{access.region}.amazonaws.com'}/{bucket}/{quote(key)}"
 
 
-async def _signed(bucket: str, key: str, access: Access, limits: Limits, shown: str) -> str:
+async def _signed(bucket: str, key: str, access: Access, limits: TransferLimits, shown: str) -> str:
     try:
         import obstore  # noqa: PLC0415  # not everybody has models there
         from obstore.exceptions import BaseError  # noqa: PLC0415
         from obstore.store import S3Store  # noqa: PLC0415
     except ImportError:
-        raise FetchError(Reason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
+        raise FetchError(FetchReason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
     config: dict[str, str] = {"region": access.region, "access_key_id": access.key_id}
     config |= {"secret_access_key": access.secret} | ({"endpoint": access.endpoint} if access.endpoint else {})
     try:
         store = S3Store(bucket, config=config, client_options={"allow_http": True})  # type: ignore[arg-type]
         return await obstore.sign_async(store, "GET", key, timedelta(seconds=limits.total_s))
     except (BaseError, ValueError):
-        raise FetchError(Reason.INVALID_URL, f"{shown} cannot be asked for") from None
+        raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be asked for") from None

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK, in_thread
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.http_source import SCHEMES, open_http
 from halimede.models.s3_source import open_s3, s3_asker
-from halimede.models.source_types import Ask, Asker, Limits, Opener, Stream
+from halimede.models.source_types import Requester, SourceOpener, SourceRequest, Stream, TransferLimits
 
 #: what looks like files here is the kernel speaking of processes, their environments and devices
 KERNEL = ("/proc/", "/sys/")
@@ -33,25 +33,25 @@ def local_path(url: str) -> Path | None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise FetchError(Reason.INVALID_URL, f"{redact(url)} is not a URL") from None
+        raise FetchError(FetchReason.INVALID_URL, f"{redact(url)} is not a URL") from None
     if parts.scheme != "file":
         return None
     path = unquote(parts.path)
     if parts.netloc not in {"", "localhost"} or not path.startswith("/") or "\0" in path:
-        raise FetchError(Reason.INVALID_URL, f"{redact(url)}: write file:/// and an absolute path")
+        raise FetchError(FetchReason.INVALID_URL, f"{redact(url)}: write file:/// and an absolute path")
     return Path(path)
 
 
-def asker(url: str) -> Asker:
+def asker(url: str) -> Requester:
     """Return who asks for a URL, as far as its origin can tell. Raises FetchError."""
     if local_path(url) is None and urlsplit(url).scheme == "s3":
         return s3_asker(url)
-    return Asker(url)
+    return Requester(url)
 
 
 @contextlib.asynccontextmanager
 async def open_source(
-    url: str, ask: Ask, limits: Limits, policy: Policy, openers: Mapping[str, Opener]
+    url: str, ask: SourceRequest, limits: TransferLimits, policy: AddressPolicy, openers: Mapping[str, SourceOpener]
 ) -> AsyncIterator[Stream]:
     """Open a URL. Raises FetchError."""
     path = local_path(url)
@@ -68,20 +68,20 @@ async def open_source(
     else:
         known = ", ".join(f"{other}://" for other in ("file", *sorted(SCHEMES), "s3", *openers))
         text = f"{redact(url)}: use an absolute path, or a URL with one of {known}"
-        raise FetchError(Reason.UNSUPPORTED_SCHEME if scheme else Reason.INVALID_URL, text)
+        raise FetchError(FetchReason.UNSUPPORTED_SCHEME if scheme else FetchReason.INVALID_URL, text)
     async with opened as stream:
         yield stream
 
 
 @contextlib.asynccontextmanager
-async def open_file(path: Path, ask: Ask) -> AsyncIterator[Stream]:
+async def open_file(path: Path, ask: SourceRequest) -> AsyncIterator[Stream]:
     """Open a regular file of this node."""
     try:
         file, facts = await in_thread(_open, path)
     except (FileNotFoundError, NotADirectoryError):
-        raise FetchError(Reason.NOT_FOUND, f"{path} does not exist on this node") from None
+        raise FetchError(FetchReason.NOT_FOUND, f"{path} does not exist on this node") from None
     except OSError as error:
-        raise FetchError(Reason.NOT_READABLE, f"{path}: {error.strerror}") from error
+        raise FetchError(FetchReason.NOT_READABLE, f"{path}: {error.strerror}") from error
     with file:
         mark = _mark(facts)
         offset = ask.offset if mark == ask.mark else 0
@@ -98,7 +98,7 @@ def _open(path: Path) -> tuple[BinaryIO, os.stat_result]:
     if kernel or not stat.S_ISREG(facts.st_mode):
         os.close(fd)
         what = "a folder" if stat.S_ISDIR(facts.st_mode) else "not a regular file"
-        raise FetchError(Reason.NOT_A_FILE, f"{path} is {what}: name the model file itself")
+        raise FetchError(FetchReason.NOT_A_FILE, f"{path} is {what}: name the model file itself")
     return os.fdopen(fd, "rb", buffering=0), facts
 
 
@@ -107,9 +107,9 @@ async def _read(file: BinaryIO, path: Path, mark: str) -> AsyncIterator[bytes]:
         while block := await in_thread(file.read, BLOCK):
             yield block
         if _mark(os.fstat(file.fileno())) != mark:
-            raise FetchError(Reason.INTERRUPTED, f"{path} changed while it was read", temporary=True)
+            raise FetchError(FetchReason.INTERRUPTED, f"{path} changed while it was read", temporary=True)
     except OSError as error:
-        raise FetchError(Reason.NOT_READABLE, f"{path}: {error.strerror}", temporary=True) from error
+        raise FetchError(FetchReason.NOT_READABLE, f"{path}: {error.strerror}", temporary=True) from error
 
 
 def _mark(facts: os.stat_result) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TransferLimits:
     """Bounds of one download: seconds to connect, without a byte, and in all; bytes; bytes a second over a window.
 
     The rate is that of the origin: time in which this node writes does not count.
@@ -24,7 +24,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Requester:
     """Who asks for a URL: what the cache knows of one is not told to another.
 
     ``key`` is everything that decides what the origin gives, and must not be written: a URL that opens by itself, or
@@ -36,7 +36,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SourceRequest:
     """What an origin is asked for: all that differs from ``known``, a mark, beginning at ``offset``.
 
     ``mark`` is that of the content whose beginning is here. With an offset and without a mark, whatever comes is
@@ -61,12 +61,14 @@ class Stream:
     offset: int = 0
 
 
-class Opener(Protocol):
+class SourceOpener(Protocol):
     """Opens URLs of a scheme that is not the fetcher's own. Its URLs name their content: it never changes.
 
     ``offset`` bytes are here already; ``known`` is the mark of what the cache has. It raises FetchError, and bounds its
     waits by the limits.
     """
 
-    def __call__(self, url: str, known: str, limits: Limits, offset: int, /) -> AbstractAsyncContextManager[Stream]:
+    def __call__(
+        self, url: str, known: str, limits: TransferLimits, offset: int, /
+    ) -> AbstractAsyncContextManager[Stream]:
         """Open a URL."""

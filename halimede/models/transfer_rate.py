@@ -6,14 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from halimede.models.errors import FetchError, Reason
-from halimede.models.source_types import Limits
+from halimede.models.errors import FetchError, FetchReason
+from halimede.models.source_types import TransferLimits
 
 #: seconds that a speed is the mean of, and between two of the points that it is made from
 SPAN_S, STEP_S = 10.0, 0.5
 
 
-class Speed:
+class TransferRate:
     """Bytes a second over the last ten seconds, from what is told of progress. What was here at first has not come."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -38,7 +38,7 @@ class Speed:
 
 
 async def not_slower(
-    blocks: AsyncIterator[bytes], limits: Limits, shown: str, now: Callable[[], float]
+    blocks: AsyncIterator[bytes], limits: TransferLimits, shown: str, now: Callable[[], float]
 ) -> AsyncIterator[bytes]:
     """Pass blocks on while they come at the least rate, measured over windows of the time spent waiting for them."""
     waited, came = 0.0, 0
@@ -58,6 +58,6 @@ async def not_slower(
         if waited >= limits.rate_window_s:
             if came < waited * limits.min_rate or not block:
                 text = f"{shown} sends {came / waited:.0f} bytes a second, less than {limits.min_rate:g}"
-                raise FetchError(Reason.TOO_SLOW, text, temporary=True)
+                raise FetchError(FetchReason.TOO_SLOW, text, temporary=True)
             waited, came = 0.0, 0
         yield block

@@ -15,11 +15,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import structlog
 
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK, in_thread
-from halimede.models.errors import FetchError, Reason, redact
+from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.source_registry import local_path
-from halimede.models.source_types import Limits
+from halimede.models.source_types import TransferLimits
 from halimede.models.upload_targets import Sending, put_file, put_http, put_s3
 
 log = structlog.get_logger()
@@ -45,8 +45,8 @@ async def upload(
     url: str,
     *,
     progress: Progress | None = None,
-    limits: Limits | None = None,
-    policy: Policy | None = None,
+    limits: TransferLimits | None = None,
+    policy: AddressPolicy | None = None,
     patience_s: float = PATIENCE_S,
 ) -> list[Uploaded]:
     """Send a file, or all files of a folder, and return what has arrived. Raises FetchError.
@@ -64,7 +64,7 @@ async def upload(
             if progress:
                 progress(before + sent, whole)
 
-        one = _Upload(file, to, limits or Limits(), policy, tell)
+        one = _Upload(file, to, limits or TransferLimits(), policy, tell)
         done.append(await one.patiently(patience_s))
         before += size
     return done
@@ -74,8 +74,8 @@ async def upload(
 class _Upload:
     file: Path
     url: str
-    limits: Limits
-    policy: Policy | None
+    limits: TransferLimits
+    policy: AddressPolicy | None
     tell: Callable[[int], None]
 
     async def patiently(self, patience_s: float) -> Uploaded:
@@ -97,14 +97,16 @@ class _Upload:
             size, sha256 = await in_thread(_measure, self.file)
             if size > self.limits.max_bytes:
                 text = f"{self.file} has {size} bytes: the limit is {self.limits.max_bytes}"
-                raise FetchError(Reason.TOO_LARGE, text)
+                raise FetchError(FetchReason.TOO_LARGE, text)
             async with asyncio.timeout(self.limits.total_s), asyncio.timeout(self.limits.inactivity_s) as silence:
                 sending = Sending(self._blocks(sha256, silence), size, sha256, shown, self.limits)
                 await self._put(sending)
         except TimeoutError:
-            raise FetchError(Reason.TIMEOUT, f"{shown} did not take {self.file} in time", temporary=True) from None
+            raise FetchError(FetchReason.TIMEOUT, f"{shown} did not take {self.file} in time", temporary=True) from None
         except OSError as error:
-            raise FetchError(Reason.NOT_READABLE, f"{self.file}: {error.strerror or type(error).__name__}") from None
+            raise FetchError(
+                FetchReason.NOT_READABLE, f"{self.file}: {error.strerror or type(error).__name__}"
+            ) from None
         self.tell(size)
         log.info("file sent", url=shown, size=size, digest=sha256)
         return Uploaded(shown, size, sha256)
@@ -118,7 +120,7 @@ class _Upload:
             case "s3":
                 return await put_s3(self.url, sending)
         text = f"{sending.shown}: use an absolute path, file://, http://, https:// or s3://"
-        raise FetchError(Reason.UNSUPPORTED_SCHEME, text)
+        raise FetchError(FetchReason.UNSUPPORTED_SCHEME, text)
 
     async def _blocks(self, sha256: str, silence: asyncio.Timeout) -> AsyncIterator[bytes]:
         """The file, once more. Every block that is taken begins a new wait; the last comes when all is known."""
@@ -129,7 +131,7 @@ class _Upload:
                 again.update(block)
                 following = await in_thread(file.read, BLOCK)
                 if not following and again.hexdigest() != sha256:
-                    raise FetchError(Reason.INTERRUPTED, f"{self.file} changed while it was sent", temporary=True)
+                    raise FetchError(FetchReason.INTERRUPTED, f"{self.file} changed while it was sent", temporary=True)
                 yield block
                 silence.reschedule(loop.time() + self.limits.inactivity_s)
                 sent += len(block)
@@ -142,12 +144,12 @@ def _pairs(path: Path, url: str) -> list[tuple[Path, str, int]]:
     if path.is_file():
         return [(path, _below(url, path.name) if urlsplit(url).path.endswith("/") else url, path.stat().st_size)]
     if not path.is_dir():
-        raise FetchError(Reason.NOT_FOUND, f"{path} does not exist: name a file or a folder")
+        raise FetchError(FetchReason.NOT_FOUND, f"{path} does not exist: name a file or a folder")
     files = sorted(each for each in path.rglob("*") if each.is_file() and not each.is_symlink())
     if not files:
-        raise FetchError(Reason.NOT_FOUND, f"{path} has no files")
+        raise FetchError(FetchReason.NOT_FOUND, f"{path} has no files")
     if len(files) > MAX_FILES:
-        raise FetchError(Reason.TOO_LARGE, f"{path} has more than {MAX_FILES} files: send an archive of it")
+        raise FetchError(FetchReason.TOO_LARGE, f"{path} has more than {MAX_FILES} files: send an archive of it")
     return [(each, _below(url, each.relative_to(path).as_posix()), each.stat().st_size) for each in files]
 
 

@@ -15,12 +15,12 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import in_thread, sync_folder
-from halimede.models.errors import FetchError, Reason, disk_error
+from halimede.models.errors import FetchError, FetchReason, disk_error
 from halimede.models.http_source import PASSING, REDIRECTS, Guard
 from halimede.models.s3_source import MISSING, Access, store_access, store_place
-from halimede.models.source_types import Limits
+from halimede.models.source_types import TransferLimits
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -42,7 +42,7 @@ class Sending:
     size: int
     sha256: str
     shown: str
-    limits: Limits
+    limits: TransferLimits
 
 
 async def put_file(path: Path, sending: Sending) -> None:
@@ -57,7 +57,7 @@ async def put_file(path: Path, sending: Sending) -> None:
         await in_thread(new.replace, path)
         await in_thread(sync_folder, path.parent)
     except OSError as error:
-        raise disk_error(str(path), error, Reason.NOT_WRITABLE) from error
+        raise disk_error(str(path), error, FetchReason.NOT_WRITABLE) from error
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def _write(file: FileIO, block: bytes) -> None:
         left = left[file.write(left) :]
 
 
-async def put_http(url: str, sending: Sending, policy: Policy | None) -> None:
+async def put_http(url: str, sending: Sending, policy: AddressPolicy | None) -> None:
     """Send a file by PUT. Raises FetchError. Redirects are not followed: the body is gone by then."""
     import aiohttp  # noqa: PLC0415  # 14 MB that others do not need
     from yarl import URL  # noqa: PLC0415
@@ -95,28 +95,28 @@ async def put_http(url: str, sending: Sending, policy: Policy | None) -> None:
                 _judge(response, shown, digest)
     except (aiohttp.ClientError, ValueError) as error:
         if guard and guard.refused_all:
-            raise FetchError(Reason.FORBIDDEN_ADDRESS, f"{shown} is not connected to: {guard.refused}") from None
+            raise FetchError(FetchReason.FORBIDDEN_ADDRESS, f"{shown} is not connected to: {guard.refused}") from None
         if isinstance(error, ValueError) and not isinstance(error, OSError):
-            raise FetchError(Reason.INVALID_URL, f"{shown} is not a URL that can be asked") from None
+            raise FetchError(FetchReason.INVALID_URL, f"{shown} is not a URL that can be asked") from None
         text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
-        raise FetchError(Reason.UNREACHABLE, text, temporary=True) from None
+        raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
 
 
 def _judge(response: ClientResponse, shown: str, digest: str) -> None:
     status = response.status
     if status in REDIRECTS:
-        raise FetchError(Reason.HTTP_STATUS, f"{shown} sends elsewhere (HTTP status {status}): give that address")
+        raise FetchError(FetchReason.HTTP_STATUS, f"{shown} sends elsewhere (HTTP status {status}): give that address")
     if status in DENIED:
-        raise FetchError(Reason.ACCESS_DENIED, f"{shown} does not take it from us (HTTP status {status})")
+        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} does not take it from us (HTTP status {status})")
     if status == TOO_LARGE:
-        raise FetchError(Reason.TOO_LARGE, f"{shown} does not take files of that size (HTTP status {status})")
+        raise FetchError(FetchReason.TOO_LARGE, f"{shown} does not take files of that size (HTTP status {status})")
     if not 200 <= status < 300:
         passing = status in PASSING or status >= 500
-        raise FetchError(Reason.HTTP_STATUS, f"{shown} answered with HTTP status {status}", temporary=passing)
+        raise FetchError(FetchReason.HTTP_STATUS, f"{shown} answered with HTTP status {status}", temporary=passing)
     said = response.headers.get("Repr-Digest", "")
     if "sha-256=:" in said and f"sha-256=:{digest}:" not in said:
         text = f"{shown} says that it has other content than was sent"
-        raise FetchError(Reason.DIGEST_MISMATCH, text, temporary=True)
+        raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True)
 
 
 async def put_s3(url: str, sending: Sending) -> None:
@@ -128,7 +128,7 @@ async def put_s3(url: str, sending: Sending) -> None:
         import obstore  # noqa: PLC0415  # not everybody has a store
         from obstore import exceptions  # noqa: PLC0415
     except ImportError:
-        raise FetchError(Reason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
+        raise FetchError(FetchReason.NOT_INSTALLED, f"{shown}: {MISSING}") from None
     try:
         store = _store(bucket, access, sending.limits)
         await obstore.put_async(
@@ -143,20 +143,20 @@ async def put_s3(url: str, sending: Sending) -> None:
         there = await obstore.head_async(store, key)
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
         how = "these credentials" if access.key_id else "no credentials"
-        raise FetchError(Reason.ACCESS_DENIED, f"{shown} takes nothing for {how}") from None
+        raise FetchError(FetchReason.ACCESS_DENIED, f"{shown} takes nothing for {how}") from None
     except FileNotFoundError:
-        raise FetchError(Reason.NOT_FOUND, f"{shown}: there is no such bucket") from None
+        raise FetchError(FetchReason.NOT_FOUND, f"{shown}: there is no such bucket") from None
     except (exceptions.InvalidPathError, ValueError):
-        raise FetchError(Reason.INVALID_URL, f"{shown} cannot be asked for") from None
+        raise FetchError(FetchReason.INVALID_URL, f"{shown} cannot be asked for") from None
     except exceptions.BaseError as error:
         text = f"{shown} cannot be reached or broke off ({type(error).__name__})"
-        raise FetchError(Reason.UNREACHABLE, text, temporary=True) from None
+        raise FetchError(FetchReason.UNREACHABLE, text, temporary=True) from None
     if there["size"] != sending.size:
         text = f"{shown} has {there['size']} bytes of {sending.size}"
-        raise FetchError(Reason.DIGEST_MISMATCH, text, temporary=True)
+        raise FetchError(FetchReason.DIGEST_MISMATCH, text, temporary=True)
 
 
-def _store(bucket: str, access: Access, limits: Limits) -> S3Store:
+def _store(bucket: str, access: Access, limits: TransferLimits) -> S3Store:
     from obstore.store import S3Store  # noqa: PLC0415
 
     who = {"access_key_id": access.key_id, "secret_access_key": access.secret}

@@ -6,15 +6,15 @@ come together (``joining``).
 """
 
 from halimede.multiedge.application import Application, create, register
-from halimede.multiedge.stage import Finding, Item, Joint, JointTools, Outcome, Parameters, Stage, Tools
+from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools, Parameters, QueuedItem, Stage, Tools
 
 __all__ = [
     "Application",
     "Finding",
-    "Item",
+    "QueuedItem",
     "Joint",
     "JointTools",
-    "Outcome",
+    "JointOutcome",
     "Parameters",
     "Stage",
     "Tools",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from halimede.messages import IdentityAnswer, IdentityQuery, Prediction, Track
-from halimede.multiedge.stage import Finding, Joint, Outcome
+from halimede.multiedge.stage import Finding, Joint, JointOutcome
 from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
@@ -21,15 +21,15 @@ CLOSE_S = 3.0
 
 
 @dataclass(slots=True)
-class Said:
+class JointReply:
     """What a joint said: ``error`` is why it did not take the new findings, ``due`` when it is to be called again."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[JointOutcome] = field(default_factory=list)
     error: str = ""
     due: float | None = None
 
 
-class Careful:
+class GuardedJoint:
     """Calls one joint."""
 
     def __init__(self, joint: Joint, thread: ModelThread) -> None:
@@ -40,7 +40,7 @@ class Careful:
         """Have it read what is kept. Raises what it raises: a worker without it is of no use."""
         await self._thread.call(self._joint.open)
 
-    async def decide(self, new: list[Finding], now: float) -> Said:
+    async def decide(self, new: list[Finding], now: float) -> JointReply:
         """Give it new findings, and let it answer what is due."""
         return await self._thread.call(self._decide, new, now)
 
@@ -73,9 +73,9 @@ class Careful:
         except Exception:
             log.exception("joint not closed")
 
-    def _decide(self, new: list[Finding], now: float) -> Said:
+    def _decide(self, new: list[Finding], now: float) -> JointReply:
         """Runs in the thread."""
-        said = Said()
+        said = JointReply()
         try:
             if new:
                 said.outcomes.append(_checked(self._joint.take(new, now)))
@@ -93,8 +93,8 @@ class Careful:
         return said
 
 
-def _checked(outcome: Outcome) -> Outcome:
-    if not isinstance(outcome, Outcome):
+def _checked(outcome: JointOutcome) -> JointOutcome:
+    if not isinstance(outcome, JointOutcome):
         raise TypeError(f"it must return an Outcome, not {type(outcome).__name__}")
     for answer in outcome.answers.values():
         if answer is not None and not isinstance(answer, Prediction):

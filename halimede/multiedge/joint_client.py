@@ -6,11 +6,11 @@ import msgspec
 
 from halimede.bus import Bus
 from halimede.messages import Frame, Load, Peer, Reply
-from halimede.multiedge.membership import Peers
+from halimede.multiedge.membership import Membership
 from halimede.offload import OffloadClient
 from halimede.offload.channel import hop
-from halimede.offload.load_balancer import Credits
-from halimede.tracing import Record
+from halimede.offload.load_balancer import LoadBalancer
+from halimede.tracing import FrameRecord
 
 HOP = "join"
 #: findings under way at a time: they wait for others' of the same instant, and are small
@@ -18,10 +18,10 @@ WINDOW, WAITERS = 256, 64
 NOTHING = memoryview(b"\0")
 
 
-class Decider(Credits):
+class Decider(LoadBalancer):
     """Chooses the one that decides, whoever else could: the eldest that is there."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Membership) -> None:
         super().__init__()
         self._peers = peers
 
@@ -35,10 +35,10 @@ class Decider(Credits):
         return self._peers.eldest() is not None
 
 
-class Joins:
+class JointClient:
     """Asks the worker that decides about one worker's findings. Call ``start`` once before."""
 
-    def __init__(self, bus: Bus, namespace: str, service: str, worker: str, peers: Peers) -> None:
+    def __init__(self, bus: Bus, namespace: str, service: str, worker: str, peers: Membership) -> None:
         self.client = OffloadClient(
             bus, hop(namespace, service, HOP, worker), window=WINDOW, waiters=WAITERS, credits_=Decider(peers)
         )
@@ -47,7 +47,7 @@ class Joins:
         """Subscribe to the answers."""
         await self.client.start()
 
-    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Peers``
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
         """Take note of what a worker says of itself; None: it is gone, in order or not."""
         if peer is not None and peer.join and not peer.leaving:
             self.client.advertised(worker, peer.join)
@@ -57,7 +57,7 @@ class Joins:
         if peer is None:
             self.client.gone(worker)
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return what all say together of a frame. Raises OffloadError."""
         slim = msgspec.structs.replace(frame, encoding="raw", dtype="uint8", shape=[1], data=NOTHING)
         return await self.client.ask(slim, deadline_s, trace)

@@ -8,14 +8,14 @@ from pathlib import Path
 from halimede.messages import Load, Peer
 from halimede.multiedge.application import Application
 from halimede.multiedge.joint_client import HOP
-from halimede.multiedge.joint_server import Joining
-from halimede.multiedge.membership import Peers
+from halimede.multiedge.joint_server import JointServer
+from halimede.multiedge.membership import Membership
 from halimede.multiedge.settings import MemberSettings
 from halimede.multiedge.slot_model import HoldingThread
 from halimede.multiedge.stage import JointTools
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
-from halimede.worker.roles import Parts
+from halimede.worker.roles import WorkerContext
 
 #: folder of the joint's below the worker's
 FOLDER = "joint"
@@ -25,15 +25,17 @@ MAX_TAUGHT, MAX_WAITING = 1024, 32
 AGAIN_S = 5.0
 
 
-class Together:
+class JointRunner:
     """Runs the joint of an application in a worker. ``start`` once, ``drain`` and ``cancel`` at the end."""
 
-    def __init__(self, settings: MemberSettings, application: Application, parts: Parts, peers: Peers) -> None:
+    def __init__(
+        self, settings: MemberSettings, application: Application, parts: WorkerContext, peers: Membership
+    ) -> None:
         self._settings = settings
         self._application = application
         self._parts = parts
         self._peers = peers
-        self._joining: Joining | None = None
+        self._joining: JointServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._taught: set[tuple[str, str]] = set()
@@ -53,7 +55,7 @@ class Together:
         tools = JointTools(self._settings.parameters, folder, models, self._settings.members, self._settings.cameras)
         joint = self._application.joint(tools)
         self._group = group
-        joining = self._joining = Joining(
+        joining = self._joining = JointServer(
             self._parts.bus,
             joint,
             hop(worker.namespace, worker.service, HOP, worker.worker),
@@ -75,7 +77,7 @@ class Together:
         """Return how many findings it can take now."""
         return self._joining.load() if self._joining else Load(credits=0)
 
-    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Peers``
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: ARG002, FBT001  # a hook of ``Membership``
         """Teach a worker that has just come and could decide one day, if this one decides now."""
         own = self._settings.worker.worker
         if peer is None or peer.join is None or peer.leaving or worker == own or (worker, peer.life) in self._taught:
@@ -101,7 +103,7 @@ class Together:
         if self._task:
             self._task.cancel()
 
-    async def _teach(self, joining: Joining, worker: str, life: str) -> None:
+    async def _teach(self, joining: JointServer, worker: str, life: str) -> None:
         async with self._alone:
             knows = await joining.teach(worker)
         if not knows:  # once more, when it says again that it is there

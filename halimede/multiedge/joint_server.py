@@ -20,14 +20,14 @@ from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.errors import BusError
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
-from halimede.multiedge.guarded_joint import Careful
-from halimede.multiedge.pending_findings import Waiting, found
-from halimede.multiedge.stage import Finding, Joint, Outcome
+from halimede.multiedge.guarded_joint import GuardedJoint
+from halimede.multiedge.pending_findings import PendingFindings, found
+from halimede.multiedge.stage import Finding, Joint, JointOutcome
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import Channel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.responders import REMEMBERED_BYTES, weight
-from halimede.system.lru import Recent
+from halimede.system.lru import LruCache
 from halimede.topic import Address
 
 M = TypeVar("M")
@@ -46,7 +46,7 @@ DECIDER = "decider"
 LOOK_S = 0.5
 
 
-class Joining:
+class JointServer:
     """Runs one joint on a channel. ``run`` until cancelled; ``drain`` before that.
 
     ``decides``: whether this worker is the one that answers questions now. ``changed`` is called when ``load`` says
@@ -70,7 +70,7 @@ class Joining:
         self._bus = bus
         self._joint = joint
         self._channel = channel
-        self._careful = Careful(joint, thread)
+        self._careful = GuardedJoint(joint, thread)
         self._thread = thread
         self._limit_s = limit_s
         self._decides = decides
@@ -79,8 +79,8 @@ class Joining:
         self._names = {"ns": channel.names["ns"], "service": channel.service}
         self._new: list[Finding] = []
         self._tracks: list[Track] = []
-        self._waiting = Waiting(CAPACITY, CAPACITY_BYTES)
-        self._answers: Recent[bytes, Prediction | None] = Recent(REMEMBERED)
+        self._waiting = PendingFindings(CAPACITY, CAPACITY_BYTES)
+        self._answers: LruCache[bytes, Prediction | None] = LruCache(REMEMBERED)
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._seldom = Seldom()
@@ -250,7 +250,7 @@ class Joining:
                 self._answer(delivery, reply)
         self._changed()
 
-    async def _tell(self, outcome: Outcome) -> None:
+    async def _tell(self, outcome: JointOutcome) -> None:
         for key, prediction in outcome.answers.items():
             if prediction is None or weight(prediction) <= REMEMBERED_BYTES:
                 self._answers.put(key, prediction)

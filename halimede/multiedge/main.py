@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from halimede.multiedge.roles import joint, member
 from halimede.multiedge.settings import read_member
 from halimede.worker.main import leave, main
-from halimede.worker.roles import Job
-from halimede.worker.settings import Settings
+from halimede.worker.roles import RoleJob
+from halimede.worker.settings import WorkerSettings
 
 
 def run_member(estimator: object | None = None) -> None:
@@ -26,11 +26,11 @@ def run_joint() -> None:
     leave(main("joint", prepare=_joint))
 
 
-def _member(environ: Mapping[str, str], own_estimator: bool) -> tuple[Settings, Job]:  # noqa: FBT001  # of Prepare
+def _member(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001  # of Prepare
     settings = read_member("member", environ, own_estimator=own_estimator)
     return settings.worker, member(settings)
 
 
-def _joint(environ: Mapping[str, str], own_estimator: bool) -> tuple[Settings, Job]:  # noqa: FBT001  # of Prepare
+def _joint(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001  # of Prepare
     settings = read_member("joint", environ, own_estimator=own_estimator)
     return settings.worker, joint(settings)

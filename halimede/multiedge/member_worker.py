@@ -1,7 +1,7 @@
 """An edge worker of a multi-edge service at work: frames in, stages, findings to where they come together, results out.
 
-What it is made of stands on its own: ``Peers`` (who is there), ``Joins`` (asks who decides), ``Sharing`` and ``Room``
-(gives frames to peers, takes theirs), ``Together`` (decides itself), ``Takeover`` (goes on for the dead).
+What it is made of stands on its own: ``Membership`` (who is there), ``JointClient`` (asks who decides), ``PeerOffload`` and ``SpareCapacity``
+(gives frames to peers, takes theirs), ``JointRunner`` (decides itself), ``SessionFailover`` (goes on for the dead).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from halimede.bus import Bus
 from halimede.messages import Load
 from halimede.multiedge import peer_offload
 from halimede.multiedge.application import Application
-from halimede.multiedge.joint_client import Joins
-from halimede.multiedge.joint_runner import Together
-from halimede.multiedge.membership import Peers
-from halimede.multiedge.peer_offload import Room, Sharing
-from halimede.multiedge.session_failover import Takeover
+from halimede.multiedge.joint_client import JointClient
+from halimede.multiedge.joint_runner import JointRunner
+from halimede.multiedge.membership import Membership
+from halimede.multiedge.peer_offload import PeerOffload, SpareCapacity
+from halimede.multiedge.session_failover import SessionFailover
 from halimede.multiedge.settings import MemberSettings
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import hop
@@ -31,10 +31,10 @@ from halimede.pipeline.intake import RequestIntake
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Count
-from halimede.worker.roles import Parts, drain, origin, source_of, unless
-from halimede.worker.sources.base import Source
+from halimede.worker.roles import WorkerContext, drain, origin, source_of, unless
+from halimede.worker.sources.base import FrameSource
 from halimede.worker.sources.handler import session_id
-from halimede.worker.sources.poison_journal import Suspects
+from halimede.worker.sources.poison_journal import PoisonJournal
 
 #: frames that the broker may have under way to a member: each waits there until it is answered
 INTAKE_RECEIVE_MAXIMUM = 64
@@ -46,26 +46,26 @@ SESSION_S = 60
 HAND_BACK_S = 2.0
 
 
-class Member:
+class MemberWorkerProcess:
     """One edge worker. ``run`` until it is to stop; it drains then."""
 
-    def __init__(self, settings: MemberSettings, application: Application, parts: Parts) -> None:
+    def __init__(self, settings: MemberSettings, application: Application, parts: WorkerContext) -> None:
         worker, bus = settings.worker, parts.bus
         self._settings, self._application, self._parts = settings, application, parts
         self._worker = worker
         self._durable = settings.application.takeover
         self._group = f"{worker.service}.{GROUP}"
         self._intake = intake_id(settings)
-        self._suspects = Suspects(worker.state)
+        self._suspects = PoisonJournal(worker.state)
         known = {"namespace": worker.namespace, "service": worker.service, "worker": worker.worker}
         followed = self._intake if self._durable and worker.source.cameras else ""
-        self._peers = Peers(bus, **known, node=worker.node, intake=followed)
+        self._peers = Membership(bus, **known, node=worker.node, intake=followed)
         names = (worker.namespace, worker.service, worker.worker)
-        self._joins = Joins(bus, *names, self._peers) if application.joint else None
+        self._joins = JointClient(bus, *names, self._peers) if application.joint else None
         self._together = (
-            Together(settings, application, parts, self._peers) if self._joins and settings.members_join else None
+            JointRunner(settings, application, parts, self._peers) if self._joins and settings.members_join else None
         )
-        self._sharing = Sharing(bus, *names, self._home) if application.share else None
+        self._sharing = PeerOffload(bus, *names, self._home) if application.share else None
         self._requests: RequestIntake | None = None
         if self._together:
             self._peers.join = self._together.load
@@ -136,7 +136,7 @@ class Member:
     def _peer_requests(self, edge: EdgeWorker) -> RequestIntake:
         """Return what takes peers' frames to the same pipeline."""
         worker, bus = self._worker, self._parts.bus
-        room = Room(self._home, self._peers.touch, lambda: len(self._peers.others))
+        room = SpareCapacity(self._home, self._peers.touch, lambda: len(self._peers.others))
         self._peers.share = room.load
         channel = hop(worker.namespace, worker.service, peer_offload.HOP, worker.worker)
         return RequestIntake(
@@ -162,7 +162,7 @@ class Member:
             await self._together.start(group)
         await self._peers.start()
 
-    async def _leave(self, source: Source, taking: asyncio.Task[None]) -> None:
+    async def _leave(self, source: FrameSource, taking: asyncio.Task[None]) -> None:
         """Answer what is here, then what others still want of this one, within the grace period."""
         clock, grace_s = asyncio.get_running_loop(), self._worker.grace_s
         until = clock.time() + grace_s
@@ -184,8 +184,8 @@ class Member:
         session_s = SESSION_S if self._durable else 0
         return self._parts.connect(self._intake, receive_maximum=INTAKE_RECEIVE_MAXIMUM, session_s=session_s)
 
-    def _takeover(self, edge: EdgeWorker) -> Takeover:
-        return Takeover(
+    def _takeover(self, edge: EdgeWorker) -> SessionFailover:
+        return SessionFailover(
             self._peers,
             self._parts.connect,
             edge.intake,
@@ -198,7 +198,7 @@ class Member:
 
     # --- figures ----------------------------------------------------------------------------------------------------
 
-    def _show(self, edge: EdgeWorker, takeover: Takeover) -> None:
+    def _show(self, edge: EdgeWorker, takeover: SessionFailover) -> None:
         """Count what happens on the hops, and show it."""
         parts, requests = self._parts, self._requests
         clients = [part.client for part in (self._joins, self._sharing) if part]
@@ -210,7 +210,7 @@ class Member:
         parts.figures.edge = (edge, clients[0] if clients else None)
         parts.figures.more.append(lambda: self._figures(takeover))
 
-    def _figures(self, takeover: Takeover) -> Iterator[Metric]:
+    def _figures(self, takeover: SessionFailover) -> Iterator[Metric]:
         yield gauge("worker_peer_workers", "Other workers of the service that are there.", len(self._peers.others))
         yield counter("worker_overtaken_frames", "Frames taken from workers that had died.", takeover.taken_over)
         if self._sharing:

@@ -17,7 +17,7 @@ import structlog
 from halimede import topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.messages import Load, Peer
-from halimede.offload.load_advertiser import Herald
+from halimede.offload.load_advertiser import RetainedPublisher
 from halimede.offload.load_balancer import MAX_WORKERS, STALE_S
 
 log = structlog.get_logger()
@@ -46,7 +46,7 @@ class _Entry:
     seen: float
 
 
-class Peers:
+class Membership:
     """The workers of one service as one of them sees them, itself included. ``start``, then ``run``, then ``withdraw``.
 
     Attributes:
@@ -79,7 +79,7 @@ class Peers:
         self._met, self._news = asyncio.Event(), asyncio.Event()
         self._left = False
         address = topics.PEER.at(ns=namespace, service=service, worker=worker)
-        self._herald = Herald(bus, address, self._say, self._farewell)
+        self._herald = RetainedPublisher(bus, address, self._say, self._farewell)
 
     @property
     def others(self) -> Mapping[str, Peer]:

@@ -10,7 +10,7 @@ from halimede.messages import Prediction
 from halimede.models.desired_state import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
-from halimede.worker.model_reload import Opener
+from halimede.worker.model_reload import ModelOpener
 
 
 class Nothing(Model):
@@ -33,7 +33,7 @@ class Nothing(Model):
         """Nothing to do."""
 
 
-class NoModel(Opener):
+class NullModel(ModelOpener):
     """Opens nothing."""
 
     @property

@@ -3,7 +3,7 @@
 What a worker has before it, times what a sample takes it, is when it would be done; a peer's answer takes a way there
 and back besides, which is measured. Peers bound what they take by the credits that they advertise, and between two
 advertisements each asker counts what it sends itself. Many askers that see the same idle worker would all run to it:
-where there are many, each looks at a few at random only, as ``Credits`` does and for the same reason.
+where there are many, each looks at a few at random only, as ``LoadBalancer`` does and for the same reason.
 
 Pure: no clock, no bus. ``now`` is the caller's monotonic time in seconds.
 """
@@ -15,7 +15,7 @@ import random
 from dataclasses import dataclass
 
 from halimede.messages import Load
-from halimede.offload.load_balancer import STALE_S, Choose, Credits, Known
+from halimede.offload.load_balancer import STALE_S, Choose, LoadBalancer, WorkerLoad
 
 #: peers with room of which all are looked at; of more, so many at random
 FEW, LOOK_AT = 8, 4
@@ -28,7 +28,7 @@ FASTER, SLOWER = 0.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PeerChoice:
     """A peer that is expected to answer the next sample within ``ms`` milliseconds."""
 
     worker: str
@@ -45,7 +45,7 @@ def spare(home: Load, *, most: int, horizon_s: float) -> Load:
     return Load(credits=credits_, service_ms=home.service_ms, queued=home.queued)
 
 
-class Balance(Credits):
+class Balance(LoadBalancer):
     """What peers can take now, and who would be done first."""
 
     def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
@@ -54,7 +54,7 @@ class Balance(Credits):
         #: when this worker would be done with the next sample, and what one takes it
         self._home_ms, self._usual_ms = math.inf, FIRST_SERVICE_MS
 
-    def elsewhere(self, home: Load, now: float) -> Choice | None:
+    def elsewhere(self, home: Load, now: float) -> PeerChoice | None:
         """Return the peer that would be done with the next sample before this worker, None where there is none."""
         self._usual_ms = home.service_ms or FIRST_SERVICE_MS
         self._home_ms = (home.queued + 1) * self._usual_ms
@@ -85,15 +85,15 @@ class Balance(Credits):
                 waited = min(MOST, (took_ms - known.way_ms) / known.service_ms)
                 known.queued = max(known.mine, round(waited) - 1)
 
-    def _best(self, now: float) -> Choice | None:
+    def _best(self, now: float) -> PeerChoice | None:
         """Return the peer that would be done first, if that is before this worker."""
         free = self.free(now)
         looked_at = free if len(free) <= FEW else self._choose(free, LOOK_AT)
-        choices = (Choice(name, self._expected_ms(self._workers[name])) for name in looked_at)
+        choices = (PeerChoice(name, self._expected_ms(self._workers[name])) for name in looked_at)
         best = min(choices, key=lambda choice: choice.ms, default=None)
         return best if best and best.ms < self._home_ms else None
 
-    def _expected_ms(self, known: Known) -> float:
+    def _expected_ms(self, known: WorkerLoad) -> float:
         """Return when a peer would be done; one that has answered nothing yet is thought to be as fast as we are.
 
         How many wait there is a guess: one sample of ours is added for that, or frames would travel for nothing.

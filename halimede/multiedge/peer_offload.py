@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from halimede.bus import Bus
 from halimede.messages import Frame, Load, Peer, Reply
-from halimede.multiedge.peer_balancer import Balance, Choice, spare
+from halimede.multiedge.peer_balancer import Balance, PeerChoice, spare
 from halimede.offload import OffloadClient
 from halimede.offload.channel import hop
 from halimede.pipeline.intake import RequestLimits
-from halimede.tracing import Record
+from halimede.tracing import FrameRecord
 
 HOP = "share"
 #: frames under way to peers: one worker alone may have to feed all the others
@@ -32,7 +32,7 @@ NEWS = 0.2
 PATIENCE, LEAST_S = 5.0, 0.5
 
 
-class Sharing:
+class PeerOffload:
     """Decides for each frame whether a peer shall look at it, and asks that peer. Call ``start`` once before.
 
     ``home`` says what is before the next frame here.
@@ -91,7 +91,7 @@ class Sharing:
         loop.call_soon(self._turn, choice)
         return True
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return a peer's answer. Raises OffloadError; half of the time is left for doing it at home then."""
         loop = asyncio.get_running_loop()
         patience_s = max(LEAST_S, PATIENCE * self._expected_ms / 1000)
@@ -110,14 +110,14 @@ class Sharing:
         self._abandoned = True
         self.client.abandon()
 
-    def _turn(self, choice: Choice) -> None:
+    def _turn(self, choice: PeerChoice) -> None:
         """Its turn has come: the client itself counts it from here on."""
         self.balance.answered(choice.worker)
         self.balance.prefer(choice.worker)
         self._expected_ms = choice.ms
 
 
-class Room:
+class SpareCapacity:
     """Tells peers what this worker can take of their frames: what ``home`` leaves of ``HORIZON_S`` seconds.
 
     Stands as the advertiser of the ``RequestIntake`` that takes them. ``said`` is called when there is news, and

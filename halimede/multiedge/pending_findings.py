@@ -17,7 +17,7 @@ class _Entry:
     size: int
 
 
-class Waiting:
+class PendingFindings:
     """Who waits for the answer to which finding, by its key, and until when."""
 
     def __init__(self, most: int, most_bytes: int) -> None:

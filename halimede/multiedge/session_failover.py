@@ -1,6 +1,6 @@
 """Going on with the frames of a worker that has died: by its session, which the broker keeps for a while.
 
-A member's frames stay the broker's until they are answered. When it dies the heir (``Peers.heir``) connects under the
+A member's frames stay the broker's until they are answered. When it dies the heir (``Membership.heir``) connects under the
 client id of its connection for frames: the broker sends what was not answered, then all that has come since, and goes
 on feeding it. When the owner is back, or another is the heir, it lets go of the session as it is. Where somebody else
 has the owner's cameras by now, or the owner itself has come back for others, the session is answered empty and ended.
@@ -24,12 +24,12 @@ from halimede import topics
 from halimede.bus import Bus
 from halimede.errors import DisconnectedError, InvalidFieldError
 from halimede.messages import Peer
-from halimede.multiedge.membership import Peers
+from halimede.multiedge.membership import Membership
 from halimede.names import check_name
-from halimede.worker.roles import Connect
-from halimede.worker.sources.base import Intake
-from halimede.worker.sources.handler import Handing
-from halimede.worker.sources.poison_journal import Suspects
+from halimede.worker.roles import BusFactory
+from halimede.worker.sources.base import FrameIntake
+from halimede.worker.sources.handler import FrameHandler
+from halimede.worker.sources.poison_journal import PoisonJournal
 
 log = structlog.get_logger()
 
@@ -58,20 +58,20 @@ class _Orphan:
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Takeover:
+class SessionFailover:
     """Goes on with the frames of members that have died, as long as this one is the heir. ``run`` does it."""
 
     def __init__(
         self,
-        peers: Peers,
-        connect: Connect,
-        intake: Intake,
+        peers: Membership,
+        connect: BusFactory,
+        intake: FrameIntake,
         *,
         group: str,
         cameras: Sequence[str] = (),
         receive_maximum: int = 16,
         session_s: int = 60,
-        suspects: Suspects | None = None,
+        suspects: PoisonJournal | None = None,
     ) -> None:
         """Prepare. ``group`` shares the frames of a camera; ``cameras`` of the service, which others add to."""
         self._peers = peers
@@ -87,7 +87,7 @@ class Takeover:
         self._last: dict[str, Peer] = {}
         self._changed = asyncio.Event()
         self._before = 0
-        self._handings: dict[str, Handing] = {}
+        self._handings: dict[str, FrameHandler] = {}
 
     @property
     def taken_over(self) -> int:
@@ -122,7 +122,7 @@ class Takeover:
             for orphan in self._orphans.values():
                 orphan.release.set()
 
-    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Peers``
+    def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
         """Take note of what a worker says of itself; None: it is gone, in order or not."""
         if worker == self._peers.worker:
             return
@@ -195,7 +195,7 @@ class Takeover:
     async def _hold(self, name: str, orphan: _Orphan) -> None:
         """Go on with a session until somebody else does."""
         self._peers.touch()
-        handing = self._handings[name] = Handing(self._intake, later=True, suspects=self._suspects)
+        handing = self._handings[name] = FrameHandler(self._intake, later=True, suspects=self._suspects)
         bus = self._connect(name, receive_maximum=self._receive_maximum, session_s=self._session_s)
         bus.once = True
         over = False
@@ -214,7 +214,7 @@ class Takeover:
             self._changed.set()
             log.info("session left", session=name, frames=handing.taken, over=over)
 
-    async def _serve(self, bus: Bus, handing: Handing, orphan: _Orphan) -> bool:
+    async def _serve(self, bus: Bus, handing: FrameHandler, orphan: _Orphan) -> bool:
         """Take frames until somebody else does; return whether the session is no more."""
         frames = topics.CAMERA_FRAME.filter(ns=self._peers.namespace)
         await bus.subscribe(frames, handing, later=True, inherit=True)
@@ -232,7 +232,7 @@ class Takeover:
         await _within(FINISH_S, handing.idle())
         return False
 
-    async def _end(self, bus: Bus, handing: Handing, orphan: _Orphan) -> bool:
+    async def _end(self, bus: Bus, handing: FrameHandler, orphan: _Orphan) -> bool:
         """Answer what a session has left, and end it; return whether that was done before it was another's to do."""
         await asyncio.sleep(ARRIVE_S if bus.resumed else 0)
         names = {"ns": self._peers.namespace, "group": self._group}

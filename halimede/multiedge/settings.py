@@ -8,11 +8,11 @@ from typing import Literal
 
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
-from halimede.api.multiedge import KIND, Application
+from halimede.api.multiedge import KIND, ApplicationSpec
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.multiedge.stage import Parameters
-from halimede.worker.settings import Settings, read, read_json
+from halimede.worker.settings import WorkerSettings, read, read_json
 
 #: kind of the service that workers name as their owner
 OWNER_KIND = KIND
@@ -27,8 +27,8 @@ class MemberSettings:
     ``members_join``: there is no cloud worker, so that findings come together in an edge worker.
     """
 
-    worker: Settings
-    application: Application
+    worker: WorkerSettings
+    application: ApplicationSpec
     part: str
     members: tuple[str, ...]
     cameras: tuple[str, ...]
@@ -52,7 +52,7 @@ def read_member(program: Program, environ: Mapping[str, str], *, own_estimator: 
         raise InvalidFieldError("JOINT", where, "write cloud or members")
     return MemberSettings(
         worker=read(role, environ, own_estimator=optional, mines=False),
-        application=read_json(environ, "APPLICATION", Application),
+        application=read_json(environ, "APPLICATION", ApplicationSpec),
         part=environ.get("PART") or environ["WORKER_NAME"],
         members=tuple(_names(environ, "MEMBERS")),
         cameras=tuple(_names(environ, "CAMERAS")),

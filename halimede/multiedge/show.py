@@ -30,7 +30,7 @@ THEN, TOGETHER = " -> ", " => "
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShownPart:
     """A stage or a joint: its name and what it does, in one line."""
 
     name: str
@@ -57,7 +57,7 @@ class Mute(Model):
         """Nothing is held."""
 
 
-def parts(application: Application, parameters: Parameters) -> tuple[list[Part], Part | None]:
+def parts(application: Application, parameters: Parameters) -> tuple[list[ShownPart], ShownPart | None]:
     """Return the stages of an application and its joint. Raises InvalidFieldError for parameters that they refuse."""
     models: Mapping[str, Model] = {"model": Mute(), "detector": Mute()}
     tools = Tools(models, parameters, worker="edge", node="edge")
@@ -81,17 +81,17 @@ def graph(name: str, application: Application, parameters: Parameters) -> str:
     return "\n".join(lines)
 
 
-def _part(make: Callable[..., M], tools: Tools | JointTools) -> Part:
+def _part(make: Callable[..., M], tools: Tools | JointTools) -> ShownPart:
     made = make(tools)
     try:
         summary = (inspect.getdoc(type(made)) or "").split("\n\n")[0]
     finally:
         if isinstance(made, Stage):  # a joint that was not opened holds nothing
             made.close()
-    return Part(type(made).__name__.lower(), " ".join(summary.split()))
+    return ShownPart(type(made).__name__.lower(), " ".join(summary.split()))
 
 
-def _described(found: Sequence[Part]) -> list[str]:
+def _described(found: Sequence[ShownPart]) -> list[str]:
     width = max((len(part.name) for part in found), default=0)
     return [f"  {part.name:{width}}  {part.text}".rstrip() for part in found]
 

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class InUse(Model):
+class SlotModel(Model):
     """Stands for the model in a slot; which one that is changes between two calls of a joint, never within one."""
 
     def __init__(self, model: Model) -> None:
@@ -47,7 +47,7 @@ class HoldingThread(ModelThread):
     def __init__(self, name: str, slot: ModelSlot) -> None:
         super().__init__(name)
         self._slot = slot
-        self.model = InUse(slot.current.model)
+        self.model = SlotModel(slot.current.model)
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``work`` in the thread; the model that is in the slot now is kept open until it is done."""

@@ -10,10 +10,10 @@ import numpy as np
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Prediction
 from halimede.multiedge.application import Application
-from halimede.multiedge.stage import Item, Parameters, Stage, Tools
+from halimede.multiedge.stage import Parameters, QueuedItem, Stage, Tools
 
 
-class Picture(np.ndarray[Any, np.dtype[Any]]):
+class PictureSize(np.ndarray[Any, np.dtype[Any]]):
     """A decoded frame that knows where it came from. It is a view: nothing is copied."""
 
     camera: str
@@ -72,7 +72,7 @@ class StagesModel(Model):
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
         """Return the picture with what is known of its frame."""
-        return Picture.of(frame, image)
+        return PictureSize.of(frame, image)
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
         """Run all stages on pictures of equal size."""
@@ -89,11 +89,11 @@ class StagesModel(Model):
             model.close()
 
 
-def _item(picture: Array) -> Item:
+def _item(picture: Array) -> QueuedItem:
     image = np.asarray(picture)
-    if not isinstance(picture, Picture):
-        return Item(image)
-    return Item(
+    if not isinstance(picture, PictureSize):
+        return QueuedItem(image)
+    return QueuedItem(
         image,
         camera=picture.camera,
         id=picture.id,

@@ -20,7 +20,7 @@ class State(StrEnum):
     HALF_OPEN = "half-open"
 
 
-class Circuit:
+class CircuitBreaker:
     """Whether it is worth asking the cloud. ``failures`` timeouts in a row open it; the back-off doubles."""
 
     def __init__(self, *, failures: int = 5, retry_s: float = 1.0, max_retry_s: float = 30.0) -> None:

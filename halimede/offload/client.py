@@ -28,13 +28,13 @@ from halimede.errors import BusError, DisconnectedError, RefusedError
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Load, Reply
 from halimede.offload.channel import Channel
-from halimede.offload.circuit_breaker import Circuit, State
-from halimede.offload.congestion_window import Way
-from halimede.offload.errors import OffloadError, Reason
-from halimede.offload.load_balancer import MAX_WORKERS, Credits
-from halimede.system.lru import Recent
+from halimede.offload.circuit_breaker import CircuitBreaker, State
+from halimede.offload.congestion_window import CongestionWindow
+from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.load_balancer import MAX_WORKERS, LoadBalancer
+from halimede.system.lru import LruCache
 from halimede.topic import Address, Filter
-from halimede.tracing import Record, write
+from halimede.tracing import FrameRecord, write
 from halimede.tracing.steps import REQUEST, WINDOW
 
 #: errors in replies that mean "not here, not now", and not "never"
@@ -84,7 +84,7 @@ class PendingRequest:
         "worker",
     )
 
-    def __init__(self, frame: Frame, trace: Record | None, began: float, deadline_s: float) -> None:
+    def __init__(self, frame: Frame, trace: FrameRecord | None, began: float, deadline_s: float) -> None:
         self.frame = frame
         self.trace = trace
         self.began = began
@@ -98,7 +98,7 @@ class PendingRequest:
         self.sent = False
         self.in_flight = False
         self.unacknowledged = False
-        self.lacks = Reason.DEADLINE
+        self.lacks = OffloadReason.DEADLINE
         #: the publish of the attempt in flight: the broker's acknowledgement, or the task that waits for a send slot
         self.published: asyncio.Future[int] | asyncio.Task[None] | None = None
         self.attempts = 0
@@ -116,17 +116,17 @@ class OffloadClient:
         *,
         window: int = 32,
         waiters: int = 48,
-        credits_: Credits | None = None,
-        circuit: Circuit | None = None,
+        credits_: LoadBalancer | None = None,
+        circuit: CircuitBreaker | None = None,
     ) -> None:
-        self.circuit = circuit or Circuit()
+        self.circuit = circuit or CircuitBreaker()
         #: replies to samples that were given up; to answered ones; to nothing that was requested, or by nobody who was
         self.late = self.repeated = self.unknown = 0
         self._bus = bus
         self._channel = channel
         self._service, self._worker, self._reply_to = channel.service, channel.worker, channel.answers
-        self._credits = credits_ or Credits()
-        self._congestion = Way()
+        self._credits = credits_ or LoadBalancer()
+        self._congestion = CongestionWindow()
         self._window = window
         self._waiters = waiters
         self._in_flight = 0
@@ -134,7 +134,7 @@ class OffloadClient:
         #: those that wait for a slot or credits, in the order of arrival
         self._waiting: dict[PendingRequest, None] = {}
         #: requests that are done, and whether they were answered
-        self._done: Recent[bytes, bool] = Recent(REMEMBERED)
+        self._done: LruCache[bytes, bool] = LruCache(REMEMBERED)
         self._addresses: dict[str, Address[Frame]] = {}
         self._seldom = Seldom()
         self._abandoned = False
@@ -152,7 +152,7 @@ class OffloadClient:
         if loads := self._channel.loads:
             await self._bus.subscribe(loads, self._load_received, cleared=self._load_cleared)
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return the next tier's reply to a frame; its ``prediction`` is set. Raises OffloadError with a reason.
 
         ``deadline_s`` (seconds from now) bounds everything that happens here, and ``trace`` gets what that is.
@@ -160,11 +160,11 @@ class OffloadClient:
         loop = asyncio.get_running_loop()
         now = loop.time()
         if self._abandoned:
-            raise OffloadError(Reason.DEADLINE, "the worker is stopping")
+            raise OffloadError(OffloadReason.DEADLINE, "the worker is stopping")
         if deadline_s <= 0:
-            raise OffloadError(Reason.DEADLINE, "no time is left for the request")
+            raise OffloadError(OffloadReason.DEADLINE, "no time is left for the request")
         if not self.circuit.admit(now):
-            raise OffloadError(Reason.CIRCUIT_OPEN)
+            raise OffloadError(OffloadReason.CIRCUIT_OPEN)
         probe = self.circuit.state is State.HALF_OPEN
         request = PendingRequest(frame, trace, now, deadline_s)
         self._pending[request.correlation] = request
@@ -212,7 +212,7 @@ class OffloadClient:
         if request.answer.done() or request.in_flight or request in self._waiting:
             return
         if request.deaths >= DEATHS:
-            error = OffloadError(Reason.ERROR, f"{request.deaths} cloud workers ended while they had it")
+            error = OffloadError(OffloadReason.ERROR, f"{request.deaths} cloud workers ended while they had it")
             request.answer.set_exception(error)
         elif not self._try_to_send(request):
             if len(self._waiting) >= self._waiters:
@@ -225,27 +225,27 @@ class OffloadClient:
         """Send a request if there is a slot and somebody to send it to, or fail it; False: it has to wait."""
         now = asyncio.get_running_loop().time()
         if not self._bus.connected:
-            request.lacks = Reason.NO_CLOUD
+            request.lacks = OffloadReason.NO_CLOUD
         elif not self._congestion.room(len(request.frame.data), self._bus.owed):
-            request.answer.set_exception(OffloadError(Reason.TOO_SLOW, "the way to the broker is full"))
+            request.answer.set_exception(OffloadError(OffloadReason.TOO_SLOW, "the way to the broker is full"))
             return True
         elif self._in_flight >= self._window:
-            request.lacks = Reason.WINDOW_FULL
+            request.lacks = OffloadReason.WINDOW_FULL
         elif worker := self._credits.pick(now):
             self._send(request, worker, now)
             return True
         elif self._credits.known(now):
-            request.lacks = Reason.SHED
+            request.lacks = OffloadReason.SHED
         elif self._channel.anybody:
             self._send(request, "", now)
             return True
         else:
-            request.lacks = Reason.NO_CLOUD
+            request.lacks = OffloadReason.NO_CLOUD
         return False
 
     def _send(self, request: PendingRequest, worker: str, now: float) -> None:
         """Publish a request with the time that it has left."""
-        request.worker, request.lacks = worker, Reason.DEADLINE
+        request.worker, request.lacks = worker, OffloadReason.DEADLINE
         request.in_flight = request.unacknowledged = True
         request.sent_to.add(worker)
         request.attempt_began = time.monotonic()
@@ -329,7 +329,7 @@ class OffloadClient:
             self._dispatch(request)
         else:
             self.circuit.nobody(asyncio.get_running_loop().time())
-            self._fail(request, OffloadError(Reason.NO_CLOUD, "no cloud worker listens"))
+            self._fail(request, OffloadError(OffloadReason.NO_CLOUD, "no cloud worker listens"))
 
     def _not_published(self, request: PendingRequest, error: BaseException) -> None:
         """Send a request again whose connection broke; fail one that cannot be written, or that the broker refuses."""
@@ -338,7 +338,7 @@ class OffloadClient:
             # the connection's end may be seen here before ``connected`` changes
             asyncio.get_running_loop().call_later(PAUSE_S, self._dispatch, request)
             return
-        failure = OffloadError(Reason.ERROR, str(error))
+        failure = OffloadError(OffloadReason.ERROR, str(error))
         failure.__cause__ = error
         self._fail(request, failure)
 
@@ -402,7 +402,10 @@ class OffloadClient:
         now = asyncio.get_running_loop().time()
         if request.in_flight:
             self._give_up(request)
-        if request.lacks in {Reason.DEADLINE, Reason.NO_CLOUD}:  # a busy cloud and a full window are no sign of death
+        if request.lacks in {
+            OffloadReason.DEADLINE,
+            OffloadReason.NO_CLOUD,
+        }:  # a busy cloud and a full window are no sign of death
             self.circuit.timed_out(now, request.began)
         request.answer.set_exception(OffloadError(request.lacks, "no time left"))
 
@@ -448,7 +451,7 @@ class OffloadClient:
         if reply.error != BUSY:
             request.answer.set_result(reply)
         elif not worker:
-            request.answer.set_exception(OffloadError(Reason.SHED, "the cloud is busy"))
+            request.answer.set_exception(OffloadError(OffloadReason.SHED, "the cloud is busy"))
         else:
             self._dispatch(request)
 
@@ -505,7 +508,7 @@ class OffloadClient:
 
 def _refusal(request: PendingRequest, reply: Reply) -> OffloadError:
     """Return the error that a reply without a prediction stands for."""
-    reason = Reason.DEADLINE if reply.error == EXPIRED else Reason.ERROR
+    reason = OffloadReason.DEADLINE if reply.error == EXPIRED else OffloadReason.ERROR
     error = OffloadError(reason, f"{reply.error or 'no prediction'}: {reply.message}")
     error.sent, error.fatal = request.sent, request.deaths >= DEATHS
     return error

@@ -13,7 +13,7 @@ from __future__ import annotations
 MOST = 256 * 1024 * 1024
 
 
-class Way:
+class CongestionWindow:
     """The bound. Ask ``room`` before each sample; then tell what became of it."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from halimede.errors import HalimedeError
 
 
-class Reason(StrEnum):
+class OffloadReason(StrEnum):
     """Why the cloud did not answer. These words stand in results."""
 
     NO_CLOUD = "no-cloud"
@@ -30,7 +30,7 @@ class OffloadError(HalimedeError):
     ``fatal``: so many workers ended while they had it that it should get to no other one.
     """
 
-    def __init__(self, reason: Reason, detail: str = "") -> None:
+    def __init__(self, reason: OffloadReason, detail: str = "") -> None:
         self.reason = reason
         self.detail = detail
         self.sent = self.fatal = False

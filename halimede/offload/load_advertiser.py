@@ -33,7 +33,7 @@ def load_will(namespace: str, service: str, worker: str) -> Announcement:
     return Announcement(will=Packet(topic=address.text, payload=b"", qos=1, retain=True))
 
 
-class Advertises(Protocol):
+class LoadAdvertisement(Protocol):
     """Says what a worker can take."""
 
     def touch(self) -> None:
@@ -46,7 +46,7 @@ class Advertises(Protocol):
         """Say no more, and take back what was said."""
 
 
-class Herald(Generic[M]):
+class RetainedPublisher(Generic[M]):
     """Publishes what a worker says of itself, always the latest; ``touch`` says that it may have changed.
 
     ``say`` gives it, None where there is nothing to say yet, and ``farewell`` the last before it is taken back. What is
@@ -125,7 +125,7 @@ class Herald(Generic[M]):
         self._changed.set()
 
 
-class Advertiser(Herald[Load]):
+class LoadAdvertiser(RetainedPublisher[Load]):
     """Publishes one worker's load on its channel. ``load`` gives it."""
 
     def __init__(self, bus: Bus, channel: Channel, load: Callable[[], Load]) -> None:

@@ -22,7 +22,7 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 
 
 @dataclass(slots=True)
-class Known:
+class WorkerLoad:
     """What is known of a worker. ``queued``: before the next sample; ``mine``: sent from here and not answered yet.
 
     ``way_ms``: how long an answer of its takes beside waiting and being computed there, where that is measured.
@@ -49,13 +49,13 @@ class Known:
         return (self.queued + 1) * self.service_ms, -self.credits
 
 
-class Credits:
+class LoadBalancer:
     """What workers can take now, as far as an edge worker knows."""
 
     def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
         self._stale_s = stale_s
         self._choose = choose
-        self._workers: dict[str, Known] = {}
+        self._workers: dict[str, WorkerLoad] = {}
 
     def update(self, worker: str, load: Load, now: float) -> bool:
         """Replace what is known of a worker; return whether it is new here (or was taken for gone)."""
@@ -63,7 +63,7 @@ class Credits:
         if known is None:
             if len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
                 return False
-            self._workers[worker] = Known(load.credits, load.service_ms, load.queued, now)
+            self._workers[worker] = WorkerLoad(load.credits, load.service_ms, load.queued, now)
             return True
         gone = self._is_stale(known, now)
         if gone:
@@ -126,7 +126,7 @@ class Credits:
             if entry.heard < since:
                 entry.credits = 0
 
-    def _is_stale(self, entry: Known, now: float) -> bool:
+    def _is_stale(self, entry: WorkerLoad, now: float) -> bool:
         return now - entry.seen > self._stale_s
 
     def _forget_stale(self, now: float) -> bool:

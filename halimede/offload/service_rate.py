@@ -27,7 +27,7 @@ MARGIN = 1.1
 SHORT = 2
 
 
-class Pace:
+class ServiceRate:
     """The running mean of one model's time for a sample, and a line fitted to how its calls grow with their samples.
 
     ``queue`` and ``batch`` are the upper bounds; ``horizon_s`` is how much work may wait, in seconds of the model's

@@ -18,13 +18,13 @@ import structlog
 from halimede.messages import Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
-from halimede.offload.errors import OffloadError, Reason
-from halimede.pipeline.inference import Outcome
+from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
-from halimede.pipeline.transcode import Uploads
-from halimede.pipeline.upload_policy.policy import Decision, Triage
+from halimede.pipeline.transcode import UploadEncoder
+from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
 from halimede.stats.ledger import Count, Ledger
-from halimede.tracing import Record
+from halimede.tracing import FrameRecord
 from halimede.tracing.steps import OFFLOAD
 
 log = structlog.get_logger()
@@ -35,7 +35,7 @@ EASY = Verdict(hard=False)
 class SampleClient(Protocol):
     """Gets somebody else's answer to a frame (``OffloadClient``)."""
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return the answer, with its prediction. Raises OffloadError with a reason."""
 
     def abandon(self) -> None:
@@ -73,8 +73,8 @@ class Escalation:
         ledger: Ledger,
         *,
         tier: NextTier | None = None,
-        policy: Triage | None = None,
-        encoder: Uploads | None = None,
+        policy: UploadPolicy | None = None,
+        encoder: UploadEncoder | None = None,
     ) -> None:
         self.tier = tier or NextTier()
         self.policy = policy
@@ -92,13 +92,13 @@ class Escalation:
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
-    def decide_unseen(self, sample: Sample, verdict: Verdict, now: float) -> Decision:
+    def decide_unseen(self, sample: Sample, verdict: Verdict, now: float) -> UploadDecision:
         """Return what becomes of a sample that mining has judged and no model has seen."""
         if self.policy is None:
-            return Decision(ask=verdict.hard, hard=verdict.hard)
+            return UploadDecision(ask=verdict.hard, hard=verdict.hard)
         return self.policy.decide(verdict, None, self._size(sample.frame), self.time_left(sample, now), now)
 
-    def decide(self, sample: Sample, outcome: Outcome, now: float) -> Decision:
+    def decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> UploadDecision:
         """Return what becomes of a sample that the model has seen. What it could not answer is others' to answer."""
         prediction, policy = outcome.prediction, self.policy
         if outcome.unfit or not (self.tier.hard or prediction is not None):
@@ -107,7 +107,7 @@ class Escalation:
             return KEPT
         verdict = outcome.verdict or EASY
         if policy is None:
-            return Decision(ask=verdict.hard, hard=verdict.hard and self.tier.hard)
+            return UploadDecision(ask=verdict.hard, hard=verdict.hard and self.tier.hard)
         size = self._size(sample.frame)
         if prediction is None:
             return policy.forced(size, sample.decision)
@@ -115,7 +115,7 @@ class Escalation:
             return sample.decision
         return policy.decide(verdict, prediction, size, self.time_left(sample, now), now)
 
-    def forget(self, decision: Decision) -> None:
+    def forget(self, decision: UploadDecision) -> None:
         """Take note that a sample is not accepted after all, or that nobody is asked about it."""
         if self.policy:
             self.policy.ended(decision, 0.0, 0.0, sent=False, answered=False)
@@ -126,10 +126,10 @@ class Escalation:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def request(self, sample: Sample, outcome: Outcome, decision: Decision) -> Conclusion:
+    async def request(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> Conclusion:
         """Ask about a sample; the conclusion has a reply, or the reason why there is none."""
         loop = asyncio.get_running_loop()
-        concluded = Conclusion(outcome, decision, reason=Reason.ERROR, requested_at=loop.time())
+        concluded = Conclusion(outcome, decision, reason=OffloadReason.ERROR, requested_at=loop.time())
         trace, began = None if decision.audit else sample.trace, time.monotonic()
         left_s = self.time_left(sample, concluded.requested_at)
         if decision.audit and self.tier.deadline_s < math.inf:
@@ -160,7 +160,7 @@ class Escalation:
                     now,
                     sent=concluded.sent,
                     answered=concluded.reply is not None,
-                    timed_out=concluded.reason == Reason.DEADLINE,
+                    timed_out=concluded.reason == OffloadReason.DEADLINE,
                 )
         if trace:
             by = concluded.reply.worker if concluded.reply else ""
@@ -169,7 +169,7 @@ class Escalation:
             self._mix(sample, concluded)
         return concluded
 
-    async def audit(self, sample: Sample, outcome: Outcome, decision: Decision) -> None:
+    async def audit(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
         """Ask about a sample that the model here has answered, only to compare both answers."""
         concluded = await self.request(sample, outcome, decision)
         if concluded.sent:

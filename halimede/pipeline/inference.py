@@ -24,7 +24,7 @@ log = structlog.get_logger()
 HARD = Verdict(hard=True)
 
 
-class Outcome(Struct, eq=False):
+class InferenceOutcome(Struct, eq=False):
     """What the model here made of one sample: a prediction, or an error.
 
     Attributes:
@@ -63,7 +63,7 @@ class Inferable(Protocol):
         """Whether mining judges it."""
 
 
-class Item(Struct, eq=False):
+class PlainSample(Struct, eq=False):
     """A sample of which nothing else is known: see ``Inferable``."""
 
     frame: Frame
@@ -97,14 +97,14 @@ class Inference:
         self._miner = None if mines_samples else miner
         self._sample_miner = miner if mines_samples else None
 
-    def __call__(self, model: Model, samples: Sequence[Inferable]) -> list[Outcome]:
+    def __call__(self, model: Model, samples: Sequence[Inferable]) -> list[InferenceOutcome]:
         """Return what became of each sample, in order."""
         if len(samples) == 1:
             return [self._one(model, samples[0])]
-        outcomes: list[Outcome] = []
+        outcomes: list[InferenceOutcome] = []
         ready: list[tuple[int, Array]] = []
         for i, sample in enumerate(samples):
-            outcome = Outcome()
+            outcome = InferenceOutcome()
             outcomes.append(outcome)
             array = sample.input if sample.input is not None else self._read(model, sample, outcome)
             if array is not None:
@@ -118,9 +118,9 @@ class Inference:
                 self._answered(samples[i], outcomes[i], answer)
         return outcomes
 
-    def _one(self, model: Model, sample: Inferable) -> Outcome:
+    def _one(self, model: Model, sample: Inferable) -> InferenceOutcome:
         """Run one sample: there is nothing to part into batches."""
-        outcome = Outcome()
+        outcome = InferenceOutcome()
         array = sample.input if sample.input is not None else self._read(model, sample, outcome)
         if array is not None:
             outcome.batch, outcome.began = 1, time.monotonic()
@@ -129,7 +129,7 @@ class Inference:
             self._answered(sample, outcome, answer)
         return outcome
 
-    def _read(self, model: Model, sample: Inferable, outcome: Outcome) -> Array | None:
+    def _read(self, model: Model, sample: Inferable, outcome: InferenceOutcome) -> Array | None:
         """Return the model's input of a sample, None where the outcome has its error."""
         began, frame, array = time.monotonic(), sample.frame, None
         try:
@@ -145,7 +145,7 @@ class Inference:
         outcome.decoded = (began, time.monotonic())
         return array
 
-    def _answered(self, sample: Inferable, outcome: Outcome, answer: Prediction | SampleError) -> None:
+    def _answered(self, sample: Inferable, outcome: InferenceOutcome, answer: Prediction | SampleError) -> None:
         """Note the model's answer to a sample, and what mining makes of it."""
         if isinstance(answer, SampleError):
             outcome.error = str(answer)
@@ -154,7 +154,7 @@ class Inference:
         if self._miner and sample.mined:
             self.mine(outcome)
 
-    def mine(self, outcome: Outcome) -> None:
+    def mine(self, outcome: InferenceOutcome) -> None:
         """Judge an outcome. What no model could answer is hard."""
         if self._miner:
             began = time.monotonic()

@@ -27,7 +27,7 @@ from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Load, Reply
 from halimede.mining import Miner, Verdict, is_ours, judge_sample
 from halimede.offload.channel import MAX_CORRELATION, Channel
-from halimede.offload.load_advertiser import Advertiser, Advertises
+from halimede.offload.load_advertiser import LoadAdvertisement, LoadAdvertiser
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import prepare
@@ -38,10 +38,10 @@ from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.responders import Key, ReplyResponder, RequestStats, ResultResponder
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Count, Ledger
-from halimede.system.lru import Recent
+from halimede.system.lru import LruCache
 from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, read
-from halimede.tracing import Context as TraceContext
+from halimede.tracing import TraceContext as TraceContext
 from halimede.tracing.steps import ARRIVE, DECODE, MINE, RECEIVE
 
 log = structlog.get_logger()
@@ -97,7 +97,7 @@ class RequestIntake:
         *,
         limits: RequestLimits | None = None,
         book: Book | None = None,
-        advertiser: Advertises | None = None,
+        advertiser: LoadAdvertisement | None = None,
         busy: Callable[[], bool] | None = None,
         escalation: Escalation | None = None,
         ledger: Ledger | None = None,
@@ -128,7 +128,7 @@ class RequestIntake:
             book=self._book,
             ledger=ledger,
         )
-        self.advertiser = advertiser or Advertiser(bus, channel, self.load)
+        self.advertiser = advertiser or LoadAdvertiser(bus, channel, self.load)
 
     async def run(self) -> None:
         """Subscribe to requests and take them until cancelled."""
@@ -293,7 +293,7 @@ class PatientIntake:
         self._memory = MemoryBudget(limits.pixels)
         self._slots = asyncio.Semaphore(limits.inside)
         self._patient = asyncio.Semaphore(limits.patient)
-        self._seen: Recent[bytes, None] = Recent(limits.remembered)
+        self._seen: LruCache[bytes, None] = LruCache(limits.remembered)
         #: frames on their way in, and what is set when they are, where somebody waits for that
         self._entering: dict[bytes, asyncio.Event | None] = {}
         self._seldom = Seldom()

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from halimede.offload.service_rate import Pace
+from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.sample import Sample
 
 #: bytes of decoded pixels that one batch may have
@@ -23,7 +23,7 @@ class ModelQueue:
     most half of the time that it has.
     """
 
-    def __init__(self, rate: Pace, *, delay_s: float = 0.0) -> None:
+    def __init__(self, rate: ServiceRate, *, delay_s: float = 0.0) -> None:
         self.waiting: deque[Sample] = deque()
         self._rate = rate
         self.delay_s = delay_s

@@ -21,7 +21,7 @@ from halimede.inference import Model
 from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import Rollout
 from halimede.pipeline.executor import BLOCK_BYTES, LONGEST_MS, SHORT_MS, InlinePolicy, LoopWatchdog, ModelThread, watch
-from halimede.pipeline.inference import Outcome
+from halimede.pipeline.inference import InferenceOutcome
 from halimede.tracing.latency import Distribution
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ CLOSE_S = 30.0
 #: The CPU time of the call that finds it here is measured
 MEASURE, SELDOM = 1, 8
 #: what a worker does with a batch, in the model's thread
-Infer = Callable[[Model, Sequence["Sample"]], list[Outcome]]
+Infer = Callable[[Model, Sequence["Sample"]], list[InferenceOutcome]]
 #: the worker's exit code for what starting again does not mend by itself: as ``worker.runtime`` has it
 STUCK_CODE = 2
 
@@ -93,7 +93,7 @@ class LoadedModel:
         finally:
             self.release()
 
-    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome]:
+    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome]:
         """Run samples in a thread; return what became of them."""
         thread = next((each for each in self.threads if each.idle), self.thread)
         self._held += 1
@@ -105,7 +105,7 @@ class LoadedModel:
         self._learn(samples, outcomes)
         return outcomes
 
-    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome] | None:
+    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome] | None:
         """Run samples on the event loop, if they are short enough; None: they are a thread's.
 
         The time of a call is taken for its CPU time. Where it was long, the machine may just have been busy: then the
@@ -131,7 +131,7 @@ class LoadedModel:
         self._learn(samples, outcomes)
         return outcomes
 
-    def _learn(self, samples: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
+    def _learn(self, samples: Sequence[Sample], outcomes: Sequence[InferenceOutcome]) -> None:
         """Count what it answered, and how long its calls took."""
         calls: dict[float, float] = {}
         for sample, outcome in zip(samples, outcomes, strict=True):
@@ -168,7 +168,7 @@ class LoadedModel:
         await self._owned.aclose()
 
 
-def _timed(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[Outcome], float]:
+def _timed(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[InferenceOutcome], float]:
     """Run samples; return outcomes, and the milliseconds of CPU that it took this thread."""
     began = time.thread_time()
     outcomes = infer(model, samples)
@@ -215,7 +215,7 @@ class ModelSlot:
             parts.setdefault(sample.model or self.choose(sample.frame.id), []).append(sample)
         return parts
 
-    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome] | None:
+    def run_inline(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome] | None:
         """Run samples with the one model, on the event loop; None: they take longer, or are another model's."""
         current = self.current
         if self.rollout.canary or not self.guarded or not current.inline_policy.max_samples:

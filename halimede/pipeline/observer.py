@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from halimede.frames.seldom import Seldom
-from halimede.offload.service_rate import Pace
-from halimede.pipeline.inference import Outcome
+from halimede.offload.service_rate import ServiceRate
+from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Count, Latency, Ledger
-from halimede.tracing import Book, CloudTimes, EdgeTimes, Record
+from halimede.tracing import Book, CloudTimes, EdgeTimes, FrameRecord
 from halimede.tracing.latency import Distribution
 from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Kind
 
@@ -48,14 +48,14 @@ class IntakeMetrics:
 class Observer:
     """Keeps the rate, times, traces and counts of one pipeline up to date."""
 
-    def __init__(self, rate: Pace, book: Book) -> None:
+    def __init__(self, rate: ServiceRate, book: Book) -> None:
         self._rate = rate
         self._book = book
         self._seldom = Seldom()
 
-    def observe(self, batch: Sequence[Sample], outcomes: Sequence[Outcome], concluded: float) -> None:
+    def observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], concluded: float) -> None:
         """Note what became of a batch, which was answered or passed on at ``concluded`` (the loop's time)."""
-        calls: dict[float, list[Record]] = {}
+        calls: dict[float, list[FrameRecord]] = {}
         for sample, outcome in zip(batch, outcomes, strict=True):
             metrics, trace, began = sample.intake.metrics, sample.trace, outcome.began
             if outcome.decoded:
@@ -90,13 +90,13 @@ class Observer:
         if metrics.ledger and metrics.latency is not None:
             metrics.ledger.record(metrics.latency, (now - sample.accepted) * 1000)
 
-    def _called(self, metrics: IntakeMetrics, outcome: Outcome) -> None:
+    def _called(self, metrics: IntakeMetrics, outcome: InferenceOutcome) -> None:
         """Note one call of the model, by the first of its samples."""
         self._rate.learn(outcome.batch, outcome.ms)
         metrics.batch.record(outcome.batch)
         metrics.call_ms.record(outcome.ms)
 
-    def _mined(self, sample: Sample, outcome: Outcome) -> None:
+    def _mined(self, sample: Sample, outcome: InferenceOutcome) -> None:
         verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger
         if verdict is None or outcome.mined is None:
             return

@@ -19,15 +19,15 @@ import structlog
 
 from halimede.errors import DecodeError
 from halimede.messages import Load
-from halimede.offload.errors import OffloadError, Reason
-from halimede.offload.service_rate import Pace
+from halimede.offload.errors import OffloadError, OffloadReason
+from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.escalation import SampleClient
-from halimede.pipeline.inference import Inference, Outcome
+from halimede.pipeline.inference import Inference, InferenceOutcome
 from halimede.pipeline.model_queue import ModelQueue
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.observer import Observer
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
-from halimede.pipeline.upload_policy.policy import Decision
+from halimede.pipeline.upload_policy.policy import UploadDecision
 
 P = ParamSpec("P")
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ class Abandonable(Protocol):
         """Wait for them no more."""
 
 
-class Peers(SampleClient, Protocol):
+class PeerClient(SampleClient, Protocol):
     """Gives samples to peers with spare capacity."""
 
     def elsewhere(self) -> bool:
@@ -58,12 +58,12 @@ class Pipeline:
     def __init__(
         self,
         slot: ModelSlot,
-        rate: Pace,
+        rate: ServiceRate,
         infer: Inference,
         observer: Observer,
         *,
         delay_s: float = 0.0,
-        peers: Peers | None = None,
+        peers: PeerClient | None = None,
         deadline_s: float = math.inf,
     ) -> None:
         self.slot = slot
@@ -134,7 +134,7 @@ class Pipeline:
         self.inside += 1
         decision = sample.decision
         if decision and decision.up:
-            self._give(self._escalate(sample, Outcome(), decision), "escalate")
+            self._give(self._escalate(sample, InferenceOutcome(), decision), "escalate")
         elif self.peers and not sample.stays and sample.input is None:
             self._give(self._share(sample), "share")
         else:
@@ -205,9 +205,9 @@ class Pipeline:
             queue.wake()
         return batch
 
-    async def _run(self, batch: Sequence[Sample]) -> list[Outcome]:
+    async def _run(self, batch: Sequence[Sample]) -> list[InferenceOutcome]:
         """Run each model on what is its own; what a canary fails at is the current model's."""
-        slot, found = self.slot, dict[Sample, Outcome]()
+        slot, found = self.slot, dict[Sample, InferenceOutcome]()
         if self._infer.ours and (outcomes := slot.run_inline(self._infer, batch)):
             return outcomes
         parts = slot.share(batch)
@@ -224,7 +224,11 @@ class Pipeline:
         return list(map(found.__getitem__, batch))
 
     async def _run_again(
-        self, canary: LoadedModel, current: LoadedModel, samples: Sequence[Sample], found: dict[Sample, Outcome]
+        self,
+        canary: LoadedModel,
+        current: LoadedModel,
+        samples: Sequence[Sample],
+        found: dict[Sample, InferenceOutcome],
     ) -> None:
         """Run the current model on what a canary failed at. What neither can answer is the sample's fault."""
         failed = [sample for sample in samples if found[sample].prediction is None]
@@ -274,7 +278,7 @@ class Pipeline:
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def _conclude(self, batch: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
+    def _conclude(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome]) -> None:
         """Answer the samples of a batch, or start to ask the next tier about them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -287,7 +291,7 @@ class Pipeline:
         else:
             self.observer.observe(batch, outcomes, now)
 
-    def _decide(self, sample: Sample, outcome: Outcome, now: float) -> None:
+    def _decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> None:
         """Answer a sample that a model has seen, or ask the next tier."""
         escalation = sample.intake.escalation
         decision = escalation.decide(sample, outcome, now) if escalation else KEPT
@@ -298,7 +302,7 @@ class Pipeline:
             self._spawn(escalation.audit(sample, outcome, decision), "audit")
         self._finish(sample, Conclusion(outcome, decision, reason=decision.reason or ""))
 
-    async def _escalate(self, sample: Sample, outcome: Outcome, decision: Decision) -> None:
+    async def _escalate(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
         """Answer a sample with the next tier's answer, or with the one here where none came."""
         assert sample.intake.escalation is not None  # noqa: S101  # it has decided
         try:
@@ -322,9 +326,9 @@ class Pipeline:
             reply = await self.peers.ask(sample.frame, left_s, sample.trace)
         except OffloadError as error:
             if error.fatal:  # it ended workers: not this one, too
-                self._give_up(sample, Outcome(error=error.detail))
+                self._give_up(sample, InferenceOutcome(error=error.detail))
                 return
-            sample.stays = error.reason is Reason.ERROR
+            sample.stays = error.reason is OffloadReason.ERROR
             log.debug("sample run here", frame=sample.frame.id.hex(), reason=error.reason)
         except Exception:
             # a defect in sharing must not cost the sample its answer
@@ -338,7 +342,7 @@ class Pipeline:
         if not outbox.ready:
             await outbox.wait_ready()
         sample.peer, sample.version = reply.worker, reply.model
-        outcome = Outcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
+        outcome = InferenceOutcome(reply.prediction, batch=reply.batch, ms=reply.compute_ms, began=time.monotonic())
         if sample.mined:
             self._infer.mine(outcome)
         self.observer.concluded(sample, loop.time())
@@ -349,12 +353,12 @@ class Pipeline:
         try:
             await sample.intake.prepare(sample)
         except DecodeError as error:
-            self._give_up(sample, Outcome(error=str(error), unfit=True))
+            self._give_up(sample, InferenceOutcome(error=str(error), unfit=True))
             return
         sample.queued = time.monotonic()
         self._enqueue(sample)
 
-    def _give_up(self, sample: Sample, outcome: Outcome) -> None:
+    def _give_up(self, sample: Sample, outcome: InferenceOutcome) -> None:
         """Answer a sample that no model is to run any more, and audit it no more."""
         if sample.decision and sample.intake.escalation:
             sample.intake.escalation.forget(sample.decision)

@@ -31,11 +31,11 @@ from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER
 from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.offload.channel import Channel
-from halimede.offload.errors import Reason
+from halimede.offload.errors import OffloadReason
 from halimede.pipeline.escalation import NextTier
 from halimede.pipeline.sample import Conclusion, Outbox, Sample
 from halimede.stats.ledger import Count, Latency, Ledger
-from halimede.system.lru import Recent
+from halimede.system.lru import LruCache
 from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, EdgeTimes, write
 from halimede.tracing.steps import REPLY, RESULT
@@ -96,7 +96,7 @@ class ReplyResponder:
         ledger: Ledger | None = None,
     ) -> None:
         #: what requests were answered, as far as it is remembered
-        self.remembered: Recent[Key, Reply] = Recent(REMEMBERED)
+        self.remembered: LruCache[Key, Reply] = LruCache(REMEMBERED)
         self.outbox: AckedPublisher[Reply] = AckedPublisher(
             bus,
             "reply",
@@ -114,7 +114,7 @@ class ReplyResponder:
         self._book = book
         self._ledger = ledger
         self._seldom = Seldom()
-        self._strikes: Recent[bytes, int] = Recent(REMEMBERED)
+        self._strikes: LruCache[bytes, int] = LruCache(REMEMBERED)
         self._acknowledged_s = 0.0
 
     def quarantined(self, id_: bytes) -> bool:
@@ -380,7 +380,7 @@ class ResultResponder:
         reason = reply.reason if reply else conclusion.reason
         if edge is None and not conclusion.requested_at:
             log.warning("frame not answered", frame=frame.id.hex(), error=outcome.error[:256])
-            reason = Reason.ERROR
+            reason = OffloadReason.ERROR
         return Result(
             id=frame.id.hex(),
             service=origin.service,

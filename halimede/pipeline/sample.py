@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from halimede.inference import Array
 from halimede.messages import Frame, Prediction, Reply
-from halimede.pipeline.inference import Outcome
-from halimede.pipeline.upload_policy.policy import Decision
+from halimede.pipeline.inference import InferenceOutcome
+from halimede.pipeline.upload_policy.policy import UploadDecision
 from halimede.topic import Address
-from halimede.tracing import Record
+from halimede.tracing import FrameRecord
 
 if TYPE_CHECKING:
     from halimede.pipeline.escalation import Escalation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halimede.pipeline.observer import IntakeMetrics
 
 #: of a sample that the next tier is not asked about
-KEPT = Decision(ask=False, hard=False)
+KEPT = UploadDecision(ask=False, hard=False)
 
 
 class Conclusion(Struct, eq=False):
@@ -36,8 +36,8 @@ class Conclusion(Struct, eq=False):
 
     """
 
-    outcome: Outcome
-    decision: Decision = KEPT
+    outcome: InferenceOutcome
+    decision: UploadDecision = KEPT
     reply: Reply | None = None
     reason: str = ""
     sent: bool = False
@@ -67,7 +67,7 @@ class Sample(Struct, eq=False):
 
     frame: Frame
     intake: Intake
-    trace: Record
+    trace: FrameRecord
     accepted: float
     until: float
     queued: float
@@ -83,7 +83,7 @@ class Sample(Struct, eq=False):
     patient: bool = False
     peer: str = ""
     stays: bool = True
-    decision: Decision | None = None
+    decision: UploadDecision | None = None
     uploaded: int = 0
 
 

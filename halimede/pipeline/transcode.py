@@ -20,11 +20,19 @@ from PIL import Image
 from halimede.api.deferral import AS_IT_CAME
 from halimede.errors import DecodeError
 from halimede.frames.encodings import Pixels, decode, encode_image, is_picture
-from halimede.frames.image_headers import Picture
-from halimede.frames.transcode_policy import MOST_TRIES, Densities, Size, Try, Wish, first, following
+from halimede.frames.image_headers import ImageHeader
+from halimede.frames.transcode_policy import (
+    MOST_TRIES,
+    EncodeAttempt,
+    PixelSize,
+    SizeEstimator,
+    UploadFormat,
+    first,
+    following,
+)
 from halimede.messages import Box, Frame, Prediction, Reply
-from halimede.offload.circuit_breaker import Circuit
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.circuit_breaker import CircuitBreaker
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.tracing.latency import Distribution
 
 if TYPE_CHECKING:
@@ -53,10 +61,10 @@ class Upload(Struct, frozen=True, gc=False):
         return msgspec.structs.replace(reply, prediction=scaled(said, *self.shrunk))
 
 
-class Uploads:
+class UploadEncoder:
     """Makes one worker's samples ready to go up: in ``thread``, and not while ``circuit`` refuses them anyway."""
 
-    def __init__(self, wish: Wish, thread: ModelThread, circuit: Circuit | None = None) -> None:
+    def __init__(self, wish: UploadFormat, thread: ModelThread, circuit: CircuitBreaker | None = None) -> None:
         #: samples by encoding and what was changed: nothing, the encoding, or its size as well
         self.ready: Counter[tuple[str, str]] = Counter()
         #: samples that cannot be written as the service wants it, by reason
@@ -69,7 +77,7 @@ class Uploads:
         self._as_it_came = wish.encoding == AS_IT_CAME and wish.max_bytes is None
         self._thread = thread
         self._circuit = circuit
-        self._densities = Densities()
+        self._densities = SizeEstimator()
         self._mean = 0.0
         self._due = 0.0
 
@@ -87,12 +95,12 @@ class Uploads:
             self.ready[frame.encoding, "none"] += 1
             return Upload(frame)
         if self._circuit and self._circuit.refuses(asyncio.get_running_loop().time()):
-            raise OffloadError(Reason.CIRCUIT_OPEN)
+            raise OffloadError(OffloadReason.CIRCUIT_OPEN)
         try:
             async with asyncio.timeout(left_s):
                 made = await self._thread.call(write, frame, self._wish, self._densities)
         except TimeoutError:
-            raise OffloadError(Reason.DEADLINE, "it was not written in time") from None
+            raise OffloadError(OffloadReason.DEADLINE, "it was not written in time") from None
         except OffloadError as error:
             self._refuse(error)
             raise
@@ -112,23 +120,23 @@ class Uploads:
             log.warning("samples cannot be written as they are to go up", reason=error.reason, detail=error.detail)
 
 
-def write(frame: Frame, wish: Wish, densities: Densities) -> Upload:
+def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
     """Write a frame that does not go as it came. Raises OffloadError: NO_PICTURE, TOO_LARGE, or ERROR, unreadable."""
     began = time.perf_counter()
     try:
         pixels = decode(frame)
     except DecodeError as error:
-        raise OffloadError(Reason.ERROR, str(error)) from error
+        raise OffloadError(OffloadReason.ERROR, str(error)) from error
     pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
     if not is_picture(pixels):
         what = f"a frame of {pixels.dtype} {list(pixels.shape)} is no picture (uint8, height x width or x 3)"
         if wish.encoding in {"jpeg", "png"}:
-            raise OffloadError(Reason.NO_PICTURE, f"{what}: leave encoding at as-it-came")
-        raise OffloadError(Reason.TOO_LARGE, f"{what}, and has more than maxBytes {wish.max_bytes}: raise it")
-    picture = Size(pixels.shape[1], pixels.shape[0], 3 if pixels.ndim == 3 else 1)
+            raise OffloadError(OffloadReason.NO_PICTURE, f"{what}: leave encoding at as-it-came")
+        raise OffloadError(OffloadReason.TOO_LARGE, f"{what}, and has more than maxBytes {wish.max_bytes}: raise it")
+    picture = PixelSize(pixels.shape[1], pixels.shape[0], 3 if pixels.ndim == 3 else 1)
     if wish.encoding != "raw":
         _check(picture)
-    made: Try | None = first(picture, wish, densities)
+    made: EncodeAttempt | None = first(picture, wish, densities)
     for _ in range(MOST_TRIES):
         if made is None:
             break
@@ -141,15 +149,15 @@ def write(frame: Frame, wish: Wish, densities: Densities) -> Upload:
             return Upload(ready, shrunk, (time.perf_counter() - began) * 1000)
         made = following(made, len(data), picture, wish)
     what = f"a picture of {picture.width} x {picture.height} pixels does not fit into maxBytes {wish.max_bytes}"
-    raise OffloadError(Reason.TOO_LARGE, f"{what} as {wish.encoding}: raise it, or leave encoding at as-it-came")
+    raise OffloadError(OffloadReason.TOO_LARGE, f"{what} as {wish.encoding}: raise it, or leave encoding at as-it-came")
 
 
-def _check(picture: Size) -> None:
+def _check(picture: PixelSize) -> None:
     """Raise OffloadError for a raw picture that nobody would decode again from a file."""
     try:
-        Picture(picture.width, picture.height, picture.channels, 1, ()).check()
+        ImageHeader(picture.width, picture.height, picture.channels, 1, ()).check()
     except DecodeError as error:
-        raise OffloadError(Reason.TOO_LARGE, f"{error}: leave encoding at raw") from error
+        raise OffloadError(OffloadReason.TOO_LARGE, f"{error}: leave encoding at raw") from error
 
 
 def scaled(said: Prediction, x: float, y: float) -> Prediction:

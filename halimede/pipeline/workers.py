@@ -14,15 +14,15 @@ import structlog
 from halimede.bus import Bus
 from halimede.mining import Miner
 from halimede.offload.channel import Channel
-from halimede.offload.load_advertiser import Advertises
-from halimede.offload.service_rate import Pace
+from halimede.offload.load_advertiser import LoadAdvertisement
+from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Inference
 from halimede.pipeline.intake import EdgeLimits, PatientIntake, RequestIntake, RequestLimits
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.observer import IntakeMetrics, Observer
-from halimede.pipeline.pipeline import Abandonable, Peers, Pipeline
+from halimede.pipeline.pipeline import Abandonable, PeerClient, Pipeline
 from halimede.pipeline.responders import ResultResponder
 from halimede.stats.ledger import Ledger
 from halimede.tracing import Book
@@ -49,11 +49,11 @@ class EdgeWorker:
         miner: Miner | None = None,
         mines_first: bool = False,
         escalation: Escalation | None = None,
-        peers: Peers | None = None,
+        peers: PeerClient | None = None,
         deadline_s: float = math.inf,
     ) -> None:
         limits, book = limits or EdgeLimits(), book or Book()
-        rate = Pace(queue=limits.inside, batch=limits.batch, horizon_s=limits.horizon_s)
+        rate = ServiceRate(queue=limits.inside, batch=limits.batch, horizon_s=limits.horizon_s)
         self.times = responder.times
         self.responder = responder
         self.pipeline = Pipeline(
@@ -108,14 +108,14 @@ class RequestWorker:
         *,
         limits: RequestLimits | None = None,
         book: Book | None = None,
-        advertiser: Advertises | None = None,
+        advertiser: LoadAdvertisement | None = None,
         escalation: Escalation | None = None,
         miner: Miner | None = None,
         mines_samples: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
         limits, book = limits or RequestLimits(), book or Book()
-        rate = Pace(queue=limits.queue, batch=limits.batch, horizon_s=limits.horizon_s, lanes=slot.lanes)
+        rate = ServiceRate(queue=limits.queue, batch=limits.batch, horizon_s=limits.horizon_s, lanes=slot.lanes)
         infer = Inference(limits.batch, miner, mines_samples=mines_samples)
         self.pipeline = Pipeline(slot, rate, infer, Observer(rate, book), delay_s=limits.delay_s)
         self.intake = RequestIntake(

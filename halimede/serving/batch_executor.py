@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from halimede.inference import SampleError
 from halimede.pipeline.executor import InlinePolicy
-from halimede.serving.errors import ExpiredError, ModelFailedError, ServeError, UnavailableError
+from halimede.serving.errors import ExpiredError, ModelFailedError, ModelUnavailableError, ServeError
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ CAPACITY = 1024
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class BatchJob:
     """One request: what its model makes of ``work`` is ``answer``'s. ``until``: when nobody waits for it any more."""
 
     work: Any
@@ -47,13 +47,13 @@ Ran = Callable[[Sequence[float], int, float, float], None]
 
 
 #: jobs taken, those of them that were run, their answers, when the run began and ended
-Outcome = tuple[Sequence[Job], Sequence[Job], Sequence[Any], float, float]
+Outcome = tuple[Sequence[BatchJob], Sequence[BatchJob], Sequence[Any], float, float]
 #: the number of the event loop among a model's threads
 HERE = -1
 
 
 @dataclass(slots=True)
-class Engine:
+class BatchExecutor:
     """The threads of one model. ``start`` once; ``submit``; ``close`` when its last answer is there.
 
     ``policy``: decides which calls are made on the event loop; None: none of them.
@@ -66,7 +66,7 @@ class Engine:
     ran: Ran | None = None
     policy: InlinePolicy | None = None
     waiting: int = 0
-    _queue: queue.SimpleQueue[Job | None] = field(default_factory=queue.SimpleQueue)
+    _queue: queue.SimpleQueue[BatchJob | None] = field(default_factory=queue.SimpleQueue)
     _loop: asyncio.AbstractEventLoop | None = None
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     _began: dict[int, float] = field(default_factory=dict)
@@ -100,11 +100,11 @@ class Engine:
     def submit(self, work: Any, rows: int, until: float = float("inf")) -> asyncio.Future[Any]:
         """Ask for an answer. Raises UnavailableError when too many wait already."""
         if self.waiting >= CAPACITY:
-            raise UnavailableError(f"{self.waiting} requests wait for {self.name}: try again later")
+            raise ModelUnavailableError(f"{self.waiting} requests wait for {self.name}: try again later")
         assert self._loop is not None, "started"  # noqa: S101 - for the type checker
         answer: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1
-        self._queue.put(Job(work, rows, answer, time.monotonic(), until))
+        self._queue.put(BatchJob(work, rows, answer, time.monotonic(), until))
         return answer
 
     @property
@@ -134,14 +134,14 @@ class Engine:
             except RuntimeError:
                 return  # the loop is closed, and with it everybody who waited
 
-    def _answered(self, jobs: Sequence[Job], number: int) -> Outcome:
+    def _answered(self, jobs: Sequence[BatchJob], number: int) -> Outcome:
         """Run what somebody still waits for."""
         began = time.monotonic()
         alive = [job for job in jobs if job.until > began and not job.answer.done()]
         answers = self._answers(alive, number, began) if alive else ()
         return jobs, alive, answers, began, time.monotonic()
 
-    def _answers(self, jobs: Sequence[Job], number: int, began: float) -> Sequence[Any]:
+    def _answers(self, jobs: Sequence[BatchJob], number: int, began: float) -> Sequence[Any]:
         """Run, and learn how long it takes."""
         works = [job.work for job in jobs]
         self._began[number] = began
@@ -155,7 +155,7 @@ class Engine:
             if self.policy:
                 self.policy.learn(sum(job.rows for job in jobs), (time.thread_time() - spent) * 1000)
 
-    def _next(self) -> list[Job] | None:
+    def _next(self) -> list[BatchJob] | None:
         """Wait for a job, and take what else is there."""
         first = self._queue.get()
         if first is None:
@@ -174,7 +174,7 @@ class Engine:
         return jobs
 
     def _deliver(
-        self, jobs: Sequence[Job], alive: Sequence[Job], answers: Sequence[Any], began: float, ended: float
+        self, jobs: Sequence[BatchJob], alive: Sequence[BatchJob], answers: Sequence[Any], began: float, ended: float
     ) -> None:
         for job, answer in zip(alive, answers, strict=True):
             if job.answer.done():

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from halimede.serving.errors import TooMuchError, UnavailableError
+from halimede.serving.errors import ModelUnavailableError, TooMuchError
 
 #: bytes of all that are being read, or wait for their answers
 MAX_READING = 512 * 1024 * 1024
 
 
-class Bodies:
+class BodyLimits:
     """Reads bodies of up to ``most`` bytes."""
 
     def __init__(self, most: int) -> None:
@@ -40,7 +40,7 @@ class Bodies:
 
     def _take(self, size: int) -> int:
         if self._held + size > MAX_READING:
-            raise UnavailableError("too many large requests at a time: try again later")
+            raise ModelUnavailableError("too many large requests at a time: try again later")
         self._held += size
         return size
 

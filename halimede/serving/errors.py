@@ -11,7 +11,7 @@ class ServeError(HalimedeError):
     status = 400
 
 
-class NotFoundError(ServeError):
+class ModelNotFoundError(ServeError):
     """There is no such model, or not in that version."""
 
     status = 404
@@ -29,7 +29,7 @@ class ModelFailedError(ServeError):
     status = 500
 
 
-class UnavailableError(ServeError):
+class ModelUnavailableError(ServeError):
     """Not here, not now: not ready yet, too many requests, about to leave. The same may succeed later, or elsewhere."""
 
     status = 503

@@ -58,7 +58,7 @@ message = _messages()
 InferRequest, InferResponse = message("ModelInferRequest"), message("ModelInferResponse")
 
 
-class Rpc:
+class GrpcHandlers:
     """The service's methods, on a repository."""
 
     def __init__(self, repository: Repository) -> None:

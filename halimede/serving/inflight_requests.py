@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 
-class UnderWay:
+class InflightRequests:
     """Requests under way, and whether the server is leaving.
 
     Attributes:

@@ -28,8 +28,8 @@ from halimede.inference.onnx import OnnxModel
 from halimede.inference.onnx_tensors import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
 from halimede.pipeline.executor import InlinePolicy
-from halimede.pipeline.inference import Inference, Item
-from halimede.serving.batch_executor import Engine, Ran
+from halimede.pipeline.inference import Inference, PlainSample
+from halimede.serving.batch_executor import BatchExecutor, Ran
 from halimede.serving.errors import ModelFailedError, ServeError
 from halimede.serving.tensors import BYTES, Tensor, objects
 
@@ -74,7 +74,7 @@ class Loaded:
         self._most = most
         #: one thread's time is all of a call's time
         self._alone = threads == 1
-        self._engine: Engine | None = None
+        self._engine: BatchExecutor | None = None
 
     @property
     def waiting(self) -> int:
@@ -90,7 +90,7 @@ class Loaded:
         """Take requests. An estimator is a user's own, and runs in one thread."""
         measured_s = self._tensors.call_s if self._tensors and self._alone else math.inf
         policy = InlinePolicy(measured_s * 1000) if measured_s < math.inf else None
-        self._engine = Engine(name, self._run, self._most, instances if self._tensors else 1, ran, policy)
+        self._engine = BatchExecutor(name, self._run, self._most, instances if self._tensors else 1, ran, policy)
         self._engine.start()
 
     async def infer(self, given: Sequence[Tensor], wanted: Sequence[str], until: float = float("inf")) -> list[Tensor]:
@@ -213,7 +213,7 @@ class Loaded:
         if not jobs:
             return []
         assert self._pictures is not None, "asked by pictures"  # noqa: S101 - for the type checker
-        outcomes = Inference(self._most)(self._pictures, [Item(frame) for job in jobs for frame in job])
+        outcomes = Inference(self._most)(self._pictures, [PlainSample(frame) for job in jobs for frame in job])
         answers: list[Any] = []
         at = 0
         for job in jobs:

@@ -17,7 +17,7 @@ KEPT = 256
 
 
 @dataclass(slots=True)
-class Distribution:
+class MeasuredValues:
     """Values and their exact sum."""
 
     values: Histogram = field(default_factory=Histogram)
@@ -36,10 +36,10 @@ class Taken:
     What comes in is kept as it is, and counted a few hundred at a time: a distribution costs more than a list.
     """
 
-    request: Distribution = field(default_factory=Distribution)
-    queue: Distribution = field(default_factory=Distribution)
-    compute: Distribution = field(default_factory=Distribution)
-    batch: Distribution = field(default_factory=Distribution)
+    request: MeasuredValues = field(default_factory=MeasuredValues)
+    queue: MeasuredValues = field(default_factory=MeasuredValues)
+    compute: MeasuredValues = field(default_factory=MeasuredValues)
+    batch: MeasuredValues = field(default_factory=MeasuredValues)
     answers: list[float] = field(default_factory=list)
     runs: list[tuple[Sequence[float], int, float, float]] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Figures:
+class ModelMetrics:
     """All models' figures, by name."""
 
     taken: dict[str, Taken] = field(default_factory=dict)

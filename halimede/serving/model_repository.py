@@ -28,10 +28,10 @@ from halimede.models.archive import model_file
 from halimede.models.desired_state import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError
 from halimede.models.model_trial import try_model
-from halimede.serving.errors import NotFoundError, ServeError
+from halimede.serving.errors import ModelNotFoundError, ServeError
 from halimede.serving.loaded_model import Loaded, open_loaded
-from halimede.serving.metrics import Figures
-from halimede.serving.model_version import Served, Version
+from halimede.serving.metrics import ModelMetrics
+from halimede.serving.model_version import ModelVersionState, Served
 from halimede.serving.tensors import Tensor
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ Try = Callable[[Path, str], Awaitable[Trial]]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RepositorySettings:
     """How models are run: rows of one call, threads of ONNX Runtime in it (0: one a core), calls at a time."""
 
     most: int = 64
@@ -61,9 +61,9 @@ class Repository:
     ``said`` is called when a model that was refused before has been tried again.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: RepositorySettings = field(default_factory=RepositorySettings)
     attempt: Try = try_model
-    figures: Figures = field(default_factory=Figures)
+    figures: ModelMetrics = field(default_factory=ModelMetrics)
     said: Callable[[], None] = field(default=lambda: None)
     _models: dict[str, Served] = field(default_factory=dict)
     _wish: Desired | None = None
@@ -105,7 +105,7 @@ class Repository:
         """Return a model by name. Raises NotFoundError."""
         served = self._models.get(name)
         if served is None:
-            raise NotFoundError(f"there is no model {name[:80]!r} here")
+            raise ModelNotFoundError(f"there is no model {name[:80]!r} here")
         return served
 
     def names(self) -> list[str]:
@@ -139,7 +139,7 @@ class Repository:
         given: Sequence[Tensor],
         wanted: Sequence[str] = (),
         until: float = float("inf"),
-    ) -> tuple[Version, list[Tensor]]:
+    ) -> tuple[ModelVersionState, list[Tensor]]:
         """Answer one request; return the version that did. Raises ServeError."""
         served = self.get(name)
         chosen = served.choose(version)
@@ -206,7 +206,7 @@ class Repository:
             return
         name = served.name
         loaded.start(name, instances=self.settings.instances, ran=self.figures.of(name).ran)
-        new = Version(wish, wish.version, digest, loaded)
+        new = ModelVersionState(wish, wish.version, digest, loaded)
         self._use(served, new, wish.canary_percent)
         if served.rollout.canary is new:
             log.info("canary takes requests", model=name, version=wish.version, percent=wish.canary_percent)
@@ -220,7 +220,7 @@ class Repository:
         how = self.settings
         return open_loaded(path, spec, estimator=how.estimator, threads=how.threads, most=how.most)
 
-    def _use(self, served: Served, version: Version, percent: int) -> None:
+    def _use(self, served: Served, version: ModelVersionState, percent: int) -> None:
         """Give a version its percentage of the requests, from the next one on."""
         before = served.rollout.current
         leaving = served.rollout.use(version, percent)
@@ -229,7 +229,7 @@ class Repository:
             log.info("model in use", model=served.name, version=version.version, digest=version.digest[:12])
         self._retire(leaving)
 
-    def _strike(self, served: Served, canary: Version, error: ServeError) -> None:
+    def _strike(self, served: Served, canary: ModelVersionState, error: ServeError) -> None:
         if served.rollout.strike(canary, f"it failed where its predecessor did: {error}"):
             self._refused(served)
             self._retire([canary])
@@ -248,7 +248,7 @@ class Repository:
         reason, message = rollout.reason, rollout.message[:512]
         log.warning("model refused", model=served.name, reason=reason, message=message, in_use=goes_on)
 
-    def _retire(self, versions: Sequence[Version]) -> None:
+    def _retire(self, versions: Sequence[ModelVersionState]) -> None:
         """Close versions, each once it has answered what it was given."""
         for version in versions:
             self._start(version.loaded.retire(), "retire a model")

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import ALL_PERCENT, Rollout
-from halimede.serving.errors import NotFoundError, UnavailableError
+from halimede.serving.errors import ModelNotFoundError, ModelUnavailableError
 from halimede.serving.loaded_model import Loaded
 
 
 @dataclass(slots=True, eq=False)
-class Version:
+class ModelVersionState:
     """An opened version of a model: what it was opened for, and what it is reported as."""
 
     desired: DesiredModel | None
@@ -21,7 +21,7 @@ class Version:
 
 
 @dataclass(slots=True, eq=False)
-class Counts:
+class RequestCounts:
     """What became of one model's requests since the start."""
 
     requests: int = 0
@@ -35,24 +35,24 @@ class Served:
     """A model by name, with the rollout of its versions and the counts of its requests."""
 
     name: str
-    rollout: Rollout[Version] = field(default_factory=Rollout)
-    counts: Counts = field(default_factory=Counts)
+    rollout: Rollout[ModelVersionState] = field(default_factory=Rollout)
+    counts: RequestCounts = field(default_factory=RequestCounts)
     _share: int = 0
 
-    def choose(self, version: str = "") -> Version:
+    def choose(self, version: str = "") -> ModelVersionState:
         """Return who answers a request: a canary gets its percentage, spread evenly. Raises ServeError."""
         rollout = self.rollout
         current, canary = rollout.current, rollout.canary
         if current is None:
             if rollout.reason:
-                raise UnavailableError(f"model {self.name} is not ready: {rollout.reason}: {rollout.message}")
-            raise UnavailableError(f"model {self.name} is not ready yet")
+                raise ModelUnavailableError(f"model {self.name} is not ready: {rollout.reason}: {rollout.message}")
+            raise ModelUnavailableError(f"model {self.name} is not ready yet")
         if version:
             for one in (current, canary):
                 if one and one.version == version:
                     return one
             has = ", ".join(self.versions()) or "no named version"
-            raise NotFoundError(f"there is no version {version[:80]!r} of {self.name} here: it has {has}")
+            raise ModelNotFoundError(f"there is no version {version[:80]!r} of {self.name} here: it has {has}")
         if canary is None:
             return current
         self._share += rollout.percent
@@ -61,7 +61,7 @@ class Served:
         self._share -= ALL_PERCENT
         return canary
 
-    def opened(self) -> list[Version]:
+    def opened(self) -> list[ModelVersionState]:
         """Return the versions that are open: the one that answers, and the canary."""
         return [one for one in (self.rollout.current, self.rollout.canary) if one]
 

@@ -20,12 +20,12 @@ from aiohttp import web
 from halimede import __version__
 from halimede.observe import Accepts
 from halimede.serving import rest_codec
-from halimede.serving.body_limits import Bodies
+from halimede.serving.body_limits import BodyLimits
 from halimede.serving.errors import ServeError
-from halimede.serving.inflight_requests import UnderWay
+from halimede.serving.inflight_requests import InflightRequests
 from halimede.serving.loaded_model import Loaded
 from halimede.serving.model_repository import Repository
-from halimede.serving.model_version import Version
+from halimede.serving.model_version import ModelVersionState
 from halimede.serving.tensors import BYTES
 
 NAME = "halimede"
@@ -49,13 +49,13 @@ def accepts(max_request: int, closing_s: float) -> Accepts:
     return Accepts(methods, max_body=max_request, connections=CONNECTIONS, refuse=refuse, closing_s=closing_s)
 
 
-class Rest:
+class RestHandlers:
     """The handlers, on a repository."""
 
     def __init__(self, repository: Repository, *, max_request: int = MAX_REQUEST) -> None:
         self._repository = repository
-        self._bodies = Bodies(max_request)
-        self._under_way = UnderWay()
+        self._bodies = BodyLimits(max_request)
+        self._under_way = InflightRequests()
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer what is under way, and let each connection end with it; return whether all was answered in time."""
@@ -148,7 +148,7 @@ class Rest:
 def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
     """Return what a model takes and gives. Raises ServeError."""
     served = repository.get(name)
-    found: Version = served.choose(version)
+    found: ModelVersionState = served.choose(version)
     loaded = found.loaded
     return {
         "name": name,

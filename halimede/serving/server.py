@@ -25,10 +25,10 @@ from halimede.observe.metrics import registry
 from halimede.pipeline.executor import LoopWatchdog
 from halimede.serving import grpc_handlers
 from halimede.serving.model_repository import Repository
-from halimede.serving.model_repository import Settings as HowToRun
-from halimede.serving.rest_handlers import Rest, accepts
-from halimede.serving.settings import Settings, reachable, read_settings
-from halimede.worker.status_reporter import Reporter
+from halimede.serving.model_repository import RepositorySettings as HowToRun
+from halimede.serving.rest_handlers import RestHandlers, accepts
+from halimede.serving.settings import ServerSettings, reachable, read_settings
+from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
     return 0
 
 
-async def _until_told(settings: Settings) -> None:
+async def _until_told(settings: ServerSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,7 +61,7 @@ async def _until_told(settings: Settings) -> None:
     await serve(settings, stop)
 
 
-async def serve(settings: Settings, stop: asyncio.Event) -> None:
+async def serve(settings: ServerSettings, stop: asyncio.Event) -> None:
     """Serve until ``stop``, then answer what is under way within the grace period. Raises HalimedeError."""
     estimator = load_estimator(settings.estimator) if settings.estimator else None
     how = HowToRun(settings.most, settings.threads, settings.instances, estimator)
@@ -70,7 +70,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         stuck = f"halimede serve: a model has not answered for {settings.model_timeout_s:g} s (MODEL_TIMEOUT_S)"
         stack.enter_context(LoopWatchdog(models.busy_s, settings.model_timeout_s, text=stuck, code=CRASH))
         await stack.enter_async_context(models)
-        rest = Rest(models, max_request=settings.max_request)
+        rest = RestHandlers(models, max_request=settings.max_request)
         shown = await stack.enter_async_context(_http(settings, models, rest, stop))
         at = await stack.enter_async_context(_grpc(settings, models))
         reporter = await stack.enter_async_context(_reporting(settings, models, shown.url))
@@ -92,7 +92,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
                 await work
 
 
-async def _follow(settings: Settings, models: Repository, reporter: Reporter | None) -> None:
+async def _follow(settings: ServerSettings, models: Repository, reporter: StatusReporter | None) -> None:
     if settings.file is None:
         await models.apply(settings.desired)
         _settle()
@@ -125,7 +125,7 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _tell(models: Repository, reporter: Reporter | None) -> None:
+def _tell(models: Repository, reporter: StatusReporter | None) -> None:
     """Report whether every model answers."""
     if reporter is None:
         return
@@ -137,7 +137,9 @@ def _tell(models: Repository, reporter: Reporter | None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _http(settings: Settings, models: Repository, rest: Rest, stop: asyncio.Event) -> AsyncIterator[HttpServer]:
+async def _http(
+    settings: ServerSettings, models: Repository, rest: RestHandlers, stop: asyncio.Event
+) -> AsyncIterator[HttpServer]:
     health = Health()
     health.live("model", lambda: _stuck(models.busy_s(), settings.model_timeout_s))
     health.ready("models", models.not_ready)
@@ -149,14 +151,14 @@ async def _http(settings: Settings, models: Repository, rest: Rest, stop: asynci
 
 
 @contextlib.asynccontextmanager
-async def _grpc(settings: Settings, models: Repository) -> AsyncIterator[str]:
+async def _grpc(settings: ServerSettings, models: Repository) -> AsyncIterator[str]:
     """Serve gRPC; yields where it is, empty where it is off."""
     address = parse_bind(settings.grpc, "--grpc")
     if address is None:
         yield ""
         return
     server = grpc.aio.server(options=grpc_handlers.options(settings.max_request))
-    server.add_generic_rpc_handlers((grpc_handlers.Rpc(models).handler(),))
+    server.add_generic_rpc_handlers((grpc_handlers.GrpcHandlers(models).handler(),))
     host, port = address
     shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
     try:
@@ -171,7 +173,7 @@ async def _grpc(settings: Settings, models: Repository) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def _reporting(settings: Settings, models: Repository, http: str) -> AsyncIterator[Reporter | None]:
+async def _reporting(settings: ServerSettings, models: Repository, http: str) -> AsyncIterator[StatusReporter | None]:
     """Report to the local controller, where there is one."""
     told = settings.reports
     if told is None:
@@ -179,7 +181,7 @@ async def _reporting(settings: Settings, models: Repository, http: str) -> Async
         return
     broker = MqttSettings.from_url(told.broker, credentials=told.credentials)
     async with MqttBus(check_name("WORKER_NAME", f"worker.{told.namespace}.{told.worker}"), broker) as bus:
-        reporter = Reporter(bus, told, owner_kind="inferencemodel")
+        reporter = StatusReporter(bus, told, owner_kind="inferencemodel")
         reporter.http = http
         reporter.model = lambda: next(iter(models.in_use().values()), ModelInUse())
         host, port = parse_bind(http.partition("://")[2]) or ("", 0)

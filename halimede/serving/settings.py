@@ -41,7 +41,7 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one l
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class ReportSettings:
     """Who it is to a local controller, and the broker between them."""
 
     broker: str
@@ -56,7 +56,7 @@ class Reports:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """One server. Times are seconds, sizes bytes."""
 
     desired: Desired = field(default_factory=Desired)
@@ -71,7 +71,7 @@ class Settings:
     estimator: str = ""
     grace_s: float = 10.0
     model_timeout_s: float = 60.0
-    reports: Reports | None = None
+    reports: ReportSettings | None = None
 
 
 def parser(program: str) -> argparse.ArgumentParser:
@@ -98,7 +98,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     return made
 
 
-def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
+def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> ServerSettings:
     """Read command line and environment. Raises InvalidFieldError, or SystemExit as argparse does."""
     given = parser(program).parse_args(arguments)
     if bool(given.models) == bool(given.file):
@@ -109,7 +109,7 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
         raise InvalidFieldError("--http", given.http, "it is where the server's health is: write host:port")
     if given.file and (given.spec or given.estimator):
         raise InvalidFieldError("--file", str(given.file), "its models bring their own specs: leave out --spec")
-    return Settings(
+    return ServerSettings(
         desired=_first(given.file) if given.file else _wish(given.models, given.spec),
         file=given.file,
         strict=given.strict,
@@ -199,12 +199,12 @@ def seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     return value
 
 
-def _reports(environ: Mapping[str, str]) -> Reports | None:
+def _reports(environ: Mapping[str, str]) -> ReportSettings | None:
     """Return who it is; None where nobody looks after it."""
     told = {name: environ.get(name, "") for name in ("HALIMEDE_BROKER", "SERVICE_NAME", "WORKER_NAME", "NODE_NAME")}
     if not all(told.values()):
         return None
-    return Reports(
+    return ReportSettings(
         broker=told["HALIMEDE_BROKER"],
         credentials=environ.get("HALIMEDE_CREDENTIALS", ""),
         namespace=check_label("NAMESPACE", environ.get("NAMESPACE") or "default"),

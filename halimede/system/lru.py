@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """The last ``limit`` keys and their values. The oldest one makes room; looking something up keeps it fresh."""
 
     def __init__(self, limit: int) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from halimede import messages as m
-from halimede.topic import Encoding, Role, Topic
+from halimede.topic import BodyEncoding, Role, Topic
 
 BLOB_REQUEST = Topic(
     "blob-request",
     "sedna/blobs/request/{source}/{asker}",
     m.BlobRequest,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.LC, Role.GM, Role.OPERATOR),
@@ -23,7 +23,7 @@ BLOB_CHUNK = Topic(
     "blob-chunk",
     "sedna/blobs/chunk/{asker}/{source}",
     m.BlobChunk,
-    Encoding.MSGPACK,
+    BodyEncoding.MSGPACK,
     qos=0,
     retain=False,
     publishers=(Role.LC, Role.GM, Role.OPERATOR),
@@ -36,7 +36,7 @@ BLOB_QUERY = Topic(
     "blob-query",
     "sedna/blobs/query/{asker}",
     m.BlobQuery,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=0,
     retain=False,
     publishers=(Role.LC, Role.GM, Role.OPERATOR),
@@ -48,7 +48,7 @@ BLOB_ORDER = Topic(
     "blob-order",
     "sedna/blobs/order/{source}/{asker}",
     m.BlobOrder,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.OPERATOR,),
@@ -61,7 +61,7 @@ BLOB_ANSWER = Topic(
     "blob-answer",
     "sedna/blobs/answer/{asker}/{source}",
     m.BlobAnswer,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.LC, Role.GM),

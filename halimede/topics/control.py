@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from halimede import messages as m
-from halimede.topic import Encoding, Role, Topic
+from halimede.topic import BodyEncoding, Role, Topic
 
 # --- downstream: GM to a node -----------------------------------------------------------------------------------
 
@@ -11,7 +11,7 @@ INSERT = Topic(
     "insert",
     "node/{node}/{ns}/sedna/downstream/{plural}/{name}/insert",
     m.ResourceBody,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.GM,),
@@ -23,7 +23,7 @@ DELETE = Topic(
     "delete",
     "node/{node}/{ns}/sedna/downstream/{plural}/{name}/delete",
     m.Delete,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.GM,),
@@ -34,7 +34,7 @@ SYNCED = Topic(
     "synced",
     "node/{node}/sedna/downstream/synced",
     m.Synced,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.GM,),
@@ -48,7 +48,7 @@ NODE_STATUS = Topic(
     "node-status",
     "node/{node}/{ns}/sedna/upstream/{plural}/{name}/status",
     m.NodeStatus,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=True,
     publishers=(Role.LC, Role.GM),
@@ -61,7 +61,7 @@ SYNC = Topic(
     "sync",
     "node/{node}/sedna/upstream/sync",
     m.Sync,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.LC,),
@@ -73,7 +73,7 @@ PRESENCE = Topic(
     "presence",
     "node/{node}/sedna/presence",
     m.Presence,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=True,
     publishers=(Role.LC, Role.GM),
@@ -85,7 +85,7 @@ WORKER_INFO = Topic(
     "worker-info",
     "node/{node}/{ns}/sedna/workers/{worker}/info",
     m.WorkerInfo,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.EDGE, Role.CLOUD),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from halimede import messages as m
-from halimede.topic import Encoding, Role, Topic
+from halimede.topic import BodyEncoding, Role, Topic
 
 DEAD_LETTER = Topic(
     "dead-letter",
     "sedna/deadletter/{client}",
     m.DeadLetter,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=0,
     retain=False,
     publishers=(Role.GM, Role.LC, Role.EDGE, Role.CLOUD),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from halimede import messages as m
-from halimede.topic import Encoding, Role, Topic
+from halimede.topic import BodyEncoding, Role, Topic
 
 CAMERA_FRAME = Topic(
     "camera-frame",
     "{ns}/sedna/frames/{camera}",
     bytes,
-    Encoding.BYTES,
+    BodyEncoding.BYTES,
     qos=1,
     retain=False,
     publishers=(Role.CAMERA, Role.OPERATOR),
@@ -23,7 +23,7 @@ REQUEST = Topic(
     "request",
     "{ns}/sedna/inference/{service}/request",
     m.Frame,
-    Encoding.MSGPACK,
+    BodyEncoding.MSGPACK,
     qos=1,
     retain=False,
     publishers=(Role.EDGE,),
@@ -36,7 +36,7 @@ REQUEST_TO = Topic(
     "request-to",
     "{ns}/sedna/inference/{service}/request/{worker}",
     m.Frame,
-    Encoding.MSGPACK,
+    BodyEncoding.MSGPACK,
     qos=1,
     retain=False,
     publishers=(Role.EDGE, Role.CLOUD),
@@ -48,7 +48,7 @@ REPLY = Topic(
     "reply",
     "{ns}/sedna/inference/{service}/reply/{worker}",
     m.Reply,
-    Encoding.MSGPACK,
+    BodyEncoding.MSGPACK,
     qos=1,
     retain=False,
     publishers=(Role.CLOUD,),
@@ -59,7 +59,7 @@ LOAD = Topic(
     "load",
     "{ns}/sedna/inference/{service}/load/{worker}",
     m.Load,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=0,
     retain=True,
     publishers=(Role.CLOUD,),
@@ -70,7 +70,7 @@ RESULT = Topic(
     "result",
     "{ns}/sedna/inference/{service}/result",
     m.Result,
-    Encoding.JSON,
+    BodyEncoding.JSON,
     qos=1,
     retain=False,
     publishers=(Role.EDGE,),
@@ -82,7 +82,7 @@ HARD_SAMPLE = Topic(
     "hard-sample",
     "{ns}/sedna/inference/{service}/hard",
     m.HardSample,
-    Encoding.MSGPACK,
+    BodyEncoding.MSGPACK,
     qos=0,
     retain=False,
     publishers=(Role.EDGE,),

@@ -3,21 +3,21 @@
 Nothing here is in a frame's way: a record costs some microseconds, an exporter that cannot keep up drops and counts.
 """
 
-from halimede.tracing.context import Context, read, trace_of, write
+from halimede.tracing.context import TraceContext, read, trace_of, write
 from halimede.tracing.latency import CloudTimes, Distribution, EdgeTimes
-from halimede.tracing.record import Batch, Book, Exporter, Record, new_span, origin, spans
-from halimede.tracing.trace_server import Answers
+from halimede.tracing.record import Batch, Book, Exporter, FrameRecord, new_span, origin, spans
+from halimede.tracing.trace_server import TraceServer
 
 __all__ = [
-    "Answers",
+    "TraceServer",
     "Batch",
     "Book",
     "CloudTimes",
-    "Context",
+    "TraceContext",
     "Distribution",
     "EdgeTimes",
     "Exporter",
-    "Record",
+    "FrameRecord",
     "new_span",
     "origin",
     "read",

@@ -24,7 +24,7 @@ _PARENT_CHARS = 55
 MOST_PARENT = 256
 
 
-class Context(NamedTuple):
+class TraceContext(NamedTuple):
     """A place in a trace: the trace, the span that what comes next is a child of, and what to pass on unseen."""
 
     trace: int
@@ -38,7 +38,7 @@ def trace_of(frame_id: bytes) -> int:
     return int.from_bytes(frame_id) or 1
 
 
-def read(properties: Sequence[tuple[str, str]]) -> Context | None:
+def read(properties: Sequence[tuple[str, str]]) -> TraceContext | None:
     """Return what the user properties of a message say, None without a valid ``traceparent`` (or with several)."""
     if not properties:
         return None
@@ -49,7 +49,7 @@ def read(properties: Sequence[tuple[str, str]]) -> Context | None:
     return parse(parents[0], ",".join(v[: MOST_STATE + 1] for key, v in near if key == TRACESTATE))
 
 
-def parse(traceparent: str, tracestate: str = "") -> Context | None:
+def parse(traceparent: str, tracestate: str = "") -> TraceContext | None:
     """Read both values. An invalid ``tracestate`` is left out; without a valid ``traceparent`` there is no context."""
     if not _PARENT_CHARS <= len(traceparent) <= MOST_PARENT:
         return None
@@ -59,7 +59,7 @@ def parse(traceparent: str, tracestate: str = "") -> Context | None:
     version, trace, span, flags, more = found.groups()
     if version == "ff" or (version == "00" and more is not None):
         return None
-    context = Context(int(trace, 16), int(span, 16), bool(int(flags, 16) & SAMPLED), _state(tracestate))
+    context = TraceContext(int(trace, 16), int(span, 16), bool(int(flags, 16) & SAMPLED), _state(tracestate))
     return context if context.trace and context.span else None
 
 
@@ -73,7 +73,7 @@ def _state(text: str) -> str:
     return ",".join(members) if valid else ""
 
 
-def write(context: Context) -> dict[str, str]:
+def write(context: TraceContext) -> dict[str, str]:
     """Return the user properties that carry a context."""
     flags = SAMPLED if context.sampled else 0
     properties = {TRACEPARENT: f"00-{context.trace:032x}-{context.span:016x}-{flags:02x}"}

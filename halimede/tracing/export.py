@@ -18,8 +18,8 @@ from typing import Protocol
 
 import structlog
 
-from halimede.tracing.context import Context
-from halimede.tracing.record import Batch, Exporter, Record
+from halimede.tracing.context import TraceContext
+from halimede.tracing.record import Batch, Exporter, FrameRecord
 
 log = structlog.get_logger()
 
@@ -36,10 +36,10 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 class Sink(Protocol):
     """What sends. ``export`` and ``close`` may take their time: they run in a thread."""
 
-    def samples(self, trace: int, parent: Context | None) -> bool:
+    def samples(self, trace: int, parent: TraceContext | None) -> bool:
         """Whether a trace is to be exported."""
 
-    def export(self, items: Sequence[Record | Batch]) -> bool:
+    def export(self, items: Sequence[FrameRecord | Batch]) -> bool:
         """Send, and return whether it was taken."""
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Pump:
     def __init__(self, sink: Sink) -> None:
         self.dropped = self.lost = 0
         self._sink = sink
-        self._queue: deque[Record | Batch] = deque()
+        self._queue: deque[FrameRecord | Batch] = deque()
         self._wake = threading.Event()
         self._closing = False
         self._failing = False
@@ -114,11 +114,11 @@ class Pump:
         """Start the thread."""
         self._thread.start()
 
-    def samples(self, trace: int, parent: Context | None) -> bool:
+    def samples(self, trace: int, parent: TraceContext | None) -> bool:
         """Ask the sampler."""
         return self._sink.samples(trace, parent)
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: FrameRecord) -> None:
         """Queue a frame."""
         self._put(record)
 
@@ -137,7 +137,7 @@ class Pump:
         if self.dropped or lost:
             log.warning("traces were lost", dropped=self.dropped, lost=lost)
 
-    def _put(self, item: Record | Batch) -> None:
+    def _put(self, item: FrameRecord | Batch) -> None:
         if len(self._queue) >= QUEUE:
             self.dropped += 1
             return
@@ -154,7 +154,7 @@ class Pump:
                 if self._closing and self._failing:
                     return
 
-    def _export(self, items: Sequence[Record | Batch]) -> None:
+    def _export(self, items: Sequence[FrameRecord | Batch]) -> None:
         try:
             taken, error = self._sink.export(items), "the collector did not take them"
         except Exception as failure:  # noqa: BLE001 (a defect here must cost traces, not the thread)

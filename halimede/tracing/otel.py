@@ -29,8 +29,8 @@ from opentelemetry.trace import (
 from opentelemetry.trace.status import Status, StatusCode
 
 from halimede import __version__
-from halimede.tracing.context import Context
-from halimede.tracing.record import Batch, Record, Step, named, new_span, wall_ahead_ns
+from halimede.tracing.context import TraceContext
+from halimede.tracing.record import Batch, FrameRecord, Step, named, new_span, wall_ahead_ns
 from halimede.tracing.steps import COMPUTE, MODEL, OFFLOAD
 
 #: what a step that failed calls its reason
@@ -55,13 +55,13 @@ class OtelSink:
         self._root = ROOTS[role]
         self._exporter = exporter or (ConsoleSpanExporter() if kind == "console" else OTLPSpanExporter())
 
-    def samples(self, trace: int, parent: Context | None) -> bool:
+    def samples(self, trace: int, parent: TraceContext | None) -> bool:
         """Ask the sampler; it sees the parent's decision."""
         ambient = set_span_in_context(NonRecordingSpan(_place(parent, remote=True)), Ambient()) if parent else None
         name, kind = self._root
         return self._sampler.should_sample(ambient, trace, name, kind).decision is Decision.RECORD_AND_SAMPLE
 
-    def export(self, items: Sequence[Record | Batch]) -> bool:
+    def export(self, items: Sequence[FrameRecord | Batch]) -> bool:
         """Send frames and model calls."""
         ahead = wall_ahead_ns()
         spans = [span for item in items for span in self._spans(item, ahead)]
@@ -71,7 +71,7 @@ class OtelSink:
         """Give up what is under way."""
         self._exporter.shutdown()
 
-    def _spans(self, item: Record | Batch, ahead: int) -> Iterator[ReadableSpan]:
+    def _spans(self, item: FrameRecord | Batch, ahead: int) -> Iterator[ReadableSpan]:
         if isinstance(item, Batch):
             links = [Link(_place(member)) for member in item.members]
             known = {"halimede.batch": item.size}
@@ -80,7 +80,7 @@ class OtelSink:
         elif item.steps:
             yield from self._frame(item, ahead)
 
-    def _frame(self, record: Record, ahead: int) -> Iterator[ReadableSpan]:
+    def _frame(self, record: FrameRecord, ahead: int) -> Iterator[ReadableSpan]:
         here = _place(record.here)
         parent = _place(record.parent, remote=True) if record.parent else None
         name, kind = self._root
@@ -91,7 +91,7 @@ class OtelSink:
         for step in record.steps:
             yield self._step(record, step, here, asked, ahead)
 
-    def _step(self, record: Record, step: Step, here: SpanContext, asked: SpanContext, ahead: int) -> ReadableSpan:
+    def _step(self, record: FrameRecord, step: Step, here: SpanContext, asked: SpanContext, ahead: int) -> ReadableSpan:
         what, began, ended, *values = step
         known = named(what, values)
         reason = next((str(known[key]) for key in REASONS if key in known), "")
@@ -138,7 +138,7 @@ def _times(began: float, ended: float, ahead: int) -> tuple[int, int]:
     return ahead + int(began * 1e9), ahead + int(max(began, ended) * 1e9)
 
 
-def _place(context: Context, *, remote: bool = False) -> SpanContext:
+def _place(context: TraceContext, *, remote: bool = False) -> SpanContext:
     flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
     state = TraceState.from_header([context.state]) if context.state else None
     return SpanContext(context.trace, context.span, remote, flags, state)

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Protocol
 
 from halimede.messages import Span
-from halimede.tracing.context import Context, trace_of, write
+from halimede.tracing.context import TraceContext, trace_of, write
 from halimede.tracing.steps import Kind, Value
 
 #: frames that one worker remembers, and steps of one frame that are reported (what one TraceReply holds)
@@ -30,44 +30,44 @@ _chance = random.Random()  # noqa: S311
 class Exporter(Protocol):
     """Where finished frames go to be seen elsewhere. None of these may wait or raise."""
 
-    def samples(self, trace: int, parent: Context | None) -> bool:
+    def samples(self, trace: int, parent: TraceContext | None) -> bool:
         """Whether a trace is to be exported; its decision travels with the frame."""
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: FrameRecord) -> None:
         """Take a frame that is done."""
 
     def batched(self, batch: Batch) -> None:
         """Take a model call."""
 
 
-class Record:
+class FrameRecord:
     """One frame's way through this worker. ``parent`` is where its message said that it came from."""
 
     __slots__ = ("_exporter", "_here", "asked", "batch", "id", "parent", "step", "steps")
 
-    def __init__(self, id_: bytes, parent: Context | None, exporter: Exporter | None) -> None:
+    def __init__(self, id_: bytes, parent: TraceContext | None, exporter: Exporter | None) -> None:
         self.id = id_
         self.parent = parent
         self.steps: list[Step] = []
         #: remembers a step; whoever repeats steps bounds them
         self.step = self.steps.append
         #: the model call that it was in; where its request went out from
-        self.batch: Context | None = None
-        self.asked: Context | None = None
+        self.batch: TraceContext | None = None
+        self.asked: TraceContext | None = None
         self._exporter = exporter
-        self._here: Context | None = None
+        self._here: TraceContext | None = None
 
     @property
-    def here(self) -> Context:
+    def here(self) -> TraceContext:
         """Where the frame is now: a span of this worker's, or its parent where no span of ours could be found."""
         if self._here is None:
             parent, exporter = self.parent, self._exporter
             trace = parent.trace if parent else trace_of(self.id)
             if exporter:
                 state = parent.state if parent else ""
-                self._here = Context(trace, new_span(), exporter.samples(trace, parent), state)
+                self._here = TraceContext(trace, new_span(), exporter.samples(trace, parent), state)
             else:
-                self._here = parent or Context(trace, new_span())
+                self._here = parent or TraceContext(trace, new_span())
         return self._here
 
     @property
@@ -75,7 +75,7 @@ class Record:
         """Whether what is said of this frame has to name its trace: else its id does."""
         return self.parent is not None or self._exporter is not None
 
-    def ask(self) -> Context:
+    def ask(self) -> TraceContext:
         """Return the place in the trace that a request leaves from: a span of its own, where spans are exported."""
         if self.asked is None:
             self.asked = self.here._replace(span=new_span()) if self._exporter else self.here
@@ -87,7 +87,9 @@ class Batch:
 
     __slots__ = ("began", "ended", "here", "members", "size")
 
-    def __init__(self, here: Context, began: float, ended: float, members: Sequence[Context], size: int) -> None:
+    def __init__(
+        self, here: TraceContext, began: float, ended: float, members: Sequence[TraceContext], size: int
+    ) -> None:
         self.here = here
         self.size = size
         self.began = began
@@ -100,18 +102,18 @@ class Book:
 
     def __init__(self, exporter: Exporter | None = None, *, size: int = REMEMBERED) -> None:
         self._exporter = exporter
-        self._ring: list[Record | None] = [None] * size
+        self._ring: list[FrameRecord | None] = [None] * size
         self._next = 0
-        self._records: dict[bytes, Record] = {}
+        self._records: dict[bytes, FrameRecord] = {}
 
     @property
     def exports(self) -> bool:
         """Whether records are exported."""
         return self._exporter is not None
 
-    def begin(self, id_: bytes, parent: Context | None = None) -> Record:
+    def begin(self, id_: bytes, parent: TraceContext | None = None) -> FrameRecord:
         """Begin a frame's record, in place of an earlier one; the oldest one makes room."""
-        record = Record(id_, parent, self._exporter)
+        record = FrameRecord(id_, parent, self._exporter)
         at, ring, records = self._next, self._ring, self._records
         oldest, ring[at] = ring[at], record
         self._next = (at + 1) % len(ring)
@@ -120,22 +122,22 @@ class Book:
         records[id_] = record
         return record
 
-    def find(self, id_: bytes) -> Record | None:
+    def find(self, id_: bytes) -> FrameRecord | None:
         """Return a frame's record, None when it is unknown or forgotten."""
         return self._records.get(id_)
 
-    def done(self, record: Record) -> None:
+    def done(self, record: FrameRecord) -> None:
         """Nothing will be added to a record any more."""
         if self._exporter and record.here.sampled:
             self._exporter.finished(record)
 
-    def batch(self, began: float, ended: float, records: Sequence[Record]) -> None:
+    def batch(self, began: float, ended: float, records: Sequence[FrameRecord]) -> None:
         """Note which frames shared a model call."""
         if self._exporter is None:
             return
         members = [record.here for record in records if record.here.sampled]
         if members:
-            here = Context(_chance.getrandbits(128) or 1, new_span())
+            here = TraceContext(_chance.getrandbits(128) or 1, new_span())
             for record in records:
                 record.batch = here
             self._exporter.batched(Batch(here, began, ended, members, len(records)))
@@ -148,7 +150,7 @@ def new_span() -> int:
 
 def origin(frame_id: bytes) -> dict[str, str]:
     """Return the user properties with which whoever makes a frame begins its trace."""
-    return write(Context(trace_of(frame_id), new_span()))
+    return write(TraceContext(trace_of(frame_id), new_span()))
 
 
 def wall_ahead_ns() -> int:
@@ -164,7 +166,7 @@ def named(kind: Kind, known: Sequence[Value]) -> dict[str, Value]:
     }
 
 
-def spans(record: Record) -> list[Span]:
+def spans(record: FrameRecord) -> list[Span]:
     """Return a record's steps as they are told to others."""
     ahead = wall_ahead_ns()
     return [

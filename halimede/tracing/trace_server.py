@@ -24,7 +24,7 @@ PATIENCE_S = 2.0
 QUEUE = 32
 
 
-class Answers:
+class TraceServer:
     """Answers trace requests from a book. ``names`` (namespace, service, worker, node) stand in each answer."""
 
     def __init__(self, bus: Bus, book: Book, role: Literal["edge", "cloud"], names: Mapping[str, str]) -> None:

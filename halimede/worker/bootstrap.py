@@ -21,15 +21,15 @@ from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.stats.ledger import Ledger, LedgerBusyError
-from halimede.tracing import Answers, Book
+from halimede.tracing import Book, TraceServer
 from halimede.tracing.export import exporting
 from halimede.worker.errors import WorkerError, as_mistake
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.metrics import Figures
-from halimede.worker.model_reload import Opener, Swapper, UnfitError, as_wish
-from halimede.worker.roles import Connect, Job, Parts, unless
-from halimede.worker.settings import Settings
-from halimede.worker.status_reporter import Reporter
+from halimede.worker.metrics import WorkerMetrics
+from halimede.worker.model_reload import ModelOpener, ModelReloader, UnfitError, as_wish
+from halimede.worker.roles import BusFactory, RoleJob, WorkerContext, unless
+from halimede.worker.settings import WorkerSettings
+from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
 
@@ -38,16 +38,16 @@ LEDGER_RETRY_S = 0.2
 
 
 async def serve(
-    settings: Settings,
-    connect: Connect,
+    settings: WorkerSettings,
+    connect: BusFactory,
     stop: asyncio.Event,
     estimator: object | None = None,
-    job: Job | None = None,
+    job: RoleJob | None = None,
 ) -> None:
     """Run the worker until ``stop`` is set, then drain it. Raises WorkerError for a mistake of the user's."""
     job = job or joint_inference(settings)
     async with connect(settings.client_id(), announce=job.announce) as bus:
-        reporter = Reporter(bus, settings, owner_kind=job.owner_kind, tier=settings.tier)
+        reporter = StatusReporter(bus, settings, owner_kind=job.owner_kind, tier=settings.tier)
         try:
             await _run(settings, connect, stop, estimator, bus=bus, reporter=reporter, job=job)
         except (HalimedeError, ExceptionGroup) as error:
@@ -60,16 +60,16 @@ async def serve(
 
 
 async def _run(
-    settings: Settings,
-    connect: Connect,
+    settings: WorkerSettings,
+    connect: BusFactory,
     stop: asyncio.Event,
     estimator: object | None,
     *,
     bus: Bus,
-    reporter: Reporter,
-    job: Job,
+    reporter: StatusReporter,
+    job: RoleJob,
 ) -> None:
-    figures = Figures(settings, [bus])
+    figures = WorkerMetrics(settings, [bus])
     shown = HttpServer(settings.http, health=figures.health(), registry=registry(settings.role, figures.collect))
     async with contextlib.AsyncExitStack() as stack, shown, asyncio.TaskGroup() as group:
         reporter.http = shown.url
@@ -83,13 +83,13 @@ async def _run(
                 slot = figures.slot = ModelSlot(loaded)
                 stack.push_async_callback(slot.close)
                 if settings.model_file and opener.again:
-                    swapper = Swapper(slot, wish, opener, reporter.touch)
+                    swapper = ModelReloader(slot, wish, opener, reporter.touch)
                     reporter.model = lambda: swapper.model
                     others.append(group.create_task(swapper.run(settings.model_file), name="swaps"))
                 reporter.counts = lambda: figures.info(ledger)
                 book = Book(await stack.enter_async_context(exporting(settings.role, settings.names())))
-                await Answers(bus, book, settings.role, settings.names()).start()
-                parts = Parts(settings, connect, bus, slot, ledger, book, figures, stop, reporter)
+                await TraceServer(bus, book, settings.role, settings.names()).start()
+                parts = WorkerContext(settings, connect, bus, slot, ledger, book, figures, stop, reporter)
                 await job.run(parts, lambda: reporter.set("running"))
         finally:
             ledger.settle()
@@ -101,7 +101,7 @@ async def _run(
             task.cancel()
 
 
-def _first(settings: Settings) -> DesiredModel:
+def _first(settings: WorkerSettings) -> DesiredModel:
     """Return the model to begin with: the file's, where there is one, else that of the environment."""
     desired = read_desired(settings.model_file) if settings.model_file else None
     if desired and len(desired.models) == 1:
@@ -110,20 +110,20 @@ def _first(settings: Settings) -> DesiredModel:
 
 
 async def _open(
-    settings: Settings, estimator: object | None, wish: DesiredModel, job: Job
-) -> tuple[Opener, LoadedModel]:
+    settings: WorkerSettings, estimator: object | None, wish: DesiredModel, job: RoleJob
+) -> tuple[ModelOpener, LoadedModel]:
     """Open the first model; return it, and what opens further ones."""
     if estimator is None and settings.estimator:
         async with ModelThread("model") as thread:
             estimator = await thread.call(load_estimator, settings.estimator)
-    opener = job.opener or Opener(estimator, job.compose, settings.sessions, settings.threads)
+    opener = job.opener or ModelOpener(estimator, job.compose, settings.sessions, settings.threads)
     try:
         return opener, await opener.open(wish)
     except UnfitError as error:
         raise WorkerError(error.reason, str(error)) from error
 
 
-async def open_ledger(settings: Settings, stack: contextlib.AsyncExitStack) -> Ledger:
+async def open_ledger(settings: WorkerSettings, stack: contextlib.AsyncExitStack) -> Ledger:
     """Open the ledger; one that its predecessor still drains into is waited for."""
     clock = asyncio.get_running_loop()
     until = clock.time() + settings.grace_s

@@ -18,14 +18,14 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.errors import DecodeError, TooLargeError
 from halimede.hard_samples.sample import describe, picture
-from halimede.hard_samples.server import Answers
-from halimede.hard_samples.store import Store
+from halimede.hard_samples.server import HardSampleServer
+from halimede.hard_samples.store import HardSampleStore
 from halimede.messages import Frame, KeptSample, Prediction, Result
 from halimede.observe.metrics import counter, gauge
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
-from halimede.worker.roles import Parts
-from halimede.worker.settings import Settings
+from halimede.worker.roles import WorkerContext
+from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
 
@@ -41,10 +41,10 @@ EVERY_S = 60.0
 _Waiting = tuple[Frame, KeptSample]
 
 
-class Keeper:
+class HardSampleWriter:
     """Keeps the hard samples of one edge worker in ``store``. Use it with ``async with``."""
 
-    def __init__(self, settings: Settings, slot: ModelSlot, store: Store) -> None:
+    def __init__(self, settings: WorkerSettings, slot: ModelSlot, store: HardSampleStore) -> None:
         #: samples that were not kept: the disk was too slow, or refused them
         self.dropped = {"busy": 0, "disk": 0}
         self.store = store
@@ -56,7 +56,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="keep_0", daemon=True)
         self._due = 0.0
 
-    async def __aenter__(self) -> Keeper:
+    async def __aenter__(self) -> HardSampleWriter:
         """Open the store, in the thread, and keep what is offered."""
         self._thread.start()
         return self
@@ -121,15 +121,15 @@ class Keeper:
 
 
 @asynccontextmanager
-async def keeping(parts: Parts) -> AsyncIterator[Keeper | None]:
+async def keeping(parts: WorkerContext) -> AsyncIterator[HardSampleWriter | None]:
     """Keep hard samples for the length of the block, and tell who asks for them; None: the service keeps none."""
     settings = parts.settings
     if settings.keep is None:
         yield None
         return
-    store = Store(settings.state / FOLDER, settings.keep.max_megabytes * 1_000_000, settings.keep.max_samples)
-    keeper = Keeper(settings, parts.slot, store)
+    store = HardSampleStore(settings.state / FOLDER, settings.keep.max_megabytes * 1_000_000, settings.keep.max_samples)
+    keeper = HardSampleWriter(settings, parts.slot, store)
     parts.figures.more.append(keeper.figures)
     async with keeper, ModelThread("kept") as reader:
-        await Answers(parts.bus, store, settings.names(), reader).start()
+        await HardSampleServer(parts.bus, store, settings.names(), reader).start()
         yield keeper

@@ -20,24 +20,24 @@ from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count
 from halimede.worker.hard_sample_writer import keeping
-from halimede.worker.preview_publisher import Glimpses
-from halimede.worker.roles import Job, Parts, count_requests, drain, origin, source_of, unless
-from halimede.worker.settings import Settings
+from halimede.worker.preview_publisher import PreviewPublisher
+from halimede.worker.roles import RoleJob, WorkerContext, count_requests, drain, origin, source_of, unless
+from halimede.worker.settings import WorkerSettings
 from halimede.worker.upload_encoder import uploading
 
 #: camera frames that may be under way to a busy worker: they hold memory in the broker or here
 INTAKE_RECEIVE_MAXIMUM = 16
 
 
-def joint_inference(settings: Settings) -> Job:
+def joint_inference(settings: WorkerSettings) -> RoleJob:
     """Return what a worker of a joint inference service does."""
     if settings.role == "edge":
-        return Job(_edge)
+        return RoleJob(_edge)
     will = load_will(settings.namespace, settings.service, settings.worker)
-    return Job(_cloud, lambda: will)
+    return RoleJob(_cloud, lambda: will)
 
 
-async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
+async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     """Answer frames until ``stop``, then drain; ``ready`` is called when they are taken."""
     settings, ledger = parts.settings, parts.ledger
     uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
@@ -56,7 +56,7 @@ async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
         keeping(parts) as keeper,
         asyncio.TaskGroup() as group,
     ):
-        glimpses = Glimpses(parts.bus, decoder, settings) if settings.hard_samples else None
+        glimpses = PreviewPublisher(parts.bus, decoder, settings) if settings.hard_samples else None
         responder = ResultResponder(
             origin(settings),
             result_outbox(parts.bus),
@@ -93,7 +93,7 @@ async def _edge(parts: Parts, ready: Callable[[], None]) -> None:
             task.cancel()
 
 
-async def _cloud(parts: Parts, ready: Callable[[], None]) -> None:
+async def _cloud(parts: WorkerContext, ready: Callable[[], None]) -> None:
     """Answer requests until ``stop``, then drain: see ``_edge``."""
     settings = parts.settings
     worker = RequestWorker(

@@ -23,8 +23,8 @@ from halimede.system.garbage_collection import rare_collections
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.roles import Connect, Job
-from halimede.worker.settings import Role, Settings, read
+from halimede.worker.roles import BusFactory, RoleJob
+from halimede.worker.settings import Role, WorkerSettings, read
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ def run_cloud(estimator: object | None = None) -> None:
 
 
 #: reads the environment; the second argument says whether the caller brings an estimator
-Prepare = Callable[[Mapping[str, str], bool], tuple[Settings, Job]]
+Prepare = Callable[[Mapping[str, str], bool], tuple[WorkerSettings, RoleJob]]
 
 
 def main(
@@ -79,14 +79,14 @@ def main(
 def _joint_inference(program: str) -> Prepare:
     role: Role = "edge" if program == "edge" else "cloud"
 
-    def prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[Settings, Job]:  # noqa: FBT001
+    def prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001
         settings = read(role, environ, own_estimator=own_estimator)
         return settings, joint_inference(settings)
 
     return prepare
 
 
-def connect_to(broker: MqttSettings) -> Connect:
+def connect_to(broker: MqttSettings) -> BusFactory:
     """Return what makes connections to a broker."""
 
     def connect(
@@ -98,7 +98,7 @@ def connect_to(broker: MqttSettings) -> Connect:
     return connect
 
 
-async def _run(settings: Settings, connect: Connect, estimator: object | None, job: Job) -> None:
+async def _run(settings: WorkerSettings, connect: BusFactory, estimator: object | None, job: RoleJob) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

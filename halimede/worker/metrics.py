@@ -18,11 +18,11 @@ from halimede.offload import OffloadClient
 from halimede.offload.circuit_breaker import State
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.upload_policy.metrics import figures as deferral
-from halimede.pipeline.upload_policy.policy import Triage
+from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import CloudTimes, EdgeTimes
-from halimede.worker.settings import Settings
+from halimede.worker.settings import WorkerSettings
 
 COUNTS = {
     Count.ACCEPTED: ("worker_accepted_frames", "Frames accepted: each gets exactly one answer."),
@@ -49,10 +49,10 @@ CLOUD_TIMES = "Time that a step of an answer took in the cloud: queue, decode, c
 
 
 @dataclass(slots=True)
-class Figures:
+class WorkerMetrics:
     """What there is to read of one worker; the parts of its role are set once they stand."""
 
-    settings: Settings
+    settings: WorkerSettings
     connections: list[Bus] = field(default_factory=list)
     status: str = "starting"
     ledger: Ledger | None = None
@@ -60,7 +60,7 @@ class Figures:
     edge: tuple[EdgeWorker, OffloadClient | None] | None = None
     cloud: RequestWorker | None = None
     #: of a worker that asks a next tier
-    triage: Triage | None = None
+    triage: UploadPolicy | None = None
     #: figures of what only some workers do
     more: list[Callable[[], Iterable[Metric]]] = field(default_factory=list)
 

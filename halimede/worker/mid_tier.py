@@ -28,8 +28,8 @@ from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.worker.main import leave, main
 from halimede.worker.metrics import CIRCUIT
-from halimede.worker.roles import Job, Parts, count_requests, unless
-from halimede.worker.settings import Settings, read
+from halimede.worker.roles import RoleJob, WorkerContext, count_requests, unless
+from halimede.worker.settings import WorkerSettings, read
 from halimede.worker.upload_encoder import uploading
 
 #: how a rule's field is called in errors of mining, which knows edge workers alone
@@ -41,7 +41,7 @@ def run_tier(estimator: object | None = None) -> None:
     leave(main("tier", estimator, prepare=_prepare))
 
 
-def _prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[Settings, Job]:  # noqa: FBT001  # of Prepare
+def _prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001  # of Prepare
     settings = read("cloud", environ, own_estimator=own_estimator, mines=True)
     for name, value in (("TIER", settings.tier), ("NEXT_TIER", settings.next_tier)):
         if not value:
@@ -49,10 +49,10 @@ def _prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[Settings,
     return settings, tier(settings)
 
 
-def tier(settings: Settings) -> Job:
+def tier(settings: WorkerSettings) -> RoleJob:
     """Return what a worker of a tier does."""
     will = load_will(settings.namespace, settings.service, settings.worker)
-    return Job(_run, lambda: will)
+    return RoleJob(_run, lambda: will)
 
 
 def _figures(offload: OffloadClient, ledger: Ledger) -> Iterator[Metric]:
@@ -64,7 +64,7 @@ def _figures(offload: OffloadClient, ledger: Ledger) -> Iterator[Metric]:
     yield gauge("worker_cloud_credits", "What each worker of the next tier can take, as this one knows.", credits_)
 
 
-async def _run(parts: Parts, ready: Callable[[], None]) -> None:
+async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
     """Answer requests until ``stop``, then drain; ``ready`` is called when they are taken."""
     settings, ledger, bus = parts.settings, parts.ledger, parts.bus
     miner = _miner(settings)
@@ -104,7 +104,7 @@ async def _run(parts: Parts, ready: Callable[[], None]) -> None:
             task.cancel()
 
 
-def _miner(settings: Settings) -> Miner:
+def _miner(settings: WorkerSettings) -> Miner:
     """Return the rule by which the next tier is asked. Raises InvalidFieldError, on the tier's own field."""
     try:
         return create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)

@@ -45,7 +45,7 @@ class UnfitError(HalimedeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opener:
+class ModelOpener:
     """Opens models for a worker: ONNX files, or what its user's own estimator reads."""
 
     estimator: object | None = None
@@ -93,13 +93,13 @@ class Opener:
         return self.estimator is None and not wish.tried and Path(path).is_file()
 
 
-class Swapper:
+class ModelReloader:
     """Follows the file: what it asks for is in ``slot`` as soon as it can be.
 
     ``wish``: what the slot holds now. ``changed`` is called whenever ``model`` has changed.
     """
 
-    def __init__(self, slot: ModelSlot, wish: DesiredModel, opener: Opener, changed: Callable[[], None]) -> None:
+    def __init__(self, slot: ModelSlot, wish: DesiredModel, opener: ModelOpener, changed: Callable[[], None]) -> None:
         self._slot = slot
         self._rollout = slot.rollout
         self._opener = opener

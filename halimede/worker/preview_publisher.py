@@ -16,7 +16,7 @@ from halimede.errors import BusError, TooLargeError
 from halimede.frames.thumbnails import thumbnail
 from halimede.messages import Frame, HardSample, Prediction, Result
 from halimede.pipeline.executor import ModelThread
-from halimede.worker.settings import Settings
+from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
 
@@ -29,10 +29,10 @@ LABEL = 1024
 _Seen = tuple[Frame, Prediction | None, Result]
 
 
-class Glimpses:
+class PreviewPublisher:
     """Publishes glimpses of one edge worker. ``run`` does so until cancelled."""
 
-    def __init__(self, bus: Bus, decoder: ModelThread, settings: Settings) -> None:
+    def __init__(self, bus: Bus, decoder: ModelThread, settings: WorkerSettings) -> None:
         self._bus = bus
         self._decoder = decoder
         self._settings = settings

@@ -17,18 +17,18 @@ from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Count, Ledger
 from halimede.tracing import Book
 from halimede.worker import sources
-from halimede.worker.metrics import Figures
-from halimede.worker.model_reload import Opener
-from halimede.worker.settings import Settings
-from halimede.worker.sources import Source
-from halimede.worker.sources.poison_journal import Suspects
-from halimede.worker.status_reporter import Reporter
+from halimede.worker.metrics import WorkerMetrics
+from halimede.worker.model_reload import ModelOpener
+from halimede.worker.settings import WorkerSettings
+from halimede.worker.sources import FrameSource
+from halimede.worker.sources.poison_journal import PoisonJournal
+from halimede.worker.status_reporter import StatusReporter
 
 T = TypeVar("T")
 log = structlog.get_logger()
 
 
-class Connect(Protocol):
+class BusFactory(Protocol):
     """Makes a connection to the bus; the caller enters it."""
 
     def __call__(
@@ -43,22 +43,22 @@ class Connect(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class WorkerContext:
     """What a worker of any kind is made of."""
 
-    settings: Settings
-    connect: Connect
+    settings: WorkerSettings
+    connect: BusFactory
     bus: Bus
     slot: ModelSlot
     ledger: Ledger
     book: Book
-    figures: Figures
+    figures: WorkerMetrics
     stop: asyncio.Event
-    reporter: Reporter
+    reporter: StatusReporter
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RoleJob:
     """What a worker does once its model is open.
 
     Attributes:
@@ -70,22 +70,22 @@ class Job:
 
     """
 
-    run: Callable[[Parts, Callable[[], None]], Awaitable[None]]
+    run: Callable[[WorkerContext, Callable[[], None]], Awaitable[None]]
     announce: Announce | None = None
     compose: Callable[[Model], Model] | None = None
-    opener: Opener | None = None
+    opener: ModelOpener | None = None
     owner_kind: str = "jointinferenceservice"
 
 
 def source_of(
-    parts: Parts,
+    parts: WorkerContext,
     connect: Callable[[], Bus],
     *,
     group: str = "",
     durable: bool = False,
     camera: str = "",
-    suspects: Suspects | None = None,
-) -> Source:
+    suspects: PoisonJournal | None = None,
+) -> FrameSource:
     """Return the source of a worker's frames, over connections of its own. Raises InvalidFieldError.
 
     ``group`` is whose workers share the frames of a camera; none: the service's. ``durable``: frames remain their
@@ -98,7 +98,7 @@ def source_of(
         return parts.figures.connections[-1]
 
     source = sources.create(
-        sources.Context(
+        sources.SourceContext(
             settings.namespace,
             group or settings.service,
             settings.source,
@@ -119,12 +119,12 @@ def source_of(
     return source
 
 
-def origin(settings: Settings) -> Origin:
+def origin(settings: WorkerSettings) -> Origin:
     """Return who a worker is, as its results name it."""
     return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
 
 
-def count_requests(parts: Parts, worker: RequestWorker) -> None:
+def count_requests(parts: WorkerContext, worker: RequestWorker) -> None:
     """Count in the ledger what a worker does with requests."""
     stats, times, bus = worker.intake.stats, worker.intake.times, parts.bus
     parts.ledger.follow(Count.SERVED, lambda: stats.served)

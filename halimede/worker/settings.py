@@ -16,7 +16,7 @@ import msgspec
 from halimede.api.base import convert
 from halimede.api.batching import BATCH, DELAY_MS, MOST_BATCH, MOST_DELAY_MS
 from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter, UploadEncoding
-from halimede.api.jointinference import KeepHardSamples, Source
+from halimede.api.jointinference import FrameSourceSpec, KeepHardSamples
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError
@@ -38,7 +38,7 @@ MOST_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """One worker. Times are seconds; ``source`` and ``deadline_s`` matter at the edge only.
 
     What begins with ``hem_`` and the fields up to ``next_tier`` are said of a worker that asks a next tier: the edge's,
@@ -79,7 +79,7 @@ class Settings:
     tier: str = ""
     next_tier: str = ""
     keep: KeepHardSamples | None = None
-    source: Source = field(default_factory=Source)
+    source: FrameSourceSpec = field(default_factory=FrameSourceSpec)
     deadline_s: float = 2.0
     data_prefix: str = ""
     loop_source: bool = False
@@ -97,7 +97,9 @@ class Settings:
         return check_name("WORKER_NAME", f"{part}.{self.namespace}.{self.worker}")
 
 
-def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False, mines: bool | None = None) -> Settings:
+def read(
+    role: Role, environ: Mapping[str, str], *, own_estimator: bool = False, mines: bool | None = None
+) -> WorkerSettings:
     """Read the environment. ``own_estimator``: the caller brings one, so that a model file is not required.
 
     ``mines``: hard examples are told from easy ones, so that it has to be said how; by default at the edge. Raises
@@ -134,8 +136,8 @@ def read(role: Role, environ: Mapping[str, str], *, own_estimator: bool = False,
     if mines:
         common |= _deferral(environ)
     if role == "cloud":
-        return Settings(**common, **_batching(environ, common["threads"]))
-    return Settings(
+        return WorkerSettings(**common, **_batching(environ, common["threads"]))
+    return WorkerSettings(
         **common,
         source=_source(environ, service),
         deadline_s=_number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
@@ -262,8 +264,8 @@ def _parameters(environ: Mapping[str, str]) -> dict[str, str]:
     return {parameter.key: parameter.value for parameter in parameters}
 
 
-def _source(environ: Mapping[str, str], service: str) -> Source:
-    source = read_json(environ, "SOURCE", Source) if environ.get("SOURCE") else Source()
+def _source(environ: Mapping[str, str], service: str) -> FrameSourceSpec:
+    source = read_json(environ, "SOURCE", FrameSourceSpec) if environ.get("SOURCE") else FrameSourceSpec()
     given = [name for name in ("cameras", "path", "url") if getattr(source, name)]
     if len(given) > 1:
         raise InvalidFieldError("SOURCE", environ["SOURCE"], "give one of cameras, path and url")

@@ -28,7 +28,7 @@ MAX_MESSAGE, MAX_REASON = 4096, 256
 SOURCE_FAILED = "SourceFailed"
 
 
-class Speaker(Protocol):
+class ReportingWorker(Protocol):
     """Whose reports they are."""
 
     @property
@@ -47,14 +47,14 @@ class Speaker(Protocol):
     def period_s(self) -> float: ...  # noqa: D102
 
 
-class Reporter:
+class StatusReporter:
     """Publishes WorkerInfo. ``counts`` gives the worker's counts; before the worker has any, it is None.
 
     ``tier``: of a service with tiers, the worker's own.
     """
 
     def __init__(
-        self, bus: Bus, settings: Speaker, *, owner_kind: str = "jointinferenceservice", tier: str = ""
+        self, bus: Bus, settings: ReportingWorker, *, owner_kind: str = "jointinferenceservice", tier: str = ""
     ) -> None:
         self.counts: Callable[[], TaskInfo] | None = None
         #: which model the worker answers with; None: it cannot take another one

@@ -8,29 +8,29 @@ from functools import partial
 
 from prometheus_client.metrics_core import Metric
 
-from halimede.frames.transcode_policy import Wish
+from halimede.frames.transcode_policy import UploadFormat
 from halimede.observe.metrics import counter, times
-from halimede.offload.circuit_breaker import Circuit
+from halimede.offload.circuit_breaker import CircuitBreaker
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.transcode import Uploads
-from halimede.worker.roles import Parts
+from halimede.pipeline.transcode import UploadEncoder
+from halimede.worker.roles import WorkerContext
 
 
 @asynccontextmanager
-async def uploading(parts: Parts, circuit: Circuit) -> AsyncIterator[Uploads]:
+async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
     """Write what goes up for the length of the block; a thread is started by the first that has to be written.
 
     ``circuit`` is that of the way up.
     """
     settings = parts.settings
-    wish = Wish(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
+    wish = UploadFormat(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
     async with ModelThread("upload") as thread:
-        uploads = Uploads(wish, thread, circuit)
+        uploads = UploadEncoder(wish, thread, circuit)
         parts.figures.more.append(partial(figures, uploads))
         yield uploads
 
 
-def figures(uploads: Uploads) -> Iterator[Metric]:
+def figures(uploads: UploadEncoder) -> Iterator[Metric]:
     """Return what was written and what it cost; counts are this process's own."""
     ready = [({"encoding": e, "changed": changed}, n) for (e, changed), n in sorted(uploads.ready.items())]
     text = "Samples ready to go up, by their encoding then and by what was changed for it: none, encoding or size."

@@ -30,9 +30,9 @@ from services.gm.cluster.sqlite_file import StoreError
 from services.gm.cluster.store import SERVER_SET
 from services.gm.controllers import CONTROLLERS
 from services.gm.drain import mark
-from services.gm.event_router import Engine
-from services.gm.rate_limit import Budgets
-from services.gm.reference_index import Entry
+from services.gm.event_router import EventRouter
+from services.gm.rate_limit import RateLimit
+from services.gm.reference_index import ReferenceEntry
 from services.gm.removal import UnknownNodeError, remove_node
 
 log = structlog.get_logger()
@@ -48,17 +48,17 @@ STORM = "it asks more often than GM answers one client: what is beyond that is l
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
 
 
-class Api:
+class ApiServer:
     """Answers requests."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: Engine, editor: Editor | None) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter, editor: Editor | None) -> None:
         self.bus = bus
         self._cluster = cluster
         self._engine = engine
         self._editor = editor
         self._given: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
         self._given_bytes = 0
-        self._budgets: Budgets[str] = Budgets(*REQUESTS)
+        self._budgets: RateLimit[str] = RateLimit(*REQUESTS)
         #: requests left unanswered, because their clients asked too often
         self.refused = 0
         #: how long answers took (ms), by operation and outcome
@@ -165,7 +165,7 @@ class Api:
             await self._cluster.record("Normal", reason, str(resource.key), f"generation {generation}")
         return ApiReply(outcome=applied.outcome, object=body_of(applied.stored))
 
-    def _check_size(self, entry: Entry) -> None:
+    def _check_size(self, entry: ReferenceEntry) -> None:
         """Refuse what could be stored and never be sent: nodes would wait for it without a word."""
         size = len(msgspec.json.encode(entry.resource.body))
         if size > self._room:

@@ -12,13 +12,13 @@ from halimede.bus import Announcement, Bus, Packet
 from halimede.errors import DisconnectedError, first_error
 from halimede.messages import GmPresence
 from halimede.topics import GM_PRESENCE
-from services.gm.api import Api
-from services.gm.blobs import Blobs
+from services.gm.api import ApiServer
+from services.gm.blobs import BlobServing
 from services.gm.cluster.port import Cluster, Editor, Memory
 from services.gm.cluster.sqlite_file import StoreError
-from services.gm.dashboard.feed import Feed
-from services.gm.event_router import Engine
-from services.gm.prometheus import Figures
+from services.gm.dashboard.feed import DashboardFeed
+from services.gm.event_router import EventRouter
+from services.gm.prometheus import GmMetrics
 from services.gm.upstream import Upstream
 from services.gm.workloads.pod_settings import PodSettings
 
@@ -45,19 +45,19 @@ class GlobalManager:
         editor: Editor | None = None,
         *,
         quiet: Bus | None = None,
-        blobs: Blobs | None = None,
+        blobs: BlobServing | None = None,
         pods: PodSettings | None = None,
     ) -> None:
         self._bus = bus
         self._quiet = quiet
         self._blobs = blobs
         self._cluster = cluster
-        self._engine = Engine(bus, cluster, quiet, pods)
+        self._engine = EventRouter(bus, cluster, quiet, pods)
         self._upstream = Upstream(bus, cluster, self._engine)
-        self._api = Api(quiet or bus, cluster, self._engine, editor)
+        self._api = ApiServer(quiet or bus, cluster, self._engine, editor)
         #: what the web page shows, and what Prometheus reads
-        self.feed = Feed(bus, cluster, self._engine, editor)
-        self.figures = Figures(bus, cluster, self._engine, self._api, self._upstream)
+        self.feed = DashboardFeed(bus, cluster, self._engine, editor)
+        self.figures = GmMetrics(bus, cluster, self._engine, self._api, self._upstream)
         #: where they are, said in our presence
         self.http = ""
 

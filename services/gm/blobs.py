@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from halimede.blobs.admin import Store
-from halimede.blobs.node import Peer
+from halimede.blobs.admin import ManagedCache
+from halimede.blobs.node import BlobNode
 from halimede.blobs.uris import GM
 from halimede.bus.port import Bus
 from halimede.errors import InvalidFieldError
@@ -16,11 +16,11 @@ from halimede.models import Cache
 MOST_BYTES, MOST_IN_POD, VARIABLE = 20 * 10**9, 32 * 10**6, "HALIMEDE_BLOB_BYTES"
 
 
-class Blobs(Peer):
+class BlobServing(BlobNode):
     """``run`` it beside GM's other work. ``bus`` is a connection of its own that nobody has entered."""
 
     def __init__(self, bus: Bus, folder: Path, most_bytes: int = MOST_BYTES) -> None:
-        super().__init__(bus, GM, Store(Cache(folder), most_bytes, removable=True))
+        super().__init__(bus, GM, ManagedCache(Cache(folder), most_bytes, removable=True))
 
 
 def most_bytes(*, in_pod: bool) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.gm.cluster.port import Cluster, Editor
-from services.gm.event_router import Engine
+from services.gm.event_router import EventRouter
 from services.gm.nodes import Change
 from services.gm.removal import UnknownNodeError
 
@@ -20,7 +20,7 @@ EVENTS = {
 }
 
 
-async def mark(node: str, *, drained: bool, cluster: Cluster, editor: Editor, engine: Engine) -> dict[str, Any]:
+async def mark(node: str, *, drained: bool, cluster: Cluster, editor: Editor, engine: EventRouter) -> dict[str, Any]:
     """Drain a node or give it back; return what of it has no other node now. Raises UnknownNodeError, StoreError.
 
     The answer is ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``.

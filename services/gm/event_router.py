@@ -18,12 +18,12 @@ from services.gm.cluster.port import Cluster, NodeSeen, WorkersChanged
 from services.gm.controllers import CONTROLLERS
 from services.gm.downstream.queue import Downstream
 from services.gm.nodes import Change, Nodes
-from services.gm.observe import Look
+from services.gm.observe import Observation
 from services.gm.reconciler import Reconciler
-from services.gm.reference_index import Index
-from services.gm.reports import Reports
-from services.gm.status_topics import Display
-from services.gm.sync_responder import Syncs
+from services.gm.reference_index import ReferenceIndex
+from services.gm.reports import NodeReports
+from services.gm.status_topics import StatusTopics
+from services.gm.sync_responder import SyncResponder
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.pod_status import places
 from services.gm.workqueue import reached
@@ -38,21 +38,21 @@ NODE_PATIENCE = 15.0
 OVERTAKE_SPACING = 60.0
 
 
-class Engine:
+class EventRouter:
     """The controllers' eyes. ``queue`` is where to say that a resource needs a look."""
 
     def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None, pods: PodSettings | None = None) -> None:
         self.nodes = Nodes()
-        self.reports = Reports()
-        self.index = Index(self.nodes, pods=pods is not None)
+        self.reports = NodeReports()
+        self.index = ReferenceIndex(self.nodes, pods=pods is not None)
         self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
-        self.display = Display(out or bus, cluster)
-        look = Look(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
+        self.display = StatusTopics(out or bus, cluster)
+        look = Observation(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
         self.reconciler = Reconciler(
             cluster, self.index, self.downstream, display=self.display, look=look, pods=pods, chosen=self._changed
         )
         self.queue = self.reconciler.queue
-        self.syncs = Syncs(
+        self.syncs = SyncResponder(
             cluster,
             self.index,
             self.downstream,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.gm.rate_limit import Budgets
+from services.gm.rate_limit import RateLimit
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class _Waiting:
     size: int
 
 
-class Intake:
+class IngressLimiter:
     """``offer`` what a node says; ``run`` takes what had to wait. ``calmed`` is called when a crowd is over.
 
     Attributes:
@@ -49,8 +49,8 @@ class Intake:
         self.overtaken = self.dropped = 0
         self._flooded = flooded
         self._calmed = calmed
-        self._budgets: Budgets[str] = Budgets(RATE, BURST)
-        self._crowd: Budgets[str] = Budgets(CROWD_RATE, CROWD_BURST)
+        self._budgets: RateLimit[str] = RateLimit(RATE, BURST)
+        self._crowd: RateLimit[str] = RateLimit(CROWD_RATE, CROWD_BURST)
         self._nodes: dict[str, dict[str, _Waiting]] = {}
         self._bytes = 0
         self._wake = asyncio.Event()

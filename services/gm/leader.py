@@ -17,8 +17,8 @@ from halimede.observe.metrics import registry
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.config import load_configuration, own_namespace
-from services.gm.cluster.kubernetes.leader_election import Elector, LeadershipLostError
-from services.gm.runner import Manage
+from services.gm.cluster.kubernetes.leader_election import LeaderElection, LeadershipLostError
+from services.gm.runner import Runner
 from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
@@ -27,11 +27,11 @@ log = structlog.get_logger()
 LEASE_PATIENCE = 30.0
 
 
-async def lead(manage: Manage, pods: PodSettings, *, kubeconfig: str, namespace: str, identity: str) -> None:
+async def lead(manage: Runner, pods: PodSettings, *, kubeconfig: str, namespace: str, identity: str) -> None:
     """Lead whenever that is possible, until cancelled. Raises HalimedeError when there is no use in trying again."""
     configuration = await load_configuration(kubeconfig)
     async with KubernetesClient(configuration) as client:
-        elector = Elector(client, own_namespace(namespace), identity)
+        elector = LeaderElection(client, own_namespace(namespace), identity)
         while True:
             async with contextlib.AsyncExitStack() as waiting:
                 health, registered = waiting_health(elector), registry("gm", lambda: ())
@@ -50,7 +50,7 @@ async def lead(manage: Manage, pods: PodSettings, *, kubeconfig: str, namespace:
                     log.warning("does not lead any more", error=str(error))
 
 
-def waiting_health(elector: Elector) -> Health:
+def waiting_health(elector: LeaderElection) -> Health:
     """Return what tells how a candidate fares."""
     health = Health()
     health.live("loop", lambda: "")

@@ -10,23 +10,30 @@ from halimede.api import Resource
 from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.errors import HalimedeError
 from halimede.names import Key
-from services.gm.cluster.port import Cluster, Stored, utc_now
+from services.gm.cluster.port import Cluster, StoredResource, utc_now
 from services.gm.controllers.base import Observed, Pods
 from services.gm.downstream.queue import Downstream
 from services.gm.nodes import Nodes
-from services.gm.reference_index import Entry, Index, Roles
-from services.gm.reports import Reports
+from services.gm.reference_index import ReferenceEntry, ReferenceIndex, Roles
+from services.gm.reports import NodeReports
 from services.gm.worker_readiness import Problem
 from services.gm.workloads import serving_objects
 from services.gm.workloads.deployments import secret_names
 from services.gm.workloads.pod_settings import PodSettings
 
 
-class Look:
+class Observation:
     """Reads, and changes nothing. ``pods``: whether the cluster runs workers as pods."""
 
     def __init__(
-        self, cluster: Cluster, nodes: Nodes, reports: Reports, index: Index, downstream: Downstream, *, pods: bool
+        self,
+        cluster: Cluster,
+        nodes: Nodes,
+        reports: NodeReports,
+        index: ReferenceIndex,
+        downstream: Downstream,
+        *,
+        pods: bool,
     ) -> None:
         self._cluster = cluster
         self._nodes = nodes
@@ -37,7 +44,7 @@ class Look:
         #: what kept objects from being made, when it was last tried
         self.troubles: dict[Key, tuple[Problem, ...]] = {}
 
-    def at(self, stored: Stored, entry: Entry, node: str | None = None) -> Observed:
+    def at(self, stored: StoredResource, entry: ReferenceEntry, node: str | None = None) -> Observed:
         """Look at a resource, on all nodes or (for who shall hold what) on one alone."""
         key = stored.key
         placed: Mapping[str, Roles]
@@ -64,7 +71,7 @@ class Look:
             as_pods=self._pods,
         )
 
-    async def at_pods(self, observed: Observed, entry: Entry, settings: PodSettings) -> Observed:
+    async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
         """Look at what the cluster has of a service besides, and at the Secrets that it names."""
         key = entry.resource.key
         if key.plural == SERVED:
@@ -85,6 +92,6 @@ class Look:
         entry = self._index.get(key)
         return entry.resource if entry and entry.resource.metadata.deletion_timestamp is None else None
 
-    def _unheld(self, key: Key, entry: Entry) -> tuple[Stored, ...]:
+    def _unheld(self, key: Key, entry: ReferenceEntry) -> tuple[StoredResource, ...]:
         found = (self._cluster.get(each) for each in sorted({key, *entry.references}))
         return tuple(stored for stored in found if stored and not stored.held and not stored.deleting)

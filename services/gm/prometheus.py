@@ -19,10 +19,10 @@ from halimede.names import Key
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
 from halimede.stats.histogram import merge
-from services.gm.api import Api
-from services.gm.cluster.port import Cluster, Stored
+from services.gm.api import ApiServer
+from services.gm.cluster.port import Cluster, StoredResource
 from services.gm.dashboard.feed import total
-from services.gm.event_router import Engine
+from services.gm.event_router import EventRouter
 from services.gm.upstream import Upstream
 from services.gm.workqueue import WorkQueue
 
@@ -46,10 +46,10 @@ COUNTS = {
 }
 
 
-class Figures:
+class GmMetrics:
     """Reads one GM."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: Engine, api: Api, upstream: Upstream) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter, api: ApiServer, upstream: Upstream) -> None:
         self._bus = bus
         self._cluster = cluster
         self._engine = engine
@@ -163,7 +163,7 @@ class Figures:
             [(_labels(key), merge(i.compute_latency for i in found), None) for key, found in work.items()],
         )
 
-    def _services(self) -> Iterator[Stored]:
+    def _services(self) -> Iterator[StoredResource]:
         for plural in SERVICES:
             yield from self._cluster.resources(plural)
 

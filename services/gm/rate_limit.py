@@ -10,7 +10,7 @@ T = TypeVar("T")
 MOST = 10_000
 
 
-class Budgets(Generic[T]):
+class RateLimit(Generic[T]):
     """``rate`` comes back in a second, up to ``burst``; a name that was never seen has all of it."""
 
     def __init__(self, rate: float, burst: float) -> None:

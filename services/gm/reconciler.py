@@ -14,7 +14,7 @@ import structlog
 
 from halimede.errors import HalimedeError
 from halimede.names import Key
-from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError, NotOursError, Ref, Stored
+from services.gm.cluster.port import Cluster, ConflictError, NotAcceptedError, NotOursError, Ref, StoredResource
 from services.gm.controllers import CONTROLLERS
 from services.gm.controllers.actions import (
     Action,
@@ -25,16 +25,16 @@ from services.gm.controllers.actions import (
     Forget,
     Hold,
     Keep,
-    Record,
+    RecordEvent,
     Remove,
     Send,
     WriteStatus,
 )
 from services.gm.controllers.base import conflicts, first, news, then
 from services.gm.downstream.queue import Downstream
-from services.gm.observe import Look
-from services.gm.reference_index import Index
-from services.gm.status_topics import Display
+from services.gm.observe import Observation
+from services.gm.reference_index import ReferenceIndex
+from services.gm.status_topics import StatusTopics
 from services.gm.worker_readiness import Problem
 from services.gm.workloads.object_names import digest
 from services.gm.workloads.pod_settings import PodSettings
@@ -60,11 +60,11 @@ class Reconciler:
     def __init__(
         self,
         cluster: Cluster,
-        index: Index,
+        index: ReferenceIndex,
         downstream: Downstream,
         *,
-        display: Display,
-        look: Look,
+        display: StatusTopics,
+        look: Observation,
         pods: PodSettings | None,
         chosen: Callable[[Key], Awaitable[None]],
     ) -> None:
@@ -182,7 +182,7 @@ class Reconciler:
         except HalimedeError as error:
             work.failed(error)
 
-    def _may_write(self, action: WriteStatus, stored: Stored) -> float:
+    def _may_write(self, action: WriteStatus, stored: StoredResource) -> float:
         """Return when a status may be written, 0 if that is now (and then it is not for a while).
 
         Counts can wait, how it stands may not: a service whose last worker has just come up is not shown as updating.
@@ -195,7 +195,7 @@ class Reconciler:
         self._written[key] = asyncio.get_running_loop().time()
         return 0.0
 
-    async def _write(self, action: WriteStatus, stored: Stored) -> None:
+    async def _write(self, action: WriteStatus, stored: StoredResource) -> None:
         key, status, second = action.key, action.status, action.second
         now = second or self._cluster.get(key)
         if now is None or (second is None and now.uid != stored.uid):
@@ -208,7 +208,7 @@ class Reconciler:
             if status.chosen != before:
                 await self._chosen(key)
 
-    async def _do(self, action: Action, stored: Stored, work: _Work) -> None:
+    async def _do(self, action: Action, stored: StoredResource, work: _Work) -> None:
         match action:
             case WriteStatus():
                 await self._write(action, stored)
@@ -225,7 +225,7 @@ class Reconciler:
                     work.failed(error)
             case Finalize(key, uid):
                 await self._cluster.finalize(key, uid)
-            case Record(kind, reason, about, message):
+            case RecordEvent(kind, reason, about, message):
                 await self._cluster.record(kind, reason, about, message)
 
     def _deliver_held(self, action: Delivery, work: _Work) -> None:

@@ -20,7 +20,7 @@ from services.gm.nodes import Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class WorkerPlacement:
     """One worker of a service, by its name or its role: the pod that asks for nodes, what must be there before it.
 
     ``at`` is where the resource describes the pod.
@@ -33,11 +33,11 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReferenceEntry:
     """A resource in the form that nodes understand, and its roles (none: it goes where others need it)."""
 
     resource: Resource[Any]
-    roles: tuple[Role, ...] = ()
+    roles: tuple[WorkerPlacement, ...] = ()
     #: the one node that it belongs to, whoever needs it
     owner: str = ""
     #: whether it chooses among the Models of its namespace: then each of them concerns it
@@ -53,13 +53,13 @@ Roles = frozenset[str]
 T = TypeVar("T")
 
 
-class Index:
+class ReferenceIndex:
     """The relations between services, what they name, and nodes."""
 
     def __init__(self, nodes: Nodes, *, pods: bool = False) -> None:
         self._nodes = nodes
         self._pods = pods
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[Key, ReferenceEntry] = {}
         self._placed: dict[Key, dict[str, Roles]] = {}
         self._assigned: dict[str, set[Key]] = {}
         self._users: dict[Key, set[Key]] = {}
@@ -71,11 +71,11 @@ class Index:
         #: the nodes of each role's pods
         self._scheduled: dict[Key, dict[str, frozenset[str]]] = {}
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: Key) -> ReferenceEntry | None:
         """Return a resource."""
         return self._entries.get(key)
 
-    def put(self, key: Key, entry: Entry | None) -> set[Key]:
+    def put(self, key: Key, entry: ReferenceEntry | None) -> set[Key]:
         """Take a new, edited or removed (None) resource; return the other resources that this concerns."""
         concerned, before = set(self._users.get(key, ())), dict(self._placed.get(key, {}))
         if key.plural == MODELS:
@@ -184,7 +184,7 @@ class Index:
         items = [(NODE_NAME, node), *self._labels(node).items()]
         return set().union(*(self._wishes.get(item, ()) for item in items))
 
-    def _find(self, key: Key, roles: Iterable[Role]) -> dict[str, Roles]:
+    def _find(self, key: Key, roles: Iterable[WorkerPlacement]) -> dict[str, Roles]:
         found: dict[str, set[str]] = {}
         for role in roles:
             if role.pod.node_name:
@@ -222,7 +222,7 @@ class Index:
         return any(role.name in here and key in role.references for role in self._entries[user].roles)
 
 
-def _needs(entry: Entry) -> dict[str, tuple[Key, ...]]:
+def _needs(entry: ReferenceEntry) -> dict[str, tuple[Key, ...]]:
     return {role.name: role.references for role in entry.roles}
 
 

@@ -10,7 +10,7 @@ from halimede.bus import Bus
 from halimede.errors import HalimedeError
 from halimede.topics import NODE_STATUS, PRESENCE
 from services.gm.cluster.port import Cluster, ConflictError
-from services.gm.event_router import Engine
+from services.gm.event_router import EventRouter
 
 
 class UnknownNodeError(HalimedeError):
@@ -20,7 +20,7 @@ class UnknownNodeError(HalimedeError):
         super().__init__(f"there is no node {node}: see `halimede nodes`")
 
 
-async def remove_node(node: str, bus: Bus, cluster: Cluster, engine: Engine) -> None:
+async def remove_node(node: str, bus: Bus, cluster: Cluster, engine: EventRouter) -> None:
     """Forget a node. Raises UnknownNodeError, ConflictError while it is there, BusError while the broker is away."""
     if node not in engine.nodes:
         raise UnknownNodeError(node)
@@ -39,6 +39,6 @@ async def remove_node(node: str, bus: Bus, cluster: Cluster, engine: Engine) -> 
         engine.queue.add(key)
 
 
-def _refuse_online(node: str, engine: Engine) -> None:
+def _refuse_online(node: str, engine: EventRouter) -> None:
     if engine.nodes.online(node):
         raise ConflictError(f"node {node} is online: stop its local controller first, or it would be back at once")

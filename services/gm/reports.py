@@ -13,36 +13,36 @@ from dataclasses import replace
 
 import msgspec
 
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.messages import NodeStatus, Output
 from halimede.names import Key
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 
-UNKNOWN = Stamp()
+UNKNOWN = SequenceNumber()
 
 
-class Reports:
+class NodeReports:
     """Reports by key and node."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, dict[str, Report]] = {}
-        self._dirty: dict[tuple[Key, str], Report] = {}
+        self._by_key: dict[Key, dict[str, NodeReport]] = {}
+        self._dirty: dict[tuple[Key, str], NodeReport] = {}
         #: of the last report that was taken, by each node on each resource
-        self._stamps: dict[str, dict[Key, Stamp]] = {}
+        self._stamps: dict[str, dict[Key, SequenceNumber]] = {}
         #: what each node has reported on
         self._keys: dict[str, set[Key]] = {}
 
-    def restore(self, reports: Iterable[Report], uids: Mapping[Key, str]) -> None:
+    def restore(self, reports: Iterable[NodeReport], uids: Mapping[Key, str]) -> None:
         """Take what was remembered of resources that still exist."""
         for report in reports:
             if uids.get(report.key) == report.status.uid:
                 self._keep(report)
 
-    def of(self, key: Key) -> Mapping[str, Report]:
+    def of(self, key: Key) -> Mapping[str, NodeReport]:
         """Return the reports on a resource by node."""
         return self._by_key.get(key, {})
 
-    def take(self, key: Key, node: str, status: NodeStatus, stamp: Stamp = UNKNOWN) -> bool:
+    def take(self, key: Key, node: str, status: NodeStatus, stamp: SequenceNumber = UNKNOWN) -> bool:
         """Take a report on the resource's present uid; False: it was overtaken by a later one."""
         stamps = self._stamps.setdefault(node, {})
         if stamp.overtaken_by(stamps.get(key, UNKNOWN)):
@@ -54,7 +54,7 @@ class Reports:
             return False
         stamps[key] = stamp
         edge = any(worker.role == "edge" for worker in status.workers) or (old is not None and old.edge)
-        self._put(Report(key, node, _with_counts(status, old), live=True, edge=edge))
+        self._put(NodeReport(key, node, _with_counts(status, old), live=True, edge=edge))
         return True
 
     def cleared(self, key: Key, node: str) -> None:
@@ -106,25 +106,25 @@ class Reports:
             self._dirty.pop((key, node), None)
         return keys
 
-    def take_dirty(self) -> tuple[Report, ...]:
+    def take_dirty(self) -> tuple[NodeReport, ...]:
         """Return what changed since the last call, to be remembered."""
         dirty, self._dirty = self._dirty, {}
         return tuple(dirty.values())
 
-    def put_back(self, reports: Iterable[Report]) -> None:
+    def put_back(self, reports: Iterable[NodeReport]) -> None:
         """Hand these out again, unless newer ones wait: they could not be remembered."""
         self._dirty = {(report.key, report.node): report for report in reports} | self._dirty
 
-    def _put(self, report: Report) -> None:
+    def _put(self, report: NodeReport) -> None:
         self._keep(report)
         self._dirty[report.key, report.node] = report
 
-    def _keep(self, report: Report) -> None:
+    def _keep(self, report: NodeReport) -> None:
         self._by_key.setdefault(report.key, {})[report.node] = report
         self._keys.setdefault(report.node, set()).add(report.key)
 
 
-def _with_counts(status: NodeStatus, old: Report | None) -> NodeStatus:
+def _with_counts(status: NodeStatus, old: NodeReport | None) -> NodeStatus:
     """Keep the last counts where a report brings none."""
     counts = old.status.output.task_info if old and old.status.output else None
     if counts is None or (status.output and status.output.task_info):

@@ -12,9 +12,9 @@ from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.system.garbage_collection import brief_collections
 from services.gm.app import GlobalManager
-from services.gm.blobs import Blobs, most_bytes
+from services.gm.blobs import BlobServing, most_bytes
 from services.gm.cluster.port import Cluster, Editor
-from services.gm.dashboard.routes import Page
+from services.gm.dashboard.routes import DashboardRoutes
 from services.gm.dashboard.token import page_token
 from services.gm.single_instance import refuse_a_second
 from services.gm.workloads.pod_settings import PodSettings
@@ -23,7 +23,7 @@ CLIENT_ID = "halimede-gm"
 
 
 @dataclass(frozen=True, slots=True)
-class Manage:
+class Runner:
     """Call it with an open cluster: it works until it is cancelled. ``home`` holds the page's token."""
 
     broker: MqttSettings
@@ -35,11 +35,11 @@ class Manage:
         """Run a GM. Raises HalimedeError when another one, with another source of truth, is on the broker."""
         await refuse_a_second(MqttBus(f"{CLIENT_ID}-look", self.broker), cluster.identity)
         quiet = MqttBus(f"{CLIENT_ID}-quiet", self.broker)
-        blobs = Blobs(
+        blobs = BlobServing(
             MqttBus(f"{CLIENT_ID}-blobs", self.broker), self.home / "blobs", most_bytes(in_pod=pods is not None)
         )
         manager = GlobalManager(MqttBus(CLIENT_ID, self.broker), cluster, editor, quiet=quiet, blobs=blobs, pods=pods)
-        figures, page = manager.figures, Page(manager.feed, page_token(self.home, self.http))
+        figures, page = manager.figures, DashboardRoutes(manager.feed, page_token(self.home, self.http))
 
         def routes(application: web.Application) -> None:
             figures.add_to(application)

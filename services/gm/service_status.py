@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.service_metrics import joint_accuracy, metrics
 from services.gm.status_drift import DRIFT, drift_condition
-from services.gm.worker_readiness import Problem, Share, Tally, Verdict, count_pods, count_share, judge
+from services.gm.worker_readiness import Problem, Readiness, ReadinessTally, Share, count_pods, count_share, judge
 from services.gm.workloads.pod_status import PodView
 
 #: nodes in one status: it stays far below the size limits of messages and of objects
@@ -37,7 +37,7 @@ def service_status(
     generation: int,
     shown: int | None = None,
     shares: Sequence[Share],
-    left: Iterable[Report],
+    left: Iterable[NodeReport],
     missing: Sequence[Problem],
     previous: Status | None,
     now: str,
@@ -51,7 +51,7 @@ def service_status(
     that it refers to and that are not there. With ``pods`` it is they that run, so many of each role as are
     ``wanted``, and the nodes' reports give the counts alone.
     """
-    tally = Tally()
+    tally = ReadinessTally()
     if pods is None:
         for share in shares:
             count_share(share, generation, tally)
@@ -81,7 +81,7 @@ def service_status(
     return msgspec.structs.replace(status, conditions=[*others[:-1], *filter(None, [drift]), others[-1]])
 
 
-def conclude(status: Status, verdict: Verdict, previous: Status | None, generation: int, now: str) -> Status:
+def conclude(status: Status, verdict: Readiness, previous: Status | None, generation: int, now: str) -> Status:
     """Return ``status`` with phase and conditions of the verdict."""
     earlier = previous.conditions if previous else []
     same = next((c for c in earlier if c.type == verdict.phase and c.status == "True"), None)
@@ -120,20 +120,20 @@ def _summary(share: Share) -> NodeSummary:
     )
 
 
-def _left(report: Report) -> NodeSummary:
+def _left(report: NodeReport) -> NodeSummary:
     """Say what a node has counted that does not belong to the service any more: its counts go on counting."""
     info = next(_task_infos([report]), None)
     counts = msgspec.structs.replace(info, **NO_DISTRIBUTIONS) if info else None
     return NodeSummary(node=report.node, online=False, phase=LEFT, task_info=counts)
 
 
-def _edge_infos(report: Report) -> list[TaskInfo]:
+def _edge_infos(report: NodeReport) -> list[TaskInfo]:
     """Return what a node's edge workers have counted: tiers on the same node have audits of their own."""
     named = [w.task_info for w in report.status.workers if w.role == "edge" and w.task_info]
     return named or list(_task_infos([report]))
 
 
-def _task_infos(reports: Iterable[Report]) -> Iterator[TaskInfo]:
+def _task_infos(reports: Iterable[NodeReport]) -> Iterator[TaskInfo]:
     for report in reports:
         if report.status.output and report.status.output.task_info:
             yield report.status.output.task_info

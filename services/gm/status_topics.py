@@ -16,7 +16,7 @@ from halimede.messages import Status, StatusDocument
 from halimede.names import Key
 from halimede.topic import Address
 from halimede.topics import STATUS
-from services.gm.cluster.port import Cluster, Stored
+from services.gm.cluster.port import Cluster, StoredResource
 from services.gm.workqueue import WorkQueue
 
 log = structlog.get_logger()
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 LOOK_S = 5.0
 
 
-class Display:
+class StatusTopics:
     """The status topics. ``queue`` is where to say that one is to be written, or cleared, anew."""
 
     def __init__(self, bus: Bus, cluster: Cluster) -> None:
@@ -97,7 +97,7 @@ class Display:
             await self._bus.publish(_topic(key), _document(stored, stored.status))
 
 
-def _document(stored: Stored, status: Status) -> StatusDocument:
+def _document(stored: StoredResource, status: Status) -> StatusDocument:
     resource = stored.resource
     return StatusDocument(
         api_version=resource.kind.api_version,

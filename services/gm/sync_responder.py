@@ -10,20 +10,20 @@ from halimede.names import Key
 from services.gm.cluster.port import Cluster
 from services.gm.controllers.actions import Delivery
 from services.gm.downstream.queue import Downstream
-from services.gm.reference_index import Index
+from services.gm.reference_index import ReferenceIndex
 from services.gm.workqueue import WorkQueue
 
 #: seconds that a sync waits for the birth of its connection, which tells the node's labels
 BIRTH_PATIENCE = 2.0
 
 
-class Syncs:
+class SyncResponder:
     """Syncs that wait for their answer. ``decide`` says who shall hold a resource, for one node alone."""
 
     def __init__(
         self,
         cluster: Cluster,
-        index: Index,
+        index: ReferenceIndex,
         downstream: Downstream,
         *,
         decide: Callable[[Key, str], Iterable[Delivery]],

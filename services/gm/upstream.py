@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 from halimede.bus import Bus, Delivery
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.errors import InvalidFieldError
 from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
 from halimede.names import Key
 from halimede.topics import DEAD_LETTER, NODE_STATUS, PRESENCE, SYNC
 from services.gm.cluster.port import Cluster
-from services.gm.event_router import Engine
-from services.gm.ingress_limiter import Intake, Work
+from services.gm.event_router import EventRouter
+from services.gm.ingress_limiter import IngressLimiter, Work
 
 #: dead letters that become events, per second; the rest is only logged by whoever refused them
 LETTERS_PER_SECOND = 5
@@ -40,7 +40,7 @@ TWO_OF_THEM = (
 class Upstream:
     """The four subscriptions."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: Engine) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter) -> None:
         self._bus = bus
         self._cluster = cluster
         self._engine = engine
@@ -48,10 +48,10 @@ class Upstream:
         self._letters = 0
         #: dead letters heard of
         self.dead_letters = 0
-        self._synced: dict[str, Stamp] = {}
+        self._synced: dict[str, SequenceNumber] = {}
         #: nodes that have reported and never shown themselves
         self._strangers: set[str] = set()
-        self.intake = Intake(self._flooded, self._calmed)
+        self.intake = IngressLimiter(self._flooded, self._calmed)
 
     async def start(self) -> None:
         """Subscribe."""
@@ -79,10 +79,10 @@ class Upstream:
         return await self.intake.allows(names["node"])
 
     async def _sync(self, delivery: Delivery[Sync]) -> None:
-        node, stamp = delivery.names["node"], Stamp.read(delivery.properties)
+        node, stamp = delivery.names["node"], SequenceNumber.read(delivery.properties)
         await self._offer(delivery, partial(self._take_sync, node, delivery.body, stamp), WEIGHTY)
 
-    async def _take_sync(self, node: str, sync: Sync, stamp: Stamp) -> None:
+    async def _take_sync(self, node: str, sync: Sync, stamp: SequenceNumber) -> None:
         last = self._synced.get(node, stamp)
         self._synced[node] = stamp
         if stamp.epoch == last.epoch and stamp.overtaken_by(last):
@@ -97,10 +97,10 @@ class Upstream:
         self._engine.syncs.heard(node, sync, described=self._engine.nodes.described(node))
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
-        node, key, stamp = delivery.names["node"], _key(delivery.names), Stamp.read(delivery.properties)
+        node, key, stamp = delivery.names["node"], _key(delivery.names), SequenceNumber.read(delivery.properties)
         await self._offer(delivery, partial(self._take_status, node, key, delivery.body, stamp))
 
-    async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: Stamp) -> None:
+    async def _take_status(self, node: str, key: Key, told: NodeStatus, stamp: SequenceNumber) -> None:
         stored = self._cluster.get(key)
         if stored is None or stored.uid != told.uid:
             # an earlier life of that name: the broker has kept it, or an old insert has reached the node late

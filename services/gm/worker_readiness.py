@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from halimede.messages import ModelInUse, NodeStatus, WorkerReport
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.nodes import Node
 from services.gm.reference_index import Roles
 from services.gm.workloads.pod_status import PodView
@@ -35,7 +35,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Readiness:
     """The phase, and why."""
 
     phase: str
@@ -50,7 +50,7 @@ class Share:
     node: str
     roles: Roles
     known: Node | None
-    report: Report | None
+    report: NodeReport | None
 
     @property
     def online(self) -> bool:
@@ -64,7 +64,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Tally:
+class ReadinessTally:
     """What is found while going through the nodes, each list in the order of the nodes.
 
     ``active`` workers run; of ``edges`` some may only have run when their node was last heard.
@@ -77,11 +77,11 @@ class Tally:
     waiting: list[Problem] = field(default_factory=list)
 
 
-def judge(tally: Tally, missing: Sequence[Problem]) -> Verdict:
+def judge(tally: ReadinessTally, missing: Sequence[Problem]) -> Readiness:
     """Say how a service stands, and why: the first problem, and how many more there are."""
     problems = [*missing, *tally.failed, *tally.offline, *tally.waiting]
     if not problems:
-        return Verdict("Running", "AllWorkersRun", f"{tally.active} workers run")
+        return Readiness("Running", "AllWorkersRun", f"{tally.active} workers run")
     if tally.edges:
         phase = "Degraded"
     elif missing or not tally.failed:
@@ -90,10 +90,10 @@ def judge(tally: Tally, missing: Sequence[Problem]) -> Verdict:
         phase = "Failed"
     first, others = problems[0], list(dict.fromkeys(problem.reason for problem in problems[1:]))
     more = f" (and {len(problems) - 1} more: {', '.join(others[:NAMED])})" if others else ""
-    return Verdict(phase, first.reason, first.message + more)
+    return Readiness(phase, first.reason, first.message + more)
 
 
-def count_share(share: Share, generation: int, tally: Tally) -> None:
+def count_share(share: Share, generation: int, tally: ReadinessTally) -> None:
     """Count a node that starts workers itself."""
     if share.known is None:
         return  # named and never seen: that is among what is missing
@@ -147,7 +147,7 @@ def _trouble(role: str, node: str, worker: WorkerReport | None, told: NodeStatus
     return Problem(source.reason or told.reason or otherwise, f"{role} worker on node {node}: {message}")
 
 
-def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: Tally) -> None:
+def count_pods(views: Sequence[PodView], wanted: Mapping[str, int], tally: ReadinessTally) -> None:
     """Count pods. ``wanted`` is how many each worker shall have; those that have no Deployment yet are left out."""
     for role, number in sorted(wanted.items(), reverse=True):
         pods = [view for view in views if view.of == role]

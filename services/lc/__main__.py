@@ -16,7 +16,7 @@ from halimede.api.quantity import quantity
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError
-from halimede.models.address_policy import VARIABLE, Policy
+from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.names import check_name
 from halimede.observe import parse_bind
 from halimede.system.garbage_collection import rare_collections
@@ -127,7 +127,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
         http=given.http,
         pods=given.pods,
         cache_bytes=int(quantity("--cache-bytes", given.cache_bytes)),
-        fetch_policy=Policy.parse(given.fetch_allow, "--fetch-allow"),
+        fetch_policy=AddressPolicy.parse(given.fetch_allow, "--fetch-allow"),
     )
     parse_bind(given.http, "--http")
     return config, settings

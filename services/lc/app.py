@@ -24,33 +24,33 @@ from halimede.blobs.uris import SCHEME
 from halimede.bus.port import Bus
 from halimede.datasets.count_process import count_in_child
 from halimede.errors import HalimedeError, first_error
-from halimede.models import Cache, Policy
+from halimede.models import AddressPolicy, Cache
 from halimede.names import Key, check_name
 from halimede.observe import HttpServer
 from halimede.observe.http import beside
 from halimede.observe.metrics import registry
-from services.lc.blobs import Blobs
+from services.lc.blobs import NodeBlobs
 from services.lc.credentials import NodeCredentials
 from services.lc.dataset_counts import Count, Datasets
-from services.lc.gm_channel import Channel
+from services.lc.gm_channel import GmChannel
 from services.lc.logs import Logs, PodLogs
-from services.lc.metrics import Figures
-from services.lc.models.cache_janitor import CACHE_BYTES, Room
+from services.lc.metrics import LcMetrics
+from services.lc.models.cache_janitor import CACHE_BYTES, CacheJanitor
 from services.lc.models.installer import Bring, ModelFiles
 from services.lc.models.preparer import Preparer
-from services.lc.paths import Folders
-from services.lc.planning.plan import Part, plan
-from services.lc.planning.process_planner import Node
+from services.lc.paths import NodePaths
+from services.lc.planning.plan import WorkerPart, plan
+from services.lc.planning.process_planner import NodeContext
 from services.lc.planning.template_process import Host
 from services.lc.pods.planner import PodNode
-from services.lc.pods.workers import Pods
-from services.lc.status_reporter import Reporter
-from services.lc.store.database import Store
-from services.lc.store.parsed_resources import Items
+from services.lc.pods.workers import PodWorkers
+from services.lc.status_reporter import NodeStatusReporter
+from services.lc.store.database import NodeStore
+from services.lc.store.parsed_resources import ParsedResources
 from services.lc.supervisor.linux_process import LinuxLauncher
 from services.lc.supervisor.process import Launcher
 from services.lc.supervisor.supervisor import Supervisor
-from services.lc.worker_backend import Workers
+from services.lc.worker_backend import WorkerBackend
 
 log = structlog.get_logger()
 
@@ -74,12 +74,12 @@ class Config:
     http: str = "off"
     pods: bool = False
     cache_bytes: int = CACHE_BYTES
-    fetch_policy: Policy = field(default_factory=Policy)
+    fetch_policy: AddressPolicy = field(default_factory=AddressPolicy)
 
     @property
-    def folders(self) -> Folders:
+    def folders(self) -> NodePaths:
         """Where its files are."""
-        return Folders(self.home, check_name("node", self.node))
+        return NodePaths(self.home, check_name("node", self.node))
 
 
 class LocalController:
@@ -102,7 +102,7 @@ class LocalController:
         self.config = config
         self.bus = bus
         self._launcher = launcher or LinuxLauncher(config.folders)
-        self._blobs = Blobs(config.node, files, Cache(config.folders.models)) if files else None
+        self._blobs = NodeBlobs(config.node, files, Cache(config.folders.models)) if files else None
         openers = {SCHEME: self._blobs.opener} if self._blobs else {}
         self._bring = bring or ModelFiles(policy=config.fetch_policy, openers=openers)
         self._count = count
@@ -114,11 +114,11 @@ class LocalController:
         leaves the workers running.
         """
         folders = self.config.folders
-        with _only_one(folders), Store(folders.store) as store, first_error():
+        with _only_one(folders), NodeStore(folders.store) as store, first_error():
             await self._run(stopping, store)
         log.info("local controller stopped", node=self.config.node)
 
-    async def _run(self, stopping: asyncio.Event, store: Store) -> None:
+    async def _run(self, stopping: asyncio.Event, store: NodeStore) -> None:
         async with asyncio.TaskGroup() as tasks:
             rooms = _Rooms(
                 self.config,
@@ -160,7 +160,7 @@ class _Rooms:
         config: Config,
         bus: Bus,
         *,
-        store: Store,
+        store: NodeStore,
         tasks: asyncio.TaskGroup,
         launcher: Launcher,
         bring: Bring,
@@ -170,31 +170,31 @@ class _Rooms:
         self.bus = bus
         self.store = store
         self.node = config.node
-        self.items = Items()
+        self.items = ParsedResources()
         self.wake = asyncio.Event()
-        self.room = Room(cache, self._wanted, lambda: self.workers.models, most=config.cache_bytes)
+        self.room = CacheJanitor(cache, self._wanted, lambda: self.workers.models, most=config.cache_bytes)
         self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), bring, self.room)
         self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, count)
-        self.part: Part
-        self.workers: Workers
+        self.part: WorkerPart
+        self.workers: WorkerBackend
         self.logs: Logs
         if config.pods:
             self.part = PodNode(config.node, config.labels)
-            self.workers = Pods(config.node, bus, store, self._worker_changed)
+            self.workers = PodWorkers(config.node, bus, store, self._worker_changed)
             self.logs = PodLogs(folders, bus)
         else:
             host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
             http = beside(config.http)
-            self.part = Node(config.node, config.labels, folders, config.broker, host, config.credentials, http)
+            self.part = NodeContext(config.node, config.labels, folders, config.broker, host, config.credentials, http)
             self.workers = Supervisor(
                 folders, launcher, store, tasks, changed=self._worker_changed, missing=self.preparer.missing
             )
             self.logs = Logs(folders, bus)
-        self.reporter = Reporter(config.node, bus, store, self.workers)
-        self.channel = Channel(
+        self.reporter = NodeStatusReporter(config.node, bus, store, self.workers)
+        self.channel = GmChannel(
             config.node, bus, labels=config.labels, store=store, reporter=self.reporter, changed=self.wake.set
         )
-        self.figures = Figures(
+        self.figures = LcMetrics(
             bus,
             store,
             workers=self.workers,
@@ -240,7 +240,7 @@ class _Rooms:
             await self.wake.wait()
 
 
-async def _once_alone(blobs: Blobs, channel: Channel) -> None:
+async def _once_alone(blobs: NodeBlobs, channel: GmChannel) -> None:
     """Open the connection for files once no other LC goes by our name: two would chase each other there, too."""
     blobs.bus.may_connect = lambda: channel.presence.alone
     while not channel.presence.alone:  # noqa: ASYNC110  # it is a matter of time, of which nobody tells
@@ -249,7 +249,7 @@ async def _once_alone(blobs: Blobs, channel: Channel) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(folders: Folders) -> Iterator[None]:
+def _only_one(folders: NodePaths) -> Iterator[None]:
     """Hold the node's folder. Workers do not inherit the lock, so those that survive their LC do not keep it."""
     lock = FileLock(folders.lock)
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from halimede.blobs.admin import Store
-from halimede.blobs.node import Peer
+from halimede.blobs.admin import ManagedCache
+from halimede.blobs.node import BlobNode
 from halimede.blobs.uris import party
 from halimede.bus.port import Bus
 from halimede.models import Cache
@@ -15,11 +15,11 @@ def client_id(node: str) -> str:
     return f"lc.{node}-blobs"
 
 
-class Blobs(Peer):
+class NodeBlobs(BlobNode):
     """``run`` it beside the controller's other work; ``opener`` is for ``fetch(..., openers={"bus": opener})``.
 
     ``bus`` is a connection of its own (``client_id``) that nobody has entered.
     """
 
     def __init__(self, node: str, bus: Bus, cache: Cache) -> None:
-        super().__init__(bus, party(check_name("node", node)), Store(cache))
+        super().__init__(bus, party(check_name("node", node)), ManagedCache(cache))

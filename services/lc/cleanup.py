@@ -17,7 +17,7 @@ from halimede.api import inferencemodel, jointinference, multiedge
 from halimede.api.placement import worker_name
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
-from services.lc.paths import WORKERS, Folders, Worker
+from services.lc.paths import WORKERS, NodePaths, Worker
 from services.lc.supervisor.process import Role
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
 NAMING = frozenset({jointinference.PLURAL, multiedge.PLURAL})
 
 
-def put_aside(folders: Folders, service: Key) -> None:
+def put_aside(folders: NodePaths, service: Key) -> None:
     """Move the folders of a service's workers to where ``remove`` finds them. None of its workers may run."""
     for name in _names(folders, service):
         try:
@@ -47,7 +47,7 @@ def put_aside(folders: Folders, service: Key) -> None:
             log.warning("folder of a worker not removed", worker=name, error=str(error))
 
 
-def _names(folders: Folders, service: Key) -> list[str]:
+def _names(folders: NodePaths, service: Key) -> list[str]:
     """Return the names that a service's workers may have here; what it called those of its own is read off folders."""
     fixed = [worker_name(service.name, role, folders.node) for role in ROLES.get(service.plural, ())]
     if service.plural not in NAMING:
@@ -63,7 +63,7 @@ def _names(folders: Folders, service: Key) -> list[str]:
     ]
 
 
-def remove(folders: Folders) -> None:
+def remove(folders: NodePaths) -> None:
     """Remove what was put aside. Blocks: call it in a thread."""
     if folders.removed.is_dir():
         for path in folders.removed.iterdir():

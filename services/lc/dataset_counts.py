@@ -20,14 +20,14 @@ import structlog
 
 from halimede.datasets import Counted, DatasetError
 from halimede.datasets.count_cache import Print
-from halimede.datasets.count_process import Job, Progress, count_in_child
+from halimede.datasets.count_process import CountJob, Progress, count_in_child
 from halimede.datasets.counting import print_of
 from halimede.datasets.errors import NOT_FOUND
 from halimede.messages import DatasetFacts
 from halimede.models import FetchError, local_path, redact
 from halimede.models.cache import in_thread
 from halimede.names import Key
-from services.lc.models.preparation import Preparation, Want
+from services.lc.models.preparation import Preparation, WantedFile
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ KEPT_S = 24 * 3600.0
 #: seconds after a count that broke for no reason of the data's
 BROKEN_S = 60.0
 
-Count = Callable[[Job, Callable[[Progress], None]], Awaitable[Counted]]
+Count = Callable[[CountJob, Callable[[Progress], None]], Awaitable[Counted]]
 
 
 class Datasets:
@@ -66,7 +66,7 @@ class Datasets:
         #: one count at a time: it is a disk's work
         self._place = asyncio.Semaphore(1)
 
-    def want(self, wanted: Mapping[Key, Want]) -> None:
+    def want(self, wanted: Mapping[Key, WantedFile]) -> None:
         """Look after exactly these from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             del self.preparations[key]
@@ -77,7 +77,7 @@ class Datasets:
                 self.preparations[key] = Preparation(want)
                 self._running[key] = self._tasks.create_task(self._look_after(want), name=f"dataset {key}")
 
-    async def _look_after(self, want: Want) -> None:
+    async def _look_after(self, want: WantedFile) -> None:
         try:
             path = local_path(want.url)
         except FetchError as error:
@@ -97,7 +97,7 @@ class Datasets:
                 self._fail(want, "Internal", f"counting it broke: {type(error).__name__}")
                 await asyncio.sleep(BROKEN_S)
 
-    async def _counted(self, want: Want, path: Path) -> None:
+    async def _counted(self, want: WantedFile, path: Path) -> None:
         """Count once; return when it is to be counted again."""
         seen = await in_thread(print_of, path)
         if seen is None:
@@ -106,7 +106,9 @@ class Datasets:
             return
         try:
             async with self._place:
-                counted = await self._count(Job(path, want.format, self._ledger(want)), lambda at: self._tell(want, at))
+                counted = await self._count(
+                    CountJob(path, want.format, self._ledger(want)), lambda at: self._tell(want, at)
+                )
         except DatasetError as error:
             log.warning("dataset failed", key=str(want.key), reason=error.reason, message=str(error))
             self._fail(want, error.reason, str(error))
@@ -125,7 +127,7 @@ class Datasets:
             if await in_thread(_differs, watch):
                 return
 
-    def _tell(self, want: Want, at: Progress) -> None:
+    def _tell(self, want: WantedFile, at: Progress) -> None:
         """Say how far a count is."""
         known = self.preparations[want.key]
         share = f"{100 * at.done // at.total} %" if at.total else f"{at.files:,} files, {at.done / 1e6:,.0f} MB read"
@@ -133,14 +135,14 @@ class Datasets:
         again = known.phase == "Ready"
         self._set(replace(known, reason="" if again else "Counting", message=message + (" (again)" if again else "")))
 
-    def _ready(self, want: Want, facts: DatasetFacts) -> None:
+    def _ready(self, want: WantedFile, facts: DatasetFacts) -> None:
         before = self.facts.get(want.key)
         if before is not None and before == msgspec.structs.replace(facts, counted_at=before.counted_at):
             facts = before
         self.facts[want.key] = facts
         self._set(Preparation(want, "Ready", "", _summary(facts), path=local_path(want.url), facts=facts))
 
-    def _fail(self, want: Want, reason: str, message: str) -> None:
+    def _fail(self, want: WantedFile, reason: str, message: str) -> None:
         self.facts.pop(want.key, None)
         self._set(Preparation(want, "Failed", reason, message))
 
@@ -150,7 +152,7 @@ class Datasets:
             self.preparations[key] = preparation
             self._changed(key)
 
-    def _ledger(self, want: Want) -> Path | None:
+    def _ledger(self, want: WantedFile) -> Path | None:
         if self._folder is None:
             return None
         return self._folder / f"{hashlib.sha256(f'{want.key} {want.uid}'.encode()).hexdigest()[:32]}.db"

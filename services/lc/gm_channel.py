@@ -22,17 +22,17 @@ from halimede import topics
 from halimede.api import kinds
 from halimede.api.base import ObjectMeta, convert
 from halimede.bus.message import Announcement, Delivery, Packet
-from halimede.bus.ordering import MAX_INTEGER, Stamp
+from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
 from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import Delete, GmPresence, Held, ResourceBody, Sync, Synced
 from halimede.names import Key
 from services.lc.presence import STRANGER_S, OwnPresence
-from services.lc.status_reporter import Reporter
+from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import decisions
-from services.lc.store.database import Held as HeldHere
-from services.lc.store.database import Store
-from services.lc.store.decisions import Identity
+from services.lc.store.database import NodeResource as HeldHere
+from services.lc.store.database import NodeStore
+from services.lc.store.decisions import ResourceVersion
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ LEAST_S, PERIOD_S, UNANSWERED_S = 0.5, 300.0, 10.0
 MAX_UID = 64
 
 
-class Channel:
+class GmChannel:
     """The node's end of the channel. ``changed`` is called when the node holds something else than before."""
 
     def __init__(
@@ -50,8 +50,8 @@ class Channel:
         bus: Bus,
         *,
         labels: Mapping[str, str],
-        store: Store,
-        reporter: Reporter,
+        store: NodeStore,
+        reporter: NodeStatusReporter,
         changed: Callable[[], None],
     ) -> None:
         self._node = node
@@ -144,26 +144,26 @@ class Channel:
         held = self._store.held.get(key)
         what = decisions.on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
         log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=what.name)
-        if what in {decisions.Insert.STORE, decisions.Insert.REPLACE}:
+        if what in {decisions.InsertDecision.STORE, decisions.InsertDecision.REPLACE}:
             self._store.put(HeldHere(key, identity.uid, identity.generation, delivery.body), stamp)
             self._changed()
-        elif what is decisions.Insert.SAME:
+        elif what is decisions.InsertDecision.SAME:
             self._reporter.again(key)
 
     async def _on_delete(self, delivery: Delivery[Delete]) -> None:
         key, stamp = _key(delivery.names), self._followed(delivery)
         if stamp is None or self._overtaken(key, stamp):
             return
-        gone = Identity(delivery.body.uid, _bounded(delivery.body.generation, "generation"))
+        gone = ResourceVersion(delivery.body.uid, _bounded(delivery.body.generation, "generation"))
         held = self._store.held.get(key)
         what = decisions.on_delete(held.identity if held else None, gone.uid)
         log.info("delete", key=str(key), uid=gone.uid, decision=what.name)
         self._store.bury(gone, key, stamp)
-        if what is decisions.Delete.DROP:
+        if what is decisions.DeleteDecision.DROP:
             self._store.drop(key)
             self._dropped = True
             self._changed()
-        elif what is decisions.Delete.ABSENT:
+        elif what is decisions.DeleteDecision.ABSENT:
             self._store.owe_farewell(key)
             self._changed()
         else:
@@ -194,19 +194,19 @@ class Channel:
             self._reporter.resend()
             self._wanted.set()
 
-    def _followed(self, delivery: Delivery[Any]) -> Stamp | None:
+    def _followed(self, delivery: Delivery[Any]) -> SequenceNumber | None:
         """Return the stamp of a message of a GM that this node may follow, None of any other.
 
         Raises InvalidFieldError without an epoch.
         """
-        stamp = Stamp.read({"epoch": "", **delivery.properties})
+        stamp = SequenceNumber.read({"epoch": "", **delivery.properties})
         if stamp.epoch < self._store.gm_epoch:
             log.warning("message of an older GM ignored", topic=delivery.address.text, epoch=stamp.epoch)
             return None
         self._store.saw_gm_epoch(stamp.epoch)
         return stamp
 
-    def _overtaken(self, key: Key, stamp: Stamp) -> bool:
+    def _overtaken(self, key: Key, stamp: SequenceNumber) -> bool:
         overtaken = self._store.said.later(key, stamp)
         if overtaken:
             log.info("message came too late", key=str(key), number=stamp.number)
@@ -232,7 +232,7 @@ class Channel:
         self._number += 1
         try:
             sync = Sync(epoch=self.presence.epoch, gm_epoch=self._store.gm_epoch, holds=holds)
-            stamp = Stamp(self.presence.epoch, self._number)
+            stamp = SequenceNumber(self.presence.epoch, self._number)
             await self._bus.publish(topics.SYNC.at(node=self._node), sync, properties=stamp.properties)
         except BusError as error:
             log.info("sync not sent", error=str(error))
@@ -251,7 +251,7 @@ def _key(names: Mapping[str, str]) -> Key:
     return Key(names["plural"], names["ns"], names["name"])
 
 
-def _identity(body: ResourceBody, names: Mapping[str, str]) -> Identity:
+def _identity(body: ResourceBody, names: Mapping[str, str]) -> ResourceVersion:
     """Return the identity of a resource whose body agrees with its topic; raise InvalidFieldError of any other."""
     api_version, word = body.get("apiVersion"), body.get("kind")
     if not any((k.api_version, k.kind, k.plural) == (api_version, word, names["plural"]) for k in kinds()):
@@ -262,7 +262,7 @@ def _identity(body: ResourceBody, names: Mapping[str, str]) -> Identity:
             raise InvalidFieldError(f"metadata.{field}", given, f"the topic is of {names[wanted]}")
     if not 0 < len(metadata.uid) <= MAX_UID:
         raise InvalidFieldError("metadata.uid", metadata.uid, f"send 1 to {MAX_UID} characters")
-    return Identity(metadata.uid, _bounded(metadata.generation, "metadata.generation"))
+    return ResourceVersion(metadata.uid, _bounded(metadata.generation, "metadata.generation"))
 
 
 def _bounded(value: int, field: str) -> int:

@@ -21,7 +21,7 @@ from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
 from services.lc.cleanup import remove
-from services.lc.paths import Folders, Worker
+from services.lc.paths import NodePaths, Worker
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ MAX_PART, WORST_GROWTH = 512 * 1024, 6
 class Logs:
     """Answers requests and keeps logs small."""
 
-    def __init__(self, folders: Folders, bus: Bus) -> None:
+    def __init__(self, folders: NodePaths, bus: Bus) -> None:
         self._folders = folders
         self._bus = bus
 

@@ -13,26 +13,26 @@ from halimede.bus.port import Bus
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
 from services.lc.dataset_counts import Datasets
-from services.lc.gm_channel import Channel
+from services.lc.gm_channel import GmChannel
 from services.lc.models.preparer import Preparer
-from services.lc.status_reporter import Reporter
-from services.lc.store.database import Store
-from services.lc.worker_backend import Workers
+from services.lc.status_reporter import NodeStatusReporter
+from services.lc.store.database import NodeStore
+from services.lc.worker_backend import WorkerBackend
 
 
-class Figures:
+class LcMetrics:
     """Reads one controller. ``work`` are the tasks that run as long as it does."""
 
     def __init__(
         self,
         bus: Bus,
-        store: Store,
+        store: NodeStore,
         *,
-        workers: Workers,
+        workers: WorkerBackend,
         preparer: Preparer,
         datasets: Datasets,
-        reporter: Reporter,
-        channel: Channel,
+        reporter: NodeStatusReporter,
+        channel: GmChannel,
     ) -> None:
         self.work: Collection[asyncio.Task[None]] = ()
         self._bus = bus
@@ -65,7 +65,7 @@ class Figures:
         return f"ended: {', '.join(ended)}" if ended else ""
 
 
-def _of_workers(workers: Workers) -> Iterator[Metric]:
+def _of_workers(workers: WorkerBackend) -> Iterator[Metric]:
     counted = Counter((report.role, report.phase) for report in workers.reports())
     samples = [({"role": role, "phase": phase}, n) for (role, phase), n in sorted(counted.items())]
     yield gauge("lc_workers", "Workers of this node by role and phase.", samples)
@@ -93,7 +93,7 @@ def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
     yield counter("lc_preparation_failures", "Attempts to bring a model or dataset here that failed.", failures)
 
 
-def _of_reports(reporter: Reporter, channel: Channel) -> Iterator[Metric]:
+def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Metric]:
     yield counter("lc_reports", "Reports that the broker took.", reporter.taken)
     yield counter("lc_refused_reports", "Reports that the broker refused, or that were too large.", reporter.refused)
     yield gauge("lc_waiting_reports", "Resources whose report is to be sent.", reporter.waiting)
@@ -104,7 +104,7 @@ def _of_reports(reporter: Reporter, channel: Channel) -> Iterator[Metric]:
     )
 
 
-def _of_store(store: Store) -> Iterator[Metric]:
+def _of_store(store: NodeStore) -> Iterator[Metric]:
     held = Counter(key.plural for key in store.held)
     yield gauge("lc_held_resources", "Resources that this node holds.", [({"plural": p}, n) for p, n in held.items()])
     yield gauge("lc_owed_removals", "Reports on deleted resources that are to be cleared.", len(store.farewells))
@@ -114,7 +114,7 @@ def _of_store(store: Store) -> Iterator[Metric]:
     yield gauge("lc_store_bytes", "Size of the store's file.", store.size)
 
 
-def _usable(store: Store) -> str:
+def _usable(store: NodeStore) -> str:
     try:
         store.check()
     except (sqlite3.Error, OSError) as error:

@@ -23,7 +23,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
+class NodePaths:
     """The files of one node below halimede's home."""
 
     home: Path

@@ -18,7 +18,7 @@ from halimede.bus.message import Announcement, Delivery, Packet
 from halimede.bus.port import Bus
 from halimede.errors import BusError
 from halimede.messages import Presence
-from services.lc.store.database import Store
+from services.lc.store.database import NodeStore
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ class OwnPresence:
     """What stands under this node's name. ``overwritten`` is called when ``say_again`` has something to say."""
 
     def __init__(
-        self, node: str, bus: Bus, *, labels: Mapping[str, str], store: Store, overwritten: Callable[[], None]
+        self, node: str, bus: Bus, *, labels: Mapping[str, str], store: NodeStore, overwritten: Callable[[], None]
     ) -> None:
         #: where the controller's health and metrics are
         self.http = ""

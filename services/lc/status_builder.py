@@ -11,7 +11,7 @@ from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, Task
 from halimede.stats import histogram
 from halimede.stats.counters import add_up
 from services.lc.paths import Worker
-from services.lc.planning.resource_state import Lack, Standing
+from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.supervisor.process import Role
 from services.lc.supervisor.worker_state import WorkerPhase
 
@@ -22,7 +22,7 @@ MAX_REASON, MAX_MESSAGE = 256, 4096
 
 
 def compose(
-    standing: Standing, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
+    standing: ResourceState, reports: Mapping[Worker, WorkerReport], counts: Mapping[Worker, TaskInfo]
 ) -> NodeStatus:
     """Return the report on a resource from what the plan says of it and how its workers stand. Pure."""
     workers: list[WorkerReport] = []
@@ -40,7 +40,7 @@ def compose(
 
 
 def status_of(
-    standing: Standing, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
+    standing: ResourceState, views: Sequence[Lack], workers: Sequence[WorkerReport], counts: TaskInfo | None
 ) -> NodeStatus:
     """Return a report whose phase is the worst of ``views`` (at least one)."""
     worst = min(views, key=lambda view: (WORST_FIRST.index(view.phase), not view.reason))
@@ -73,7 +73,7 @@ def add_roles(edge: Collection[TaskInfo], cloud: Collection[TaskInfo]) -> TaskIn
     return added
 
 
-def _counts(standing: Standing, counts: Mapping[Worker, TaskInfo]) -> TaskInfo | None:
+def _counts(standing: ResourceState, counts: Mapping[Worker, TaskInfo]) -> TaskInfo | None:
     """Add up the counts of the workers that should run.
 
     An edge worker that has said nothing yet (it has just been started, or adopted) leaves the counts out: they are

@@ -17,16 +17,16 @@ import structlog
 
 from halimede import topics
 from halimede.bus.message import Delivery
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.bus.port import Bus
 from halimede.errors import BusError, RefusedError, TooLargeError
 from halimede.messages import NodeStatus, WorkerInfo
 from halimede.names import Key
 from halimede.topic import Address
 from services.lc.paths import Worker
-from services.lc.planning.resource_state import Standing
-from services.lc.store.database import Store
-from services.lc.worker_backend import Workers
+from services.lc.planning.resource_state import ResourceState
+from services.lc.store.database import NodeStore
+from services.lc.worker_backend import WorkerBackend
 
 log = structlog.get_logger()
 
@@ -38,15 +38,15 @@ URGENT_S = 0.1
 RETRY_S = 1.0
 
 
-class Reporter:
+class NodeStatusReporter:
     """The node's reports. ``standings`` are what the last plan said; workers' own words come in on the bus."""
 
-    def __init__(self, node: str, bus: Bus, store: Store, workers: Workers) -> None:
+    def __init__(self, node: str, bus: Bus, store: NodeStore, workers: WorkerBackend) -> None:
         self._node = node
         self._bus = bus
         self._store = store
         self._workers = workers
-        self._standings: Mapping[Key, Standing] = {}
+        self._standings: Mapping[Key, ResourceState] = {}
         #: last reports on what was forgotten since: what a pod said just before counts
         self._last: dict[Key, NodeStatus] = {}
         self._dirty: set[Key] = set()
@@ -64,7 +64,7 @@ class Reporter:
         """Resources whose report is to be sent."""
         return len(self._dirty)
 
-    def update(self, standings: Mapping[Key, Standing]) -> None:
+    def update(self, standings: Mapping[Key, ResourceState]) -> None:
         """Take a new plan's standings."""
         for key in set(standings) | set(self._standings):
             if standings.get(key) != self._standings.get(key):
@@ -173,7 +173,7 @@ class Reporter:
 
     def _stamp(self) -> dict[str, str]:
         self._number += 1
-        return Stamp(self.epoch, self._number).properties
+        return SequenceNumber(self.epoch, self._number).properties
 
     def _gone(self, key: Key) -> bool:
         return key not in self._store.held and not self._workers.busy(key)

@@ -13,17 +13,17 @@ from typing import Protocol
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.paths import Worker
-from services.lc.planning.plan import Plan, Running
-from services.lc.planning.resource_state import Standing
+from services.lc.planning.plan import ObservedWorker, Plan
+from services.lc.planning.resource_state import ResourceState
 
 
-class Workers(Protocol):
+class WorkerBackend(Protocol):
     """What both kinds give. ``restarts`` are workers started again since the controller's start."""
 
     restarts: int
 
     @property
-    def running(self) -> Mapping[Worker, Running]:
+    def running(self) -> Mapping[Worker, ObservedWorker]:
         """The workers that plans may stop."""
 
     @property
@@ -42,7 +42,7 @@ class Workers(Protocol):
     def heard(self, worker: Worker, info: WorkerInfo) -> Key | None:
         """Take what a worker says of itself; return its service, None if it is not one of ours."""
 
-    def status(self, standing: Standing) -> NodeStatus:
+    def status(self, standing: ResourceState) -> NodeStatus:
         """Return the report on a resource."""
 
     def reports(self) -> list[WorkerReport]:

@@ -18,8 +18,8 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import LogsReply
 from services.lc.__main__ import main, parse
 from services.lc.app import Config
-from services.lc.paths import Folders, Worker
-from services.lc.store.database import Store
+from services.lc.paths import NodePaths, Worker
+from services.lc.store.database import NodeStore
 from tests.integration.lc_world import World, model, service, world
 from tests.simulated import eventually, simulated
 
@@ -70,7 +70,7 @@ def test_attack_01_a_process_refuses_it_without_a_traceback(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", BAD)
 def test_attack_01_no_worker_folder_or_log_is_built_from_such_a_name(name: str, tmp_path: Path) -> None:
-    folders = Folders(tmp_path, "edge0")
+    folders = NodePaths(tmp_path, "edge0")
     for worker in (Worker("default", name), Worker(name, "worker")):
         with pytest.raises(InvalidFieldError):
             folders.log(worker)
@@ -138,10 +138,10 @@ async def test_attack_01_an_epoch_that_is_no_number_is_refused(epoch: str, tmp_p
 
 def test_attack_01_names_in_a_store_that_was_tampered_with_put_it_aside(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with Store(path) as store:
+    with NodeStore(path) as store:
         store._db.execute("INSERT INTO resources VALUES ('../x/models/y', 'u', 1, '{}')")
         store._db.commit()
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.held == {}
         assert not store.complete
 

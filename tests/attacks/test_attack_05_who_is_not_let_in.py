@@ -26,7 +26,7 @@ from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, InvalidFieldError, NotAllowedError
 from halimede.topic import Role
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.access_world import PATIENCE, SITE, AccessWorld, access_world
 from tests.ports import free_port
 
@@ -194,7 +194,9 @@ async def test_attack_05_plain_text_at_the_tls_port_gets_no_answer(world: Access
 @pytest.mark.usefixtures("each_client")
 async def test_attack_05_without_a_password_or_with_a_wrong_one_nobody_gets_in(tmp_path: Path) -> None:
     make_passwords(SITE, tmp_path)
-    async with Broker(tmp_path / "run", port=free_port(), access=listener_lines(tmp_path, tls=False)) as broker:
+    async with MosquittoProcess(
+        tmp_path / "run", port=free_port(), access=listener_lines(tmp_path, tls=False)
+    ) as broker:
         password = (tmp_path / "gm" / "password").read_text().strip()
         await MqttBus("gm", f"mqtt://gm:{password}@127.0.0.1:{broker.port}").knock()
         for who in ("", "gm@", "gm:@", f"gm:{password[:-1]}@", f"lc.edge0:{password}@", f"nobody:{password}@"):
@@ -215,7 +217,7 @@ async def test_attack_05_our_client_does_not_fall_back_to_plain_text(tmp_path: P
         assert said, "it did connect"
         assert all(bytes_[:1] == b"\x16" for bytes_ in said), "each begins with a TLS handshake"
         assert not [bytes_ for bytes_ in said if b"MQTT" in bytes_ or b"a-secret" in bytes_]
-    async with Broker(tmp_path / "run", port=free_port()) as plain:
+    async with MosquittoProcess(tmp_path / "run", port=free_port()) as plain:
         with pytest.raises(NotAllowedError, match="it may not speak it"):
             await MqttBus("gm", settings(tmp_path, plain.port)).knock()
 

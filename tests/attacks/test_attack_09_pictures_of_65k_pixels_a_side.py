@@ -17,7 +17,7 @@ from halimede.errors import DecodeError
 from halimede.frames import decode, new_frame, new_id
 from halimede.frames.encodings import measure
 from halimede.messages import Frame, Reply
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import Digits
 from tests.hostile_pictures import jpeg_that_claims, png_that_claims
 from tests.integration.workers import Worker, site
@@ -53,7 +53,9 @@ def test_attack_09_it_is_refused_before_anything_is_decoded(encoding: str, data:
             read(frame(encoding, data))
 
 
-async def test_attack_09_at_an_edge_worker(mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits) -> None:
+async def test_attack_09_at_an_edge_worker(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
+) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         edge = s.start("edge", f"{unique}-e", digits.small)
         await s.running(f"{unique}-e")
@@ -72,7 +74,9 @@ async def test_attack_09_at_an_edge_worker(mosquitto: Broker, unique: str, tmp_p
         assert any("pixels" in letter.reason for letter in s.letters)
 
 
-async def test_attack_09_at_a_cloud_worker(mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits) -> None:
+async def test_attack_09_at_a_cloud_worker(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
+) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         cloud = s.start("cloud", f"{unique}-c", digits.big)
         await s.running(f"{unique}-c")

@@ -22,7 +22,7 @@ from halimede.frames.encodings import measure
 from halimede.frames.image_headers import MAX_CHUNKS, MAX_SEGMENTS, MAX_TABLES, read_jpeg, read_png
 from halimede.messages import Frame, Reply
 from halimede.pipeline.model_queue import MemoryBudget
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.attacks.test_attack_09_pictures_of_65k_pixels_a_side import MIB, peak
 from tests.digits import Digits, slow
 from tests.hostile_pictures import PNG_MAGIC, chunk, jpeg, jpeg_with_scans, jpeg_with_segments, png, zeros
@@ -137,7 +137,7 @@ async def test_attack_10_decoded_frames_wait_for_memory_in_the_order_in_which_th
 
 
 async def test_attack_10_an_edge_worker_decodes_no_more_than_it_has_memory_for(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     """Files of 48 KB are 46 MiB each once they are decoded, and the model is slow and wants them whole."""
     async with site(mosquitto, unique, tmp_path) as s:
@@ -154,7 +154,7 @@ async def test_attack_10_an_edge_worker_decodes_no_more_than_it_has_memory_for(
 
 
 async def test_attack_10_a_cloud_worker_takes_no_more_at_once_than_it_has_memory_for(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         cloud = s.start_script("cloud", f"{unique}-c", slow(0.02), MODEL_SPEC="")

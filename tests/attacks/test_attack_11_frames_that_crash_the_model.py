@@ -17,7 +17,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_frame
 from halimede.messages import Reply
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ABORTS, ALL_HARD, BREAKABLE, RAISES, Digits, picture
 from tests.integration.workers import Site, site
 from tests.simulated import eventually
@@ -37,7 +37,7 @@ def once(s: Site) -> None:
 
 
 async def test_attack_11_one_that_raises_is_isolated_and_the_others_are_answered(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         cloud = s.start_script("cloud", f"{unique}-c", BREAKABLE, MODEL_SPEC="")
@@ -57,7 +57,7 @@ async def test_attack_11_one_that_raises_is_isolated_and_the_others_are_answered
 
 
 async def test_attack_11_one_that_is_sent_again_is_quarantined_after_two_failures(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start_script("cloud", f"{unique}-c", BREAKABLE, MODEL_SPEC="")
@@ -82,7 +82,7 @@ async def test_attack_11_one_that_is_sent_again_is_quarantined_after_two_failure
 
 @pytest.mark.parametrize("others", [0, 20])
 async def test_attack_11_one_that_ends_processes_reaches_no_third_worker(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits, others: int
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits, others: int
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         clouds = [s.start_script("cloud", f"{unique}-c{number}", BREAKABLE, MODEL_SPEC="") for number in range(3)]
@@ -112,7 +112,7 @@ async def test_attack_11_one_that_ends_processes_reaches_no_third_worker(
 
 
 async def test_attack_11_one_that_ends_the_edge_worker_is_lost_and_does_not_meet_the_next_one(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     code = BREAKABLE.replace("run_cloud", "run_edge")
     async with site(mosquitto, unique, tmp_path) as s:

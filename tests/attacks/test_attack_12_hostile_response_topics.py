@@ -18,16 +18,16 @@ import pytest
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.errors import BusError
 from halimede.frames import new_frame
 from halimede.messages import ApiRequest, DeadLetter, LogsRequest
 from halimede.topic import Address
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.logs import Logs
-from services.lc.paths import Folders
+from services.lc.paths import NodePaths
 from tests.digits import Digits
 from tests.integration.workers import site
 from tests.ports import free_port
@@ -73,7 +73,7 @@ class Spy:
 
 
 @contextlib.asynccontextmanager
-async def spying(broker: Broker, name: str) -> AsyncIterator[tuple[MqttBus, Spy]]:
+async def spying(broker: MosquittoProcess, name: str) -> AsyncIterator[tuple[MqttBus, Spy]]:
     spy = Spy()
     async with MqttBus(f"spy-{name}", broker.url) as ear, MqttBus(f"attacker-{name}", broker.url) as attacker:
         await ear.wait_connected(10)
@@ -98,13 +98,15 @@ def harmless(spy: Spy, *allowed: str) -> None:
     assert any("response topic" in letter.reason for letter in spy.letters)
 
 
-async def test_attack_12_at_a_cloud_worker(mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits) -> None:
+async def test_attack_12_at_a_cloud_worker(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
+) -> None:
     async with site(mosquitto, unique, tmp_path) as s, spying(mosquitto, unique) as (attacker, spy):
         s.start("cloud", f"{unique}-c", digits.big, LC_PERIOD="0.2")
         await s.running(f"{unique}-c")
         names = {"ns": "default", "service": unique}
         to, own = topics.REQUEST.at(**names), topics.REPLY.at(**names, worker="asker")
-        asking = Requests(attacker, own)
+        asking = RpcClient(attacker, own)
         await asking.start()
 
         async def proof() -> None:
@@ -124,14 +126,14 @@ async def test_attack_12_at_a_cloud_worker(mosquitto: Broker, unique: str, tmp_p
 
 async def test_attack_12_at_the_api_of_gm(unique: str, tmp_path: Path) -> None:
     async with (
-        Broker(tmp_path / "broker", port=free_port()) as broker,
+        MosquittoProcess(tmp_path / "broker", port=free_port()) as broker,
         spying(broker, unique) as (attacker, spy),
         LocalCluster(tmp_path / "store.db") as cluster,
     ):
         gm = GlobalManager(MqttBus("halimede-gm", broker.url), cluster, cluster)
         running = asyncio.create_task(gm.run())
         to, own = topics.API_REQUEST.at(client="attacker"), topics.API_REPLY.at(client="attacker")
-        asking = Requests(attacker, own)
+        asking = RpcClient(attacker, own)
         await asking.start()
         await eventually(lambda: topics.GM_PRESENCE.at().text in spy.topics, 30)
 
@@ -146,15 +148,15 @@ async def test_attack_12_at_the_api_of_gm(unique: str, tmp_path: Path) -> None:
         await asyncio.wait([running])
 
 
-async def test_attack_12_at_the_logs_of_a_node(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+async def test_attack_12_at_the_logs_of_a_node(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
     async with (
         spying(mosquitto, unique) as (attacker, spy),
         MqttBus(f"lc-{unique}", mosquitto.url) as bus,
     ):
         await bus.wait_connected(10)
-        await Logs(Folders(tmp_path, unique), bus).start()
+        await Logs(NodePaths(tmp_path, unique), bus).start()
         to, own = topics.LOGS_REQUEST.at(node=unique, client="attacker"), topics.LOGS_REPLY.at(client="attacker")
-        asking = Requests(attacker, own)
+        asking = RpcClient(attacker, own)
         await asking.start()
         request = LogsRequest(namespace="default", worker="w")
 

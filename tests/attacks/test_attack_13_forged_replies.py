@@ -16,13 +16,13 @@ from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.frames import new_id
 from halimede.messages import ApiReply, ApiRequest, Frame, Load, Prediction, Reply
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits
 from tests.integration.workers import Site, site
 from tests.simulated import eventually, simulate
@@ -62,7 +62,7 @@ class Cloud:
 
 
 async def test_attack_13_forged_and_replayed_replies_are_dropped_and_counted(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start("edge", f"{unique}-e", digits.small, **ALL_HARD, DEADLINE_MS="60000")
@@ -98,10 +98,12 @@ async def test_attack_13_forged_and_replayed_replies_are_dropped_and_counted(
         assert (counts.unasked, counts.late, counts.cloud_inference_number) == (10, 0, 2)
 
 
-async def test_attack_13_what_nobody_waits_for_reaches_no_client_of_the_api(mosquitto: Broker, unique: str) -> None:
+async def test_attack_13_what_nobody_waits_for_reaches_no_client_of_the_api(
+    mosquitto: MosquittoProcess, unique: str
+) -> None:
     async with MqttBus(unique, mosquitto.url) as bus, MqttBus(f"gm-{unique}", mosquitto.url) as gm:
         own = topics.API_REPLY.at(client=unique)
-        asking = Requests(bus, own)
+        asking = RpcClient(bus, own)
         await asking.start()
         seen: list[bytes] = []
 

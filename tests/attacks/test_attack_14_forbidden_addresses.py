@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from halimede.models import Cache, FetchError, Limits, Policy, Reason, fetch
+from halimede.models import AddressPolicy, Cache, FetchError, FetchReason, TransferLimits, fetch
 from tests.kubernetes.pki import server_context
 from tests.origins import Origin, redirect, serving
 
 ROOT = Path(__file__).parents[2]
-LIMITS = Limits(connect_s=10, inactivity_s=10, total_s=30)
+LIMITS = TransferLimits(connect_s=10, inactivity_s=10, total_s=30)
 #: the one address of this machine that these tests' operator has opened
 OPEN, CLOSED = "127.0.0.1", "127.0.0.2"
-POLICY = Policy.parse(OPEN)
+POLICY = AddressPolicy.parse(OPEN)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
-async def refused(url: str, cache: Cache, policy: Policy = POLICY) -> FetchError:
+async def refused(url: str, cache: Cache, policy: AddressPolicy = POLICY) -> FetchError:
     with pytest.raises(FetchError) as caught:
         await fetch(url, "", cache, limits=LIMITS, policy=policy)
     assert [path for path in cache.root.rglob("sha256/*") if path.is_file()] == []
@@ -87,8 +87,8 @@ async def refused(url: str, cache: Cache, policy: Policy = POLICY) -> FetchError
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_attack_14_addresses_in_every_spelling(scheme: str, host: str, closed: Origin, cache: Cache) -> None:
-    error = await refused(f"{scheme}://{host}:{closed.port}/m.onnx", cache, Policy())
-    assert error.reason in {Reason.FORBIDDEN_ADDRESS, Reason.INVALID_URL}
+    error = await refused(f"{scheme}://{host}:{closed.port}/m.onnx", cache, AddressPolicy())
+    assert error.reason in {FetchReason.FORBIDDEN_ADDRESS, FetchReason.INVALID_URL}
     assert "word" not in str(error)
     assert closed.connections == 0
 
@@ -98,7 +98,7 @@ async def test_attack_14_what_the_operator_opens_is_reached_and_nothing_beside_i
 ) -> None:
     assert (await fetch(f"{open_.url}/m", "", cache, limits=LIMITS, policy=POLICY)).size == len(open_.body)
     error = await refused(f"{closed.url}/m", Cache(cache.root / "other"))
-    assert error.reason is Reason.FORBIDDEN_ADDRESS
+    assert error.reason is FetchReason.FORBIDDEN_ADDRESS
     assert "HALIMEDE_FETCH_ALLOW=loopback" in str(error)
     assert closed.connections == 0
 
@@ -112,7 +112,7 @@ async def test_attack_14_every_hop_of_a_redirect_is_judged(
         open_.answers[f"/{hop}"] = redirect(f"/{hop + 1}", status)
     open_.answers[f"/{hops}"] = redirect(f"{closed.url}/secret?token=hunter2", status)
     error = await refused(f"{open_.url}/1", cache)
-    assert error.reason is Reason.FORBIDDEN_ADDRESS
+    assert error.reason is FetchReason.FORBIDDEN_ADDRESS
     assert "redirects to" in str(error)
     assert "hunter2" not in str(error)
     assert (len(open_.asked), closed.connections) == (hops, 0)
@@ -134,7 +134,7 @@ async def test_attack_14_every_hop_of_a_redirect_is_judged(
 )
 async def test_attack_14_a_redirect_to_another_scheme_is_not_followed(to: str, open_: Origin, cache: Cache) -> None:
     open_.answers["/m"] = redirect(to)
-    assert (await refused(f"{open_.url}/m", cache)).reason is Reason.FORBIDDEN_REDIRECT
+    assert (await refused(f"{open_.url}/m", cache)).reason is FetchReason.FORBIDDEN_REDIRECT
 
 
 async def test_attack_14_a_redirect_that_stays_where_it_may_is_followed(open_: Origin, cache: Cache) -> None:
@@ -170,7 +170,7 @@ async def test_attack_14_a_name_at_a_forbidden_address(
 ) -> None:
     Names(monkeypatch, [CLOSED])
     error = await refused(f"http://evil.example:{closed.port}/m", cache)
-    assert error.reason is Reason.FORBIDDEN_ADDRESS
+    assert error.reason is FetchReason.FORBIDDEN_ADDRESS
     assert CLOSED in str(error)
     assert closed.connections == 0
 
@@ -182,7 +182,7 @@ async def test_attack_14_a_name_that_changes_between_two_look_ups(
     names = Names(monkeypatch, [OPEN], [CLOSED])
     open_.answers["/m"] = redirect(f"http://evil.example:{closed.port}/secret")
     error = await refused(f"http://evil.example:{open_.port}/m", cache)
-    assert error.reason is Reason.FORBIDDEN_ADDRESS
+    assert error.reason is FetchReason.FORBIDDEN_ADDRESS
     assert (names.asked, len(open_.asked), closed.connections) == (2, 1, 0)
 
 
@@ -214,7 +214,7 @@ async def test_attack_14_a_store_is_no_way_around(
         monkeypatch.setenv("ACCESS_KEY_ID", key)
         monkeypatch.setenv("SECRET_ACCESS_KEY", key)
         error = await refused("s3://models/m.onnx", cache)
-        assert error.reason is Reason.FORBIDDEN_ADDRESS
+        assert error.reason is FetchReason.FORBIDDEN_ADDRESS
         assert "hunter2" not in str(error)
     assert closed.connections == 0
 
@@ -223,19 +223,23 @@ async def test_attack_14_a_store_is_no_way_around(
     "url", ["/proc/self/environ", "file:///proc/self/environ", "/proc/self/root/proc/self/maps", "/sys/power/state"]
 )
 async def test_attack_14_what_the_kernel_says_of_this_machine_is_no_model(url: str, cache: Cache) -> None:
-    assert (await refused(url, cache)).reason in {Reason.NOT_A_FILE, Reason.NOT_FOUND}
+    assert (await refused(url, cache)).reason in {FetchReason.NOT_A_FILE, FetchReason.NOT_FOUND}
 
 
 async def test_attack_14_a_link_does_not_lead_there_either(tmp_path: Path, cache: Cache) -> None:
     (tmp_path / "model.onnx").symlink_to("/proc/self/environ")
-    assert (await refused(str(tmp_path / "model.onnx"), cache)).reason is Reason.NOT_A_FILE
+    assert (await refused(str(tmp_path / "model.onnx"), cache)).reason is FetchReason.NOT_A_FILE
 
 
 @pytest.mark.parametrize(
     "url", ["file://models.example/m", "file:relative", "ftp://h/m", "h/m", "//h/m?x", "dict://h:1/"]
 )
 async def test_attack_14_other_schemes(url: str, cache: Cache) -> None:
-    assert (await refused(url, cache)).reason in {Reason.INVALID_URL, Reason.UNSUPPORTED_SCHEME, Reason.NOT_FOUND}
+    assert (await refused(url, cache)).reason in {
+        FetchReason.INVALID_URL,
+        FetchReason.UNSUPPORTED_SCHEME,
+        FetchReason.NOT_FOUND,
+    }
 
 
 async def command(url: str, folder: Path, *options: str, **environment: str) -> tuple[int | None, str]:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from halimede.models import Cache, FetchError, Limits, Policy, Reason, fetch
+from halimede.models import AddressPolicy, Cache, FetchError, FetchReason, TransferLimits, fetch
 from tests.origins import Handler, Origin, serving
 
 MB = 1_000_000
-POLICY = Policy.parse("loopback")
+POLICY = AddressPolicy.parse("loopback")
 #: that a drop now and then is too slow shows within seconds
-LIMITS = Limits(connect_s=5, inactivity_s=20, total_s=60, max_bytes=5 * MB, min_rate=10_000, rate_window_s=1.5)
+LIMITS = TransferLimits(connect_s=5, inactivity_s=20, total_s=60, max_bytes=5 * MB, min_rate=10_000, rate_window_s=1.5)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
-async def refused(origin: Origin, cache: Cache, sha256: str = "", limits: Limits = LIMITS) -> FetchError:
+async def refused(origin: Origin, cache: Cache, sha256: str = "", limits: TransferLimits = LIMITS) -> FetchError:
     with pytest.raises(FetchError) as caught:
         await fetch(f"{origin.url}/m", sha256, cache, limits=limits, policy=POLICY)
     assert [path for path in cache.root.rglob("sha256/*") if path.is_file()] == []
@@ -88,7 +88,7 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 @pytest.mark.parametrize("digest", ["0" * 64, hashlib.sha256(b"a model").hexdigest()])
 async def test_attack_15_a_wrong_digest(digest: str, origin: Origin, cache: Cache) -> None:
     error = await refused(origin, cache, digest)
-    assert (error.reason, error.temporary) == (Reason.DIGEST_MISMATCH, False)
+    assert (error.reason, error.temporary) == (FetchReason.DIGEST_MISMATCH, False)
     assert kept(cache) == 0
 
 
@@ -100,7 +100,7 @@ async def test_attack_15_a_wrong_digest(digest: str, origin: Origin, cache: Cach
 async def test_attack_15_an_endless_body(answer: Callable[[Handler], bool], origin: Origin, cache: Cache) -> None:
     origin.answers["/m"] = answer
     error = await refused(origin, cache)
-    assert (error.reason, error.temporary) == (Reason.TOO_LARGE, False)
+    assert (error.reason, error.temporary) == (FetchReason.TOO_LARGE, False)
     assert kept(cache) == 0
 
 
@@ -109,7 +109,7 @@ async def test_attack_15_what_follows_the_announced_length_is_no_part_of_it(orig
     try:  # what comes at once is no HTTP any more
         fetched = await fetch(f"{origin.url}/m", "", cache, limits=LIMITS, policy=POLICY)
     except FetchError as error:
-        assert error.reason is Reason.INTERRUPTED  # noqa: PT017  # either may happen
+        assert error.reason is FetchReason.INTERRUPTED  # noqa: PT017  # either may happen
         assert kept(cache) <= len(b"a model") + 100
     else:
         assert fetched.path.read_bytes() == b"a model"
@@ -119,13 +119,13 @@ async def test_attack_15_what_follows_the_announced_length_is_no_part_of_it(orig
 async def test_attack_15_a_byte_now_and_then(headers: dict[str, str], origin: Origin, cache: Cache) -> None:
     origin.answers["/m"] = body_of(headers, drops)
     error = await refused(origin, cache)
-    assert (error.reason, error.temporary) == (Reason.TOO_SLOW, True)
+    assert (error.reason, error.temporary) == (FetchReason.TOO_SLOW, True)
     assert "bytes a second" in str(error)
 
 
 async def test_attack_15_awake_without_a_byte(origin: Origin, cache: Cache) -> None:
     origin.answers["/m"] = body_of(CHUNKED, chunk_of_words)
-    assert (await refused(origin, cache)).reason is Reason.TOO_SLOW
+    assert (await refused(origin, cache)).reason is FetchReason.TOO_SLOW
 
 
 async def test_attack_15_headers_byte_by_byte(origin: Origin, cache: Cache) -> None:
@@ -138,13 +138,13 @@ async def test_attack_15_headers_byte_by_byte(origin: Origin, cache: Cache) -> N
 
     origin.answers["/m"] = answer
     error = await refused(origin, cache, limits=replace(LIMITS, connect_s=1, inactivity_s=1))
-    assert (error.reason, error.temporary) == (Reason.TIMEOUT, True)
+    assert (error.reason, error.temporary) == (FetchReason.TIMEOUT, True)
 
 
 async def test_attack_15_silence(origin: Origin, cache: Cache) -> None:
     origin.before = lambda _: time.sleep(4)
     error = await refused(origin, cache, limits=replace(LIMITS, inactivity_s=0.5))
-    assert (error.reason, error.temporary) == (Reason.TIMEOUT, True)
+    assert (error.reason, error.temporary) == (FetchReason.TIMEOUT, True)
 
 
 async def test_attack_15_redirects_without_end(origin: Origin, cache: Cache) -> None:
@@ -153,7 +153,7 @@ async def test_attack_15_redirects_without_end(origin: Origin, cache: Cache) -> 
         return True
 
     origin.answers = {"/m": answer} | {f"/m?{number}": answer for number in range(100)}
-    assert (await refused(origin, cache)).reason is Reason.HTTP_STATUS
+    assert (await refused(origin, cache)).reason is FetchReason.HTTP_STATUS
     assert len(origin.asked) < 10
 
 
@@ -169,15 +169,15 @@ async def test_attack_15_a_slow_one_holds_up_no_other(origin: Origin, cache: Cac
 async def test_attack_15_a_slow_disk_of_this_node_is_not_the_origins_fault(
     origin: Origin, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from halimede.models.partial_download import Part
+    from halimede.models.partial_download import PartialDownload
 
     origin.body = bytes(20 * 65_536)
-    write = Part._write
+    write = PartialDownload._write
 
-    def slowly(part: Part, block: bytes) -> None:
+    def slowly(part: PartialDownload, block: bytes) -> None:
         time.sleep(0.3)
         write(part, block)
 
-    monkeypatch.setattr(Part, "_write", slowly)
+    monkeypatch.setattr(PartialDownload, "_write", slowly)
     limits = replace(LIMITS, min_rate=3_000_000, rate_window_s=0.5)
     assert (await fetch(f"{origin.url}/m", "", cache, limits=limits, policy=POLICY)).size == len(origin.body)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.models import Cache, FetchError, Reason
+from halimede.models import Cache, FetchError, FetchReason
 from halimede.models.archive import unpack
 from halimede.models.archive_extract import ArchiveLimits
 from tests.unit.models.archives import FILES, member, stored, tar, tar_of, tree, zip_of, zipped
@@ -102,7 +102,7 @@ TARS: dict[str, list[tuple[tarfile.TarInfo, bytes]]] = {
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 async def test_attack_16_tars_that_are_no_mere_files(what: str, mode: str, cache: Cache) -> None:
     error = await refusal(cache, tar_of(*TARS[what], mode=mode))
-    assert error.reason is Reason.UNSAFE_ARCHIVE
+    assert error.reason is FetchReason.UNSAFE_ARCHIVE
     assert "is refused" in str(error)
 
 
@@ -129,15 +129,15 @@ ZIPS: dict[str, list[tuple[zipfile.ZipInfo, bytes]]] = {
 @pytest.mark.parametrize("what", ZIPS)
 async def test_attack_16_zips_that_are_no_mere_files(what: str, cache: Cache) -> None:
     error = await refusal(cache, zip_of(*ZIPS[what]))
-    assert error.reason is Reason.UNSAFE_ARCHIVE
+    assert error.reason is FetchReason.UNSAFE_ARCHIVE
     assert "is refused" in str(error)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 async def test_attack_16_a_zip_with_a_name_twice_or_a_zero_in_it(cache: Cache) -> None:
-    assert (await refusal(cache, zip_of((entry("a"), b"1"), (entry("a"), b"2")))).reason is Reason.UNSAFE_ARCHIVE
+    assert (await refusal(cache, zip_of((entry("a"), b"1"), (entry("a"), b"2")))).reason is FetchReason.UNSAFE_ARCHIVE
     content = zipped({"model.onnxXevil": b"x"}).replace(b"onnxX", b"onnx\0")
-    assert (await refusal(cache, content)).reason is Reason.UNSAFE_ARCHIVE
+    assert (await refusal(cache, content)).reason is FetchReason.UNSAFE_ARCHIVE
 
 
 async def test_attack_16_modes_of_strangers_are_not_kept(cache: Cache) -> None:
@@ -179,21 +179,21 @@ async def test_attack_16_bombs_are_stopped_by_what_comes_out_of_them(cache: Cach
     for bomb in (zeros(1024), zipped({"a.bin": bytes(200 << 20)})):
         assert len(bomb) < 2_000_000
         error = await refusal(cache, bomb)
-        assert (error.reason, "limits allow" in str(error)) == (Reason.TOO_LARGE, True)
+        assert (error.reason, "limits allow" in str(error)) == (FetchReason.TOO_LARGE, True)
 
 
 async def test_attack_16_what_is_not_compressed_is_bounded_too(cache: Cache) -> None:
     small = ArchiveLimits(members=10, max_bytes=1_000_000)
-    assert (await refusal(cache, tar({"a": os.urandom(2_000_000)}, "w"), small)).reason is Reason.TOO_LARGE
+    assert (await refusal(cache, tar({"a": os.urandom(2_000_000)}, "w"), small)).reason is FetchReason.TOO_LARGE
     many = {f"{i}": b"" for i in range(20)}
     for content in (tar(many), zipped(many)):
-        assert (await refusal(cache, content, small)).reason is Reason.TOO_LARGE
+        assert (await refusal(cache, content, small)).reason is FetchReason.TOO_LARGE
         assert tree(await unpack(cache, stored(cache, content), limits=replace(small, members=20))) == many
 
 
 async def test_attack_16_a_zip_that_names_one_piece_many_times(cache: Cache) -> None:
     reason = (await refusal(cache, overlapping())).reason
-    assert reason in {Reason.TOO_LARGE, Reason.BAD_ARCHIVE}  # later Pythons see it first
+    assert reason in {FetchReason.TOO_LARGE, FetchReason.BAD_ARCHIVE}  # later Pythons see it first
 
 
 def long_header(kind: bytes, size: int, body: bytes) -> bytes:
@@ -233,7 +233,7 @@ HEADERS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("what", HEADERS)
 async def test_attack_16_headers_that_want_too_much(what: str, cache: Cache) -> None:
     error = await refusal(cache, HEADERS[what]())
-    assert error.reason in {Reason.BAD_ARCHIVE, Reason.TOO_LARGE}
+    assert error.reason in {FetchReason.BAD_ARCHIVE, FetchReason.TOO_LARGE}
 
 
 MEASURE = """
@@ -281,7 +281,7 @@ async def test_attack_16_zips_whose_directory_lies(cache: Cache) -> None:
     ]
     assert encrypted != good
     for lie in lies:
-        assert (await refusal(cache, lie)).reason is Reason.BAD_ARCHIVE
+        assert (await refusal(cache, lie)).reason is FetchReason.BAD_ARCHIVE
 
 
 async def test_attack_16_half_an_archive_is_none(cache: Cache) -> None:
@@ -289,7 +289,7 @@ async def test_attack_16_half_an_archive_is_none(cache: Cache) -> None:
         for length in (600, len(whole) // 2, len(whole) - 11_000, len(whole) - 5):
             # what is cut off behind a plain tar's end is not missed
             if 0 < length < len(whole) and not (whole.startswith(b"model") and length == len(whole) - 5):
-                assert (await refusal(cache, whole[:length])).reason is Reason.BAD_ARCHIVE
+                assert (await refusal(cache, whole[:length])).reason is FetchReason.BAD_ARCHIVE
 
 
 async def test_attack_16_a_broken_header_is_not_taken_for_the_end(cache: Cache) -> None:
@@ -297,7 +297,7 @@ async def test_attack_16_a_broken_header_is_not_taken_for_the_end(cache: Cache) 
     second = 1024  # behind a header and a body of one block each
     broken = whole[:second] + b"?" + whole[second + 1 :]
     for content in (whole[:second], whole[: second + 100], broken, gzip.compress(broken)):
-        assert (await refusal(cache, content)).reason is Reason.BAD_ARCHIVE
+        assert (await refusal(cache, content)).reason is FetchReason.BAD_ARCHIVE
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -317,5 +317,5 @@ async def test_attack_16_no_damage_breaks_out_of_the_reader(seed: int, cache: Ca
             outcomes.add("unpacked")
         except FetchError as error:
             outcomes.add(error.reason)
-    assert outcomes == {"unpacked", Reason.BAD_ARCHIVE, Reason.UNSAFE_ARCHIVE}
+    assert outcomes == {"unpacked", FetchReason.BAD_ARCHIVE, FetchReason.UNSAFE_ARCHIVE}
     assert {path.name for path in cache.root.parent.iterdir()} == {"cache", "victim"}

@@ -21,7 +21,7 @@ from halimede.bus.paho.properties import v5_properties
 from halimede.bus.settings import Client
 from halimede.contract.examples import EXAMPLES, address
 from halimede.topic import Topic
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.attacks.flooding import connect, publish, user
 from tests.faults.control import control
 from tests.inbox import Inbox
@@ -47,7 +47,7 @@ ODD = {"U+FEFF in a name": user("\ufeff", "v"), "U+FEFF in a value": user("trace
     ids=lambda value: getattr(value, "id", value),
 )
 async def test_attack_21_on_every_topic_too_much_beside_a_body_is_refused_and_the_next_is_read(
-    topic: Topic[Any], client: Client, mosquitto: Broker, unique: str
+    topic: Topic[Any], client: Client, mosquitto: MosquittoProcess, unique: str
 ) -> None:
     where, body = address(topic), codec.encode(topic, EXAMPLES[topic.id])
     marked: list[Delivery[Any]] = []

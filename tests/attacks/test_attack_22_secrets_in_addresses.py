@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from halimede.api import parse
-from halimede.api.jointinference import Source
+from halimede.api.jointinference import FrameSourceSpec
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import InvalidFieldError, hide_secrets
@@ -49,7 +49,7 @@ def found(text: str | bytes) -> list[str]:
 )
 def test_attack_22_no_error_shows_it(url: str) -> None:
     shown = [str(InvalidFieldError("spec.url", value, "use another")) for value in (
-        url, {"url": url}, [url], ("a", {"b": [url]}), Source(url=url), f"see {url} and {url}",
+        url, {"url": url}, [url], ("a", {"b": [url]}), FrameSourceSpec(url=url), f"see {url} and {url}",
     )]  # fmt: skip
     assert [text for text in shown if found(text)] == []
     assert "***" in shown[0]

@@ -9,7 +9,7 @@ from halimede.bus import Announce, Bus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.worker.main import connect_to
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.proxy import Proxy
 
 CONNECT_S = 20.0
@@ -98,7 +98,7 @@ class MemoryBuses:
 class MqttBuses:
     """A real Mosquitto. Each worker reaches it through a proxy of its own."""
 
-    def __init__(self, broker: Broker, stack: AsyncExitStack) -> None:
+    def __init__(self, broker: MosquittoProcess, stack: AsyncExitStack) -> None:
         self._broker = broker
         self._stack = stack
         self._proxies: dict[str, Proxy] = {}

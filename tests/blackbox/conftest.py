@@ -10,22 +10,22 @@ import aiohttp
 import pytest
 
 from halimede.bus.memory import MemoryBroker
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.blackbox.buses import MemoryBuses, MqttBuses
 from tests.blackbox.models import write_onnx
 from tests.blackbox.world import World
 
 
 @pytest.fixture(params=["memory", "mosquitto"])
-def broker(request: pytest.FixtureRequest) -> MemoryBroker | Broker:
-    found: MemoryBroker | Broker = request.getfixturevalue(
+def broker(request: pytest.FixtureRequest) -> MemoryBroker | MosquittoProcess:
+    found: MemoryBroker | MosquittoProcess = request.getfixturevalue(
         "memory_broker" if request.param == "memory" else "mosquitto"
     )
     return found
 
 
 @pytest.fixture
-async def world(broker: MemoryBroker | Broker, unique: str, tmp_path: Path) -> AsyncIterator[World]:
+async def world(broker: MemoryBroker | MosquittoProcess, unique: str, tmp_path: Path) -> AsyncIterator[World]:
     """Observe a service in a namespace of the test's own."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())

@@ -16,7 +16,7 @@ import pytest
 from halimede import JointModel
 from halimede.errors import HalimedeError
 from halimede.joint_model import Answer, NoAnswerError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.blackbox.models import EASY, HARD, POISON, Estimator, big, onnx_spec, small, write_desired
 from tests.blackbox.world import SERVICE, World, until
 
@@ -167,7 +167,7 @@ def test_a_budget_keeps_samples_at_the_small_model() -> None:
 
 @pytest.mark.parametrize("broker", ["mosquitto"], indirect=True)
 async def test_with_a_broker_the_workers_of_a_service_are_asked(
-    world: World, mosquitto: Broker, onnx_file: Path
+    world: World, mosquitto: MosquittoProcess, onnx_file: Path
 ) -> None:
     file = world.folder / "big.json"
     write_desired(file, onnx_file, "v1", spec=onnx_spec("big", "other"))

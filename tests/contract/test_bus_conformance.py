@@ -10,7 +10,7 @@ import pytest
 from halimede import messages as m
 from halimede import topics
 from halimede.bus import Delivery, Packet
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.errors import InvalidFieldError, NoSubscriberError, TooLargeError
 from tests.inbox import Inbox
 from tests.simulated import eventually
@@ -189,7 +189,7 @@ async def test_a_question_gets_its_own_answer_among_many(world: World, unique: s
         await server.reply(delivery, topics.API_REPLY, m.ApiReply(outcome=delivery.body.name))
 
     await server.subscribe(topics.API_REQUEST.filter(client=client.client_id), echo)
-    requests = Requests(client, topics.API_REPLY.at(client=client.client_id))
+    requests = RpcClient(client, topics.API_REPLY.at(client=client.client_id))
     await requests.start()
     at = topics.API_REQUEST.at(client=client.client_id)
     answers = await asyncio.gather(
@@ -201,7 +201,7 @@ async def test_a_question_gets_its_own_answer_among_many(world: World, unique: s
 
 async def test_a_question_that_nobody_hears_fails_at_once(world: World, unique: str) -> None:
     client = await world.connect(f"{unique}-c")
-    requests = Requests(client, topics.API_REPLY.at(client=client.client_id))
+    requests = RpcClient(client, topics.API_REPLY.at(client=client.client_id))
     await requests.start()
     with pytest.raises(NoSubscriberError):
         await requests.ask(topics.API_REQUEST.at(client=unique), m.ApiRequest(op="version"), timeout_s=30)
@@ -210,7 +210,7 @@ async def test_a_question_that_nobody_hears_fails_at_once(world: World, unique: 
 async def test_an_answer_after_the_deadline_is_counted_and_dropped(world: World, unique: str) -> None:
     bus, inbox = await world.connect(f"{unique}-a"), Inbox[m.ApiRequest]()
     await bus.subscribe(topics.API_REQUEST.filter(client=unique), inbox)
-    requests = Requests(bus, topics.API_REPLY.at(client=unique))
+    requests = RpcClient(bus, topics.API_REPLY.at(client=unique))
     await requests.start()
     with pytest.raises(TimeoutError):
         await requests.ask(topics.API_REQUEST.at(client=unique), m.ApiRequest(op="version"), timeout_s=0.3)

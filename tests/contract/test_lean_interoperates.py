@@ -12,7 +12,7 @@ import pytest
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.reason_codes import NO_SUBSCRIBER
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.simulated import eventually
 
 PATIENCE = 20.0
@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-async def bus(mosquitto: Broker, unique: str) -> AsyncIterator[MqttBus]:
+async def bus(mosquitto: MosquittoProcess, unique: str) -> AsyncIterator[MqttBus]:
     settings = MqttSettings("127.0.0.1", mosquitto.port, client="lean")
     async with MqttBus(unique, settings) as bus:
         await bus.wait_connected(PATIENCE)
@@ -42,7 +42,7 @@ class Ear:
         assert len(self.packets) == count
 
 
-async def tool(name: str, broker: Broker, *words: str | Path) -> bytes:
+async def tool(name: str, broker: MosquittoProcess, *words: str | Path) -> bytes:
     """Run one of Mosquitto's tools to its end; return what it printed."""
     if not (binary := shutil.which(name)):
         pytest.skip(f"needs {name} (mosquitto-clients)")
@@ -62,7 +62,7 @@ async def tool(name: str, broker: Broker, *words: str | Path) -> bytes:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_mosquitto_pub_says_at_any_qos_arrives(
-    bus: MqttBus, mosquitto: Broker, unique: str, version: str
+    bus: MqttBus, mosquitto: MosquittoProcess, unique: str, version: str
 ) -> None:
     ear = Ear()
     await bus.listen(f"{unique}/+", 1, ear, 10)
@@ -74,7 +74,7 @@ async def test_what_mosquitto_pub_says_at_any_qos_arrives(
 
 
 async def test_what_mosquitto_pub_puts_beside_a_message_arrives_with_it(
-    bus: MqttBus, mosquitto: Broker, unique: str
+    bus: MqttBus, mosquitto: MosquittoProcess, unique: str
 ) -> None:
     ear = Ear()
     await bus.listen(unique, 1, ear, 10)
@@ -96,7 +96,7 @@ async def test_what_mosquitto_pub_puts_beside_a_message_arrives_with_it(
 
 
 async def test_what_mosquitto_pub_retained_waits_for_us_until_it_is_cleared(
-    bus: MqttBus, mosquitto: Broker, unique: str
+    bus: MqttBus, mosquitto: MosquittoProcess, unique: str
 ) -> None:
     for qos in range(3):
         await tool("mosquitto_pub", mosquitto, "-q", str(qos), "-r", "-t", f"{unique}/{qos}", "-m", "kept")
@@ -109,7 +109,7 @@ async def test_what_mosquitto_pub_retained_waits_for_us_until_it_is_cleared(
 
 
 async def test_files_of_all_sizes_arrive_from_mosquitto_pub(
-    bus: MqttBus, mosquitto: Broker, unique: str, tmp_path: Path
+    bus: MqttBus, mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     ear = Ear()
     await bus.listen(unique, 1, ear, 10)
@@ -128,7 +128,9 @@ async def test_files_of_all_sizes_arrive_from_mosquitto_pub(
 
 
 @pytest.mark.parametrize("version", VERSIONS[:2])
-async def test_mosquitto_sub_hears_what_we_say(bus: MqttBus, mosquitto: Broker, unique: str, version: str) -> None:
+async def test_mosquitto_sub_hears_what_we_say(
+    bus: MqttBus, mosquitto: MosquittoProcess, unique: str, version: str
+) -> None:
     beside = "|%P|%R|%D|%E" if version == "mqttv5" else ""
     words = ["-V", version, "-q", "1", "-t", f"{unique}/#", "-C", "4", "-F", f"%t|%q|%r|%l|%p{beside}"]
     hearing = asyncio.create_task(tool("mosquitto_sub", mosquitto, *words))
@@ -155,7 +157,9 @@ async def test_mosquitto_sub_hears_what_we_say(bus: MqttBus, mosquitto: Broker, 
     ]
 
 
-async def test_mosquitto_rr_gets_our_answer_to_its_question(bus: MqttBus, mosquitto: Broker, unique: str) -> None:
+async def test_mosquitto_rr_gets_our_answer_to_its_question(
+    bus: MqttBus, mosquitto: MosquittoProcess, unique: str
+) -> None:
     async def answer(packet: Packet) -> None:
         await bus.send(Packet(packet.response_topic, b"to " + packet.payload, correlation=packet.correlation))
 
@@ -167,7 +171,7 @@ async def test_mosquitto_rr_gets_our_answer_to_its_question(bus: MqttBus, mosqui
 
 @pytest.mark.parametrize("sender", ["lean", "paho"])
 async def test_lean_and_paho_read_the_same_of_one_message(
-    bus: MqttBus, mosquitto: Broker, unique: str, sender: str
+    bus: MqttBus, mosquitto: MosquittoProcess, unique: str, sender: str
 ) -> None:
     """As if they were one: all that a packet can carry, of all sizes."""
     lean, stock = Ear(), Ear()

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.ports import free_port
 from tests.proxy import Proxy
 from tests.simulated import eventually
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.usefixtures("each_client")
 
 
 @pytest.fixture
-async def proxy(mosquitto: Broker) -> AsyncIterator[Proxy]:
+async def proxy(mosquitto: MosquittoProcess) -> AsyncIterator[Proxy]:
     async with Proxy(mosquitto.port) as proxy:
         yield proxy
 
 
 async def test_a_refused_client_says_why_and_never_its_password(tmp_path: Path, unique: str) -> None:
-    async with Broker(tmp_path, port=free_port(), access=["allow_anonymous false"]) as broker:
+    async with MosquittoProcess(tmp_path, port=free_port(), access=["allow_anonymous false"]) as broker:
         with capture_logs() as lines:
             url = broker.url.replace("//", "//someone:s3cret@")
             async with MqttBus(unique, url) as bus:
@@ -46,7 +46,7 @@ async def test_a_bus_waits_for_a_broker_that_comes_later_and_says_so_once(tmp_pa
         async with MqttBus(unique, f"{HOST}:{port}") as bus:
             with pytest.raises(DisconnectedError, match="refused"):
                 await bus.wait_connected(1)
-            async with Broker(tmp_path, port=port):
+            async with MosquittoProcess(tmp_path, port=port):
                 await bus.wait_connected(10)
     assert [line["event"] for line in lines if line["event"].startswith("bus ")][:2] == ["bus down", "bus connected"]
 
@@ -96,7 +96,7 @@ async def test_a_publish_gives_up_at_its_deadline_and_keeps_its_place_until_answ
         assert await bus.send(Packet(unique, b"x")) == 0x10
 
 
-async def test_many_publishers_share_a_small_window(mosquitto: Broker, unique: str) -> None:
+async def test_many_publishers_share_a_small_window(mosquitto: MosquittoProcess, unique: str) -> None:
     got: list[bytes] = []
 
     async def receive(packet: Packet) -> None:
@@ -110,7 +110,7 @@ async def test_many_publishers_share_a_small_window(mosquitto: Broker, unique: s
     assert got == [str(number).encode() for number in range(500)]
 
 
-async def test_no_thread_and_no_socket_is_left_behind(mosquitto: Broker, unique: str) -> None:
+async def test_no_thread_and_no_socket_is_left_behind(mosquitto: MosquittoProcess, unique: str) -> None:
     import psutil
 
     async def connections() -> int:
@@ -156,7 +156,7 @@ async def test_frames_of_all_sizes_pass_through_tls(certificate: Path, tmp_path:
     trust = tmp_path / "credentials"
     trust.mkdir()
     shutil.copy(certificate / "cert.pem", trust / "ca.crt")
-    async with Broker(tmp_path, port=free_port(), access=access) as broker:
+    async with MosquittoProcess(tmp_path, port=free_port(), access=access) as broker:
         async with MqttBus(unique, MqttSettings.from_url(f"mqtts://localhost:{broker.port}", credentials=trust)) as bus:
             await bus.wait_connected(10)
             await bus.listen(unique, 1, receive, 100)

@@ -16,7 +16,7 @@ from halimede import messages as m
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import RefusedError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.inbox import Inbox
 from tests.ports import free_port
 from tests.simulated import eventually
@@ -50,7 +50,7 @@ async def test_a_subscription_refused_at_a_reconnect_is_named_where_the_operator
     rules(path)
     syncs, births, letters = Inbox[m.Sync](), Inbox[m.Presence](), Inbox[m.DeadLetter]()
     async with (
-        Broker(tmp_path / "broker", port=free_port(), access=access) as broker,
+        MosquittoProcess(tmp_path / "broker", port=free_port(), access=access) as broker,
         MqttBus("gm", broker.url) as bus,
         MqttBus("operator", broker.url) as operator,
     ):

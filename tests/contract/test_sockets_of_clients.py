@@ -11,7 +11,7 @@ import pytest
 
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
-from services.broker import Broker
+from services.broker import MosquittoProcess
 
 
 def connections(port: int) -> list[socket.socket]:
@@ -37,7 +37,7 @@ def connections(port: int) -> list[socket.socket]:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 async def test_a_connection_waits_neither_for_acknowledgements_nor_for_its_turn(
-    mosquitto: Broker, unique: str, each_client: Client
+    mosquitto: MosquittoProcess, unique: str, each_client: Client
 ) -> None:
     async with MqttBus(unique, MqttSettings("127.0.0.1", mosquitto.port)) as bus:
         await bus.wait_connected(20.0)

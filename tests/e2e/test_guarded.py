@@ -166,7 +166,7 @@ async def test_other_users_of_the_site_may_not_do_what_an_operator_may(tmp_path:
 
 
 async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_keep_them_out(tmp_path: Path) -> None:
-    from halimede.cli.broker_address import Broker as Address
+    from halimede.cli.broker_address import BrokerAddress as Address
 
     async with running(tmp_path / "one", "edge0,edge1") as one, running(tmp_path / "two", "edge0") as two:
         for a, b in ((one, two), (two, one)):

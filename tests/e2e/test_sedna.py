@@ -18,7 +18,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import Load
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.e2e.running import DIGITS, ROOT, START, digits, running
 from tests.simulated import eventually
 
@@ -40,7 +40,7 @@ def check(said: dict[str, int]) -> None:
     assert said["right"] >= said["edge_right"] + 0.05 * PICTURES
 
 
-async def first_load(broker: Broker, service: str, cloud: subprocess.Popen[bytes], log: Path) -> None:
+async def first_load(broker: MosquittoProcess, service: str, cloud: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until a cloud worker says what it can take; the broker keeps that for those who come later."""
     said = asyncio.Event()
 
@@ -79,7 +79,7 @@ async def test_untouched_scripts_of_an_applied_service_answer_and_are_counted_in
 
 
 async def test_scripts_with_nothing_but_their_imports_changed_run_as_two_processes(
-    tmp_path: Path, mosquitto: Broker, unique: str
+    tmp_path: Path, mosquitto: MosquittoProcess, unique: str
 ) -> None:
     digits()
     for name in ("edge.py", "cloud.py"):

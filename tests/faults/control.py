@@ -23,10 +23,10 @@ from examples.digits import data
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.errors import BusError
 from halimede.messages import ApiReply, ApiRequest, Event, NodeInfo, Presence, Status, StatusDocument
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.lc.app import Config, LocalController
@@ -74,13 +74,13 @@ class Child:
 class Control:
     """A broker of its own, whoever is started on it, and an operator who sees what operators see."""
 
-    def __init__(self, folder: Path, broker: Broker, stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path, broker: MosquittoProcess, stack: AsyncExitStack) -> None:
         self.folder, self.broker, self.home = folder, broker, folder / "home"
         self.statuses: dict[str, Status] = {}
         self.presences: list[Presence] = []
         self.operator = MqttBus("operator", broker.url)
         self._stack = stack
-        self._api: Requests[ApiReply] = Requests(self.operator, topics.API_REPLY.at(client="operator"))
+        self._api: RpcClient[ApiReply] = RpcClient(self.operator, topics.API_REPLY.at(client="operator"))
 
     async def __aenter__(self) -> Self:
         (self.folder / "steady.py").write_text(STEADY)
@@ -300,6 +300,6 @@ class Control:
 async def control(folder: Path) -> AsyncIterator[Control]:
     """A control plane on a broker of its own; everything that was started ends with the block."""
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(Broker(folder / "broker", port=free_port()))
+        broker = await stack.enter_async_context(MosquittoProcess(folder / "broker", port=free_port()))
         async with Control(folder, broker, stack) as made:
             yield made

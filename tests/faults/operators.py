@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.faults.control import Child
 from tests.kubernetes.apiserver import Api, on_double
 from tests.kubernetes.client import Body
@@ -35,7 +35,7 @@ class Gm(Child):
 class Operators:
     """Who takes part. Nodes of ``w`` are on another broker: use ``lc``."""
 
-    def __init__(self, folder: Path, api: Api, w: World, broker: Broker) -> None:
+    def __init__(self, folder: Path, api: Api, w: World, broker: MosquittoProcess) -> None:
         self.folder, self.api, self.w, self.broker = folder, api, w, broker
         self._settings = folder / "pods.json"
         self._settings.write_text(
@@ -89,6 +89,6 @@ class Operators:
 async def operators(folder: Path) -> AsyncIterator[Operators]:
     """A double with our definitions, two Node objects and somebody who runs pods, and a broker of its own."""
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(Broker(folder / "broker", port=free_port()))
+        broker = await stack.enter_async_context(MosquittoProcess(folder / "broker", port=free_port()))
         api = await stack.enter_async_context(on_double(folder))
         yield Operators(folder, api, await stack.enter_async_context(world(api)), broker)

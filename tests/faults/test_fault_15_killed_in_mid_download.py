@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from halimede.names import Key
-from services.lc.paths import Folders
-from services.lc.store.database import Held, Store
+from services.lc.paths import NodePaths
+from services.lc.store.database import NodeResource, NodeStore
 from tests.faults.control import ROOT
 from tests.origins import Origin, serving
 from tests.ports import free_port
@@ -38,12 +38,12 @@ class Node:
     """A node that holds one Model, without a broker: it prepares what it holds before it has heard from anybody."""
 
     def __init__(self, home: Path, spec: dict[str, Any]) -> None:
-        self.home, self.folders = home, Folders(home, "edge0")
+        self.home, self.folders = home, NodePaths(home, "edge0")
         key = Key("models", "default", "big")
         metadata = {"name": "big", "namespace": "default", "uid": "u1", "generation": 1}
         body = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": metadata, "spec": spec}
-        with Store(self.folders.store) as store:
-            store.put(Held(key, "u1", 1, body))
+        with NodeStore(self.folders.store) as store:
+            store.put(NodeResource(key, "u1", 1, body))
 
     @property
     def models(self) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits, noting
 from tests.integration.workers import Site, Worker, site
 from tests.simulated import eventually
@@ -39,7 +39,7 @@ def once(s: Site) -> None:
 
 
 async def test_fault_17_with_another_worker_what_the_dead_one_had_is_sent_again(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         notes = tmp_path / "notes"
@@ -61,7 +61,7 @@ async def test_fault_17_with_another_worker_what_the_dead_one_had_is_sent_again(
 
 
 async def test_fault_17_without_another_worker_the_edge_falls_back(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         notes = tmp_path / "notes"

@@ -17,7 +17,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_frame
 from halimede.messages import Reply
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits, slow
 from tests.integration.workers import Worker, site
 from tests.simulated import eventually
@@ -40,7 +40,7 @@ def memory(worker: Worker) -> int:
 
 
 async def test_fault_18_the_edge_sheds_and_its_memory_stays(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         cloud = s.start_script("cloud", f"{unique}-c", slow(SLOW_S))
@@ -65,7 +65,7 @@ async def test_fault_18_the_edge_sheds_and_its_memory_stays(
 
 
 async def test_fault_18_a_worker_that_is_flooded_refuses_drops_what_expired_and_goes_on(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start_script("cloud", f"{unique}-c", slow(SLOW_S))
@@ -96,7 +96,7 @@ async def test_fault_18_a_worker_that_is_flooded_refuses_drops_what_expired_and_
 
 
 async def test_fault_18_a_fast_worker_beside_it_gets_most(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start_script("cloud", f"{unique}-fast", slow(FAST_S, "fast"))

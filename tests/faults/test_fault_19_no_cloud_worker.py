@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits
 from tests.integration.workers import Site, site
 from tests.simulated import eventually
@@ -30,7 +30,7 @@ async def send(s: Site, digits: Digits, count: int = FRAMES) -> Counter[str]:
 
 
 async def test_fault_19_the_circuit_opens_without_a_cloud_and_closes_with_one_again_and_again(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start("edge", f"{unique}-e", digits.small, **ALL_HARD)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits, slow
 from tests.integration.workers import site
 from tests.simulated import eventually
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 async def test_fault_21_a_late_reply_is_counted_and_its_frame_has_one_result(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start_script("cloud", f"{unique}-c", slow(1.5))

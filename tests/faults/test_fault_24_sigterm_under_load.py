@@ -19,7 +19,7 @@ from halimede.errors import BusError
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, Result
 from halimede.stats.ledger import HEADER, Count
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.faults.control import Child, Control, control
 from tests.integration.workers import Site, site, train
 from tests.simulated import eventually
@@ -135,7 +135,7 @@ async def test_fault_24_gm_in_the_midst_of_edits_keeps_what_it_has_said_yes_to(t
 
 @pytest.mark.parametrize("who", ["edge", "cloud"])
 async def test_fault_24_a_worker_in_the_midst_of_frames(
-    tmp_path: Path, mosquitto: Broker, unique: str, who: str
+    tmp_path: Path, mosquitto: MosquittoProcess, unique: str, who: str
 ) -> None:
     small, big, split = train(tmp_path)
     pictures = [data.to_png(image) for image in split.test_x[:600]]

@@ -21,7 +21,7 @@ from halimede.offload.channel import inference
 from halimede.offload.client import PendingRequest
 from halimede.offload.errors import OffloadError
 from halimede.worker.main import connect_to
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.simulated import eventually
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, frame
 
@@ -90,7 +90,7 @@ async def quiet(asker: Bus, cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("client", get_args(Client))
-async def test_requests_cancelled_in_flight_leave_nothing(mosquitto: Broker, client: Client) -> None:
+async def test_requests_cancelled_in_flight_leave_nothing(mosquitto: MosquittoProcess, client: Client) -> None:
     connect = connect_to(MqttSettings("127.0.0.1", mosquitto.port, client=client, window=WINDOW))
     async with connect("worker.default.cloud") as far, connect("worker.default.edge") as near:
         for bus in (far, near):

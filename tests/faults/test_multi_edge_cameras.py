@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from halimede.cameras.frame_rate import MOST_FPS
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.camera_world import PATIENCE_S, Seen, cameras
 from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of
 from tests.simulated import eventually
@@ -28,7 +28,7 @@ async def goes_on(seen: Seen) -> None:
     assert not [s for s in seen.said["good"] if s.state not in {"running", "connecting"} or s.reconnects]
 
 
-async def test_a_camera_that_stalls_is_opened_again(mosquitto: Broker, unique: str) -> None:
+async def test_a_camera_that_stalls_is_opened_again(mosquitto: MosquittoProcess, unique: str) -> None:
     stalled = asyncio.Event()
 
     async def stall_once(viewer: Viewer) -> None:
@@ -53,7 +53,7 @@ async def test_a_camera_that_stalls_is_opened_again(mosquitto: Broker, unique: s
 
 
 @pytest.mark.parametrize("kind", ["parts", "stream"])
-async def test_a_camera_that_sends_garbage(mosquitto: Broker, unique: str, kind: str) -> None:
+async def test_a_camera_that_sends_garbage(mosquitto: MosquittoProcess, unique: str, kind: str) -> None:
     async def garbage(viewer: Viewer) -> None:
         while True:
             data = b"\xff\xd8\xff" + os.urandom(2000)
@@ -72,7 +72,7 @@ async def test_a_camera_that_sends_garbage(mosquitto: Broker, unique: str, kind:
     assert not seen.frames["bad"]
 
 
-async def test_a_camera_that_changes_its_resolution(mosquitto: Broker, unique: str) -> None:
+async def test_a_camera_that_changes_its_resolution(mosquitto: MosquittoProcess, unique: str) -> None:
     small = asyncio.Event()
 
     async def grow(viewer: Viewer) -> None:
@@ -96,7 +96,7 @@ async def test_a_camera_that_changes_its_resolution(mosquitto: Broker, unique: s
 
 
 async def test_a_camera_that_wants_another_password_and_nothing_shows_ours(
-    mosquitto: Broker, unique: str, capfd: Output
+    mosquitto: MosquittoProcess, unique: str, capfd: Output
 ) -> None:
     wrong = f"{USER}:Wr0ng-Passw0rd"
     async with (
@@ -126,7 +126,7 @@ async def test_a_camera_that_wants_another_password_and_nothing_shows_ours(
     assert not [secret for secret in ("Wr0ng-Passw0rd", PASSWORD, f"{USER}:") if secret in everything]
 
 
-async def test_a_camera_that_floods_is_held_back(mosquitto: Broker, unique: str) -> None:
+async def test_a_camera_that_floods_is_held_back(mosquitto: MosquittoProcess, unique: str) -> None:
     pictures = [jpeg(number, 640, 480) for number in range(16)]
     sent = 0
 
@@ -155,7 +155,7 @@ async def test_a_camera_that_floods_is_held_back(mosquitto: Broker, unique: str)
         await eventually(held_back, PATIENCE_S)
 
 
-async def test_a_camera_whose_frames_are_too_large(mosquitto: Broker, unique: str) -> None:
+async def test_a_camera_whose_frames_are_too_large(mosquitto: MosquittoProcess, unique: str) -> None:
     async def large(viewer: Viewer) -> None:
         while True:
             await viewer.picture(jpeg(3, 1024, 768))
@@ -171,7 +171,7 @@ async def test_a_camera_whose_frames_are_too_large(mosquitto: Broker, unique: st
         await goes_on(seen)
 
 
-async def test_a_reader_that_dies_takes_nobody_along(mosquitto: Broker, unique: str) -> None:
+async def test_a_reader_that_dies_takes_nobody_along(mosquitto: MosquittoProcess, unique: str) -> None:
     async with (
         MjpegCamera(counting()) as bad,
         MjpegCamera(counting()) as good,
@@ -190,7 +190,9 @@ async def test_a_reader_that_dies_takes_nobody_along(mosquitto: Broker, unique: 
         await goes_on(seen)
 
 
-async def test_a_file_that_names_other_places_leads_nowhere(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+async def test_a_file_that_names_other_places_leads_nowhere(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
     (tmp_path / "secret.jpg").write_bytes(jpeg(1))
     async with MjpegCamera(counting()) as inside:
         list_ = (

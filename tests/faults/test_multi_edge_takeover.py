@@ -13,7 +13,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, Peer, Result
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import picture
 from tests.integration.workers import Site, Worker, site
 from tests.simulated import eventually
@@ -96,7 +96,7 @@ class Members:
 
 @pytest.mark.parametrize("share", ["false", "true"])
 async def test_a_member_that_is_killed_under_load_loses_nothing_and_gets_its_frames_back(
-    mosquitto: Broker, unique: str, tmp_path: Path, share: str
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, share: str
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         m = Members(s, picture(10))

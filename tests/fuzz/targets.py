@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from halimede.bus.message import MAX_PROPERTIES, Packet
 from halimede.bus.mqtt5 import buffers, decoder, encoder
-from halimede.bus.mqtt5.buffers import Inflow
+from halimede.bus.mqtt5.buffers import ReceiveBuffer
 from halimede.bus.mqtt5.decoder import ControlPacket, Disconnect, MalformedError
 from halimede.bus.topic_filter import packet_size
 
@@ -77,7 +77,7 @@ def packets_of(data: bytes, sizes: list[int]) -> list[Received | tuple[str, int]
     limit = LIMIT * buffers.LARGE
     came: list[Received | tuple[str, int]] = []
     try:
-        for first, body in _pieces(Inflow(limit), data, sizes):
+        for first, body in _pieces(ReceiveBuffer(limit), data, sizes):
             assert len(body) < limit
             if isinstance(body, memoryview):
                 assert body.nbytes == len(body.obj)  # type: ignore[arg-type]  # its buffer is its own
@@ -91,7 +91,7 @@ def _insist(holds: object) -> None:
     assert holds
 
 
-def _pieces(into: Inflow, data: bytes, sizes: list[int]) -> Iterator[tuple[int, bytes | memoryview]]:
+def _pieces(into: ReceiveBuffer, data: bytes, sizes: list[int]) -> Iterator[tuple[int, bytes | memoryview]]:
     at = turn = 0
     while at < len(data):
         room = into.room
@@ -119,4 +119,4 @@ def _published(came: Packet, identifier: int) -> None:
 
 def packets_of_any_size(data: bytes) -> list[Received]:
     """Return the packets in bytes that hold nothing else."""
-    return [read(first, body) for first, body in _pieces(Inflow(len(data)), data, [len(data)])]
+    return [read(first, body) for first, body in _pieces(ReceiveBuffer(len(data)), data, [len(data)])]

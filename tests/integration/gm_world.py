@@ -18,7 +18,7 @@ from halimede.api.placement import SERVICES as PLACED
 from halimede.api.placement import worker_name
 from halimede.bus import Announcement, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.errors import BusError
 from halimede.messages import (
     ApiReply,
@@ -300,7 +300,7 @@ class World:
         self.bus = MemoryBus("gm", self.broker)
         self.operator = MemoryBus("operator", self.broker)
         self.statuses: list[tuple[float, StatusDocument]] = []
-        self._api: Requests[ApiReply] = Requests(self.operator, topics.API_REPLY.at(client="operator"))
+        self._api: RpcClient[ApiReply] = RpcClient(self.operator, topics.API_REPLY.at(client="operator"))
 
     def node(self, name: str, **labels: str) -> FakeNode:
         return FakeNode(self.broker, name, {k.replace("__", "/"): v for k, v in labels.items()})

@@ -14,7 +14,7 @@ from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.datasets import Counted, count
-from halimede.datasets.count_process import Job, Progress
+from halimede.datasets.count_process import CountJob, Progress
 from halimede.messages import Delete, GmPresence, NodeStatus, Presence, Sync, Synced, TaskInfo, WorkerInfo
 from halimede.models import Cache, Fetched
 from halimede.names import Key
@@ -258,7 +258,7 @@ def _key(names: Any) -> Key:
     return Key(names["plural"], names["ns"], names["name"])
 
 
-async def count_at_once(job: Job, told: Callable[[Progress], None]) -> Counted:
+async def count_at_once(job: CountJob, told: Callable[[Progress], None]) -> Counted:
     """Count without a child process: a simulation has no time for one."""
     return count(job.path, job.format, job.ledger)
 

@@ -21,7 +21,7 @@ from halimede.contract.examples import NAMES
 from halimede.errors import DisconnectedError, NotAllowedError
 from halimede.topic import Role
 from halimede.topics import PRESENCE, RESULT, SYNC
-from services.broker import Broker, find_mosquitto
+from services.broker import MosquittoProcess, find_mosquitto
 from tests.access_world import PATIENCE, until
 from tests.ports import free_port
 
@@ -30,16 +30,16 @@ FEWER = Site(nodes=["edge0"], consumers=["viewer"])
 LC1, WORKER = Principal(Role.LC, "edge1"), Principal(Role.EDGE, "edge0")
 
 
-def reload(broker: Broker) -> None:
+def reload(broker: MosquittoProcess) -> None:
     assert broker.pid
     os.kill(broker.pid, signal.SIGHUP)
 
 
-def settings(broker: Broker, folder: Path, user: Principal) -> MqttSettings:
+def settings(broker: MosquittoProcess, folder: Path, user: Principal) -> MqttSettings:
     return MqttSettings.from_url(broker.url, credentials=folder / user.folder)
 
 
-async def knock(broker: Broker, folder: Path, site: Site = SITE) -> None:
+async def knock(broker: MosquittoProcess, folder: Path, site: Site = SITE) -> None:
     """Everybody can connect."""
     for user in site.principals():
         await MqttBus(f"knock-{user.username}", settings(broker, folder, user)).knock()
@@ -52,7 +52,7 @@ async def test_a_removed_node_loses_its_rights_at_the_brokers_next_reload(tmp_pa
     kept = tmp_path / "kept"
     shutil.copytree(tmp_path / LC1.folder, kept)
     access = listener_lines(tmp_path, tls=tls)
-    async with Broker(tmp_path / "run", port=free_port(), access=access, secure=tls) as broker:
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=tls) as broker:
         stolen = MqttSettings.from_url(broker.url, credentials=kept)
         sync = Packet(SYNC.at(node="edge1").text, b"{}")
         heard: list[Packet] = []
@@ -92,7 +92,7 @@ async def _refused(bus: MqttBus, packet: Packet) -> bool:
 async def test_a_node_that_is_added_gets_in_after_a_reload(tmp_path: Path) -> None:
     make_passwords(FEWER, tmp_path)
     access = listener_lines(tmp_path, tls=False)
-    async with Broker(tmp_path / "run", port=free_port(), access=access) as broker:
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access) as broker:
         make_passwords(SITE, tmp_path)
         reload(broker)
         await until(lambda: "Reloading config" in broker.log.read_text())
@@ -103,7 +103,7 @@ async def test_new_certificates_count_without_a_restart(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path)
     access = listener_lines(tmp_path, tls=True)
     async with (
-        Broker(tmp_path / "run", port=free_port(), access=access, secure=True) as broker,
+        MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=True) as broker,
         MqttBus("worker", settings(broker, tmp_path, WORKER)) as worker,
     ):
         await worker.wait_connected(PATIENCE)
@@ -121,7 +121,7 @@ async def test_new_certificates_count_without_a_restart(tmp_path: Path) -> None:
 async def test_a_new_authority_locks_nobody_out_at_any_step(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path)
     access = listener_lines(tmp_path, tls=True)
-    async with Broker(tmp_path / "run", port=free_port(), access=access, secure=True) as broker:
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=True) as broker:
         rotate_authority(SITE, tmp_path)
         await knock(broker, tmp_path)  # it has the old one alone
         await broker.restart()

@@ -12,17 +12,17 @@ import pytest
 from halimede import codec, topics
 from halimede.access.site import Principal
 from halimede.blobs import with_fallback
-from halimede.blobs.node import Peer
+from halimede.blobs.node import BlobNode
 from halimede.blobs.uris import url
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import BlobChunk, BlobOrder, BlobQuery, BlobRequest
 from halimede.models import Cache, FetchError, fetch
-from halimede.models.source_types import Limits
+from halimede.models.source_types import TransferLimits
 from halimede.topic import Role
-from services.broker import Broker
-from services.gm.blobs import Blobs as GmBlobs
-from services.lc.blobs import Blobs as NodeBlobs
+from services.broker import MosquittoProcess
+from services.gm.blobs import BlobServing as GmBlobs
+from services.lc.blobs import NodeBlobs as NodeBlobs
 from tests.access_world import AUDITOR, AccessWorld, access_world
 from tests.blob_process import process
 from tests.bridged import Bridged, bridged
@@ -40,13 +40,13 @@ GM = Principal(Role.GM)
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with Broker(tmp_path / "broker", port=free_port()) as running:
+async def broker(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
+    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as running:
         yield running
 
 
 @contextlib.asynccontextmanager
-async def running(*peers: Peer) -> AsyncIterator[None]:
+async def running(*peers: BlobNode) -> AsyncIterator[None]:
     """Run peers until the block ends."""
     work = [asyncio.create_task(peer.run()) for peer in peers]
     try:
@@ -58,13 +58,13 @@ async def running(*peers: Peer) -> AsyncIterator[None]:
         await asyncio.wait(work)
 
 
-async def connected(peer: Peer) -> None:
+async def connected(peer: BlobNode) -> None:
     await asyncio.sleep(0)
     await peer.bus.wait_connected(PATIENCE)
     await asyncio.sleep(0.2)  # its subscriptions
 
 
-async def fetched(peer: Peer, cache: Cache, source: str, file: bytes = SMALL) -> None:
+async def fetched(peer: BlobNode, cache: Cache, source: str, file: bytes = SMALL) -> None:
     found = await with_fallback(fetch, url(source, digest_of(file)), "", cache, openers={"bus": peer.opener})
     assert found.path.read_bytes() == file
 
@@ -79,7 +79,7 @@ async def lines(process: asyncio.subprocess.Process, past: int) -> int:
     raise AssertionError("it ended")
 
 
-async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(broker: Broker, tmp_path: Path) -> None:
+async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(broker: MosquittoProcess, tmp_path: Path) -> None:
     for name in ("a", "b"):
         keep(Cache(tmp_path / name), FILE)
     async with (
@@ -93,7 +93,9 @@ async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(broker: Br
     assert Cache(tmp_path / "c").path(DIGEST).read_bytes() == FILE
 
 
-async def test_an_asker_that_is_killed_in_mid_way_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
+async def test_an_asker_that_is_killed_in_mid_way_goes_on_where_it_was(
+    broker: MosquittoProcess, tmp_path: Path
+) -> None:
     keep(Cache(tmp_path / "a"), FILE)
     taking = ("take", broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST))
     async with process("give", broker.url, "edge0", tmp_path / "a"):
@@ -106,7 +108,7 @@ async def test_an_asker_that_is_killed_in_mid_way_goes_on_where_it_was(broker: B
     assert Cache(tmp_path / "c").path(DIGEST).read_bytes() == FILE
 
 
-async def test_a_broker_that_is_killed_in_mid_way_costs_time_alone(broker: Broker, tmp_path: Path) -> None:
+async def test_a_broker_that_is_killed_in_mid_way_costs_time_alone(broker: MosquittoProcess, tmp_path: Path) -> None:
     keep(Cache(tmp_path / "a"), FILE)
     async with (
         process("give", broker.url, "edge0", tmp_path / "a"),
@@ -128,7 +130,7 @@ async def test_the_rules_of_a_guarded_broker_let_peers_work(tmp_path: Path) -> N
             await fetched(gm, Cache(tmp_path / "z"), "edge0")
 
 
-def peer_of(world: AccessWorld, user: Principal, folder: Path) -> Peer:
+def peer_of(world: AccessWorld, user: Principal, folder: Path) -> BlobNode:
     bus = MqttBus(f"{user.username}-blobs", world.settings(user))
     return GmBlobs(bus, folder) if user == GM else NodeBlobs(user.name, bus, Cache(folder))
 
@@ -178,11 +180,11 @@ def node(world: Bridged, name: str, folder: Path) -> NodeBlobs:
     return NodeBlobs(name, MqttBus(f"{name}-blobs", settings), Cache(folder / name))
 
 
-async def patiently(peer: Peer, cache: Cache, source: str, file: bytes) -> None:
+async def patiently(peer: BlobNode, cache: Cache, source: str, file: bytes) -> None:
     """Fetch once the bridge is up."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with contextlib.suppress(FetchError):
-                async with peer.opener(url(source, digest_of(file)), "", Limits(connect_s=1), 0):
+                async with peer.opener(url(source, digest_of(file)), "", TransferLimits(connect_s=1), 0):
                     break
     await fetched(peer, cache, source, file)

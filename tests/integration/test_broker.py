@@ -20,7 +20,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.errors import HalimedeError, InvalidFieldError
 from services import broker as module
 from services import system as system_module
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.runfile import RunFile
 from services.site import Security
 from tests.ports import free_port
@@ -37,7 +37,7 @@ def taken() -> Iterator[int]:
 
 
 async def test_clients_find_it_at_its_url_as_soon_as_it_has_started(tmp_path: Path, unique: str) -> None:
-    async with Broker(tmp_path) as broker, MqttBus(unique, broker.url) as bus:
+    async with MosquittoProcess(tmp_path) as broker, MqttBus(unique, broker.url) as bus:
         await bus.wait_connected(5)
         assert bus.max_packet == MAX_PACKET
 
@@ -46,7 +46,7 @@ async def test_without_a_port_it_takes_the_next_free_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
     monkeypatch.setattr(module, "DEFAULT_PORT", taken)
-    async with Broker(tmp_path) as broker:
+    async with MosquittoProcess(tmp_path) as broker:
         assert broker.port > taken
 
 
@@ -55,23 +55,23 @@ async def test_a_port_lost_between_looking_and_starting_is_passed_over(
 ) -> None:
     monkeypatch.setattr(module, "DEFAULT_PORT", taken)
     monkeypatch.setattr(module, "_is_free", lambda port: True)
-    async with Broker(tmp_path) as broker:
+    async with MosquittoProcess(tmp_path) as broker:
         assert broker.port > taken
 
 
 async def test_a_given_port_in_use_is_a_clear_error(tmp_path: Path, taken: int) -> None:
     with pytest.raises(InvalidFieldError, match=f"port: {taken} .* in use"):
-        await Broker(tmp_path, port=taken).start()
+        await MosquittoProcess(tmp_path, port=taken).start()
 
 
 async def test_a_missing_mosquitto_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.shutil, "which", lambda *_, **__: None)
     with pytest.raises(HalimedeError, match="apt install mosquitto"):
-        await Broker(tmp_path).start()
+        await MosquittoProcess(tmp_path).start()
 
 
 async def test_a_configuration_that_it_refuses_is_shown(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, access=["nonsense true"])
+    broker = MosquittoProcess(tmp_path, access=["nonsense true"])
     with pytest.raises(HalimedeError, match=r"mosquitto\.conf"):
         await broker.start()
     assert broker.pid is None
@@ -83,7 +83,7 @@ async def test_a_restart_keeps_the_port_and_loses_what_was_retained(tmp_path: Pa
     async def receive(packet: Packet) -> None:
         got.append(packet.payload)
 
-    async with Broker(tmp_path, port=free_port()) as broker:
+    async with MosquittoProcess(tmp_path, port=free_port()) as broker:
         port, pid = broker.port, broker.pid
         async with MqttBus(unique, broker.url) as bus:
             await bus.wait_connected(5)
@@ -99,7 +99,7 @@ async def test_a_restart_keeps_the_port_and_loses_what_was_retained(tmp_path: Pa
 
 
 async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
-    async with Broker(tmp_path, port=free_port()) as broker:
+    async with MosquittoProcess(tmp_path, port=free_port()) as broker:
         waiting = asyncio.create_task(broker.wait())
         assert broker.pid
         os.kill(broker.pid, signal.SIGKILL)
@@ -111,7 +111,7 @@ async def test_its_unexpected_end_is_noticed(tmp_path: Path) -> None:
 
 async def test_one_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STOP_TIMEOUT", 0.1)
-    broker = Broker(tmp_path)
+    broker = MosquittoProcess(tmp_path)
     await broker.start()
     pid = broker.pid
     assert pid
@@ -151,7 +151,7 @@ def ended(pid: int) -> bool:
 
 
 async def test_its_allocator_is_pinned_for_large_frames(tmp_path: Path) -> None:
-    async with Broker(tmp_path) as broker:
+    async with MosquittoProcess(tmp_path) as broker:
         assert psutil.Process(broker.pid).environ().items() >= ENVIRONMENT.items()
 
 
@@ -161,7 +161,7 @@ async def test_the_system_outlives_a_broker_that_cannot_be_restarted_at_once(
     monkeypatch.setattr(system_module, "BROKER_PAUSE", 0.05)
     said: list[str] = []
     with RunFile(tmp_path) as run_file:
-        layout = system_module.Layout(tmp_path, security=Security.INSECURE)
+        layout = system_module.SystemLayout(tmp_path, security=Security.INSECURE)
         system = system_module.System(layout, run_file, said.append)
         broker = system._broker
         await broker.start()
@@ -191,7 +191,7 @@ async def test_a_broker_that_dies_again_and_again_is_started_ever_more_slowly(
 ) -> None:
     pauses: list[float] = []
     with RunFile(tmp_path) as run_file:
-        system = system_module.System(system_module.Layout(tmp_path), run_file, lambda _: None)
+        system = system_module.System(system_module.SystemLayout(tmp_path), run_file, lambda _: None)
 
         async def stops_within(seconds: float) -> bool:
             pauses.append(seconds)

@@ -18,10 +18,10 @@ from halimede import codec, topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.cameras.address import parse
 from halimede.cameras.camera import Camera
-from halimede.cameras.ipc_messages import Picture
-from halimede.cameras.publisher import Publisher
+from halimede.cameras.ipc_messages import CapturedPicture
+from halimede.cameras.publisher import CameraPublisher
 from halimede.cameras.settings import CameraSettings
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.camera_world import PATIENCE_S, cameras, watching
 from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, counting, jpeg, number_of, video
 from tests.inbox import Inbox
@@ -31,7 +31,9 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)
 
 
-async def test_rtsp_goes_over_tcp_and_its_frames_say_when_they_were_taken(mosquitto: Broker, unique: str) -> None:
+async def test_rtsp_goes_over_tcp_and_its_frames_say_when_they_were_taken(
+    mosquitto: MosquittoProcess, unique: str
+) -> None:
     async with RtspCamera(counting()) as camera, cameras(mosquitto, unique, {"door": camera.url()}) as seen:
         await seen.more("door", 10)
         said = await seen.says("door", state="running")
@@ -49,7 +51,7 @@ async def test_rtsp_goes_over_tcp_and_its_frames_say_when_they_were_taken(mosqui
     assert (await seen.says("door", state="stopped")).frames == len(frames)
 
 
-async def test_mjpeg_over_http_is_passed_on_byte_for_byte(mosquitto: Broker, unique: str) -> None:
+async def test_mjpeg_over_http_is_passed_on_byte_for_byte(mosquitto: MosquittoProcess, unique: str) -> None:
     sent = {jpeg(number) for number in range(16)}
     async with (
         MjpegCamera(counting(), password=PASSWORD) as camera,
@@ -60,7 +62,7 @@ async def test_mjpeg_over_http_is_passed_on_byte_for_byte(mosquitto: Broker, uni
 
 
 async def test_files_that_shall_begin_together_do_and_every_frame_of_them_leaves(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()
@@ -88,7 +90,7 @@ async def test_files_that_shall_begin_together_do_and_every_frame_of_them_leaves
 
 
 async def test_a_camera_that_wants_no_frames_of_ours_publishes_bare_jpeg(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     path = video(tmp_path / "a.avi", 5, codec="mjpeg")
     async with cameras(mosquitto, unique, {"old": str(path)}, bare=True, pace=0.0, turns=2) as seen:
@@ -100,7 +102,7 @@ async def test_who_is_slow_gets_the_newest_frame_and_the_others_are_counted() ->
     taken: list[tuple[float, float]] = []
     stop = asyncio.Event()
 
-    async def slow(picture: Picture, sequence: int) -> bool:
+    async def slow(picture: CapturedPicture, sequence: int) -> bool:
         taken.append((picture.taken_ns / 1e9, time.time()))
         await asyncio.sleep(0.3)
         return True
@@ -116,7 +118,9 @@ async def test_who_is_slow_gets_the_newest_frame_and_the_others_are_counted() ->
     assert camera.tracker.skipped > len(taken)
 
 
-async def test_fewer_frames_are_taken_where_fewer_are_wanted(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+async def test_fewer_frames_are_taken_where_fewer_are_wanted(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
     path = video(tmp_path / "a.avi", 50, codec="mjpeg")
     async with cameras(mosquitto, unique, {"a": str(path)}, fps=5.0, pace=-1.0) as seen:
         said = await seen.says("a", state="stopped")
@@ -126,7 +130,7 @@ async def test_fewer_frames_are_taken_where_fewer_are_wanted(mosquitto: Broker, 
 
 
 async def test_the_process_ends_its_readers_and_its_will_says_that_it_is_gone(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     environment = {
         "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "NAMESPACE": unique, "HALIMEDE_BROKER": mosquitto.url,
@@ -169,7 +173,7 @@ async def test_while_the_broker_is_away_a_file_waits(memory_broker: MemoryBroker
         await worker.subscribe(topics.CAMERA_FRAME.filter(), inbox)
         await bus.wait_connected(PATIENCE_S)
         stop = asyncio.Event()
-        publisher = Publisher(bus, "default", "a", qos=1, bare=False, patient=True, stop=stop)
+        publisher = CameraPublisher(bus, "default", "a", qos=1, bare=False, patient=True, stop=stop)
         camera = Camera(CameraSettings(name="a", address=parse(str(path))), publisher.take)
         running = asyncio.create_task(camera.run(stop))
         await eventually(lambda: len(inbox.deliveries) > 10, PATIENCE_S)
@@ -193,7 +197,7 @@ async def test_while_the_broker_is_away_a_live_camera_is_passed_over(memory_brok
         await worker.subscribe(topics.CAMERA_FRAME.filter(), inbox)
         await bus.wait_connected(PATIENCE_S)
         stop = asyncio.Event()
-        publisher = Publisher(bus, "default", "a", qos=1, bare=False, patient=False, stop=stop)
+        publisher = CameraPublisher(bus, "default", "a", qos=1, bare=False, patient=False, stop=stop)
         camera = Camera(CameraSettings(name="a", address=parse(server.url())), publisher.take)
         running = asyncio.create_task(camera.run(stop))
         await eventually(lambda: len(inbox.deliveries) > 5, PATIENCE_S)

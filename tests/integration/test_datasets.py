@@ -17,11 +17,11 @@ from rich.console import Console
 
 from halimede.api.base import kind_of
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import Client
 from halimede.cli.commands import describe
 from halimede.cli.views import tables
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from tests.integration.gm_world import dataset
@@ -36,7 +36,7 @@ PATIENCE = 30.0
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
     """A system of one node, edge0, whose controller is a process."""
     async with (
-        Broker(tmp_path / "broker", port=free_port()) as broker,
+        MosquittoProcess(tmp_path / "broker", port=free_port()) as broker,
         LocalCluster(tmp_path / "gm" / "store.db") as cluster,
     ):
         work = asyncio.create_task(GlobalManager(MqttBus("gm", broker.url), cluster, cluster).run())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from halimede.frames import encode_image
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.workers import site
 from tests.scraping import scrape, value
 from tests.simulated import eventually
@@ -45,7 +45,9 @@ BIG = """
 """
 
 
-async def test_the_budget_is_held_and_audits_are_counted(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+async def test_the_budget_is_held_and_audits_are_counted(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
     chance = random.Random(1)
     pictures = [encode_image(np.full((4, 4), chance.randrange(250), np.uint8)) for _ in range(800)]
     options = {"TARGET_UPLOAD_RATIO": str(TARGET), "AUDIT_SHARE": str(AUDITS), "HALIMEDE_HTTP": "127.0.0.1:0"}

@@ -18,7 +18,7 @@ from halimede.access.emqx import users_file
 from halimede.access.site import Site
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, NotAllowedError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.lc.credentials import NodeCredentials
 from tests import typed
 from tests.ports import free_port
@@ -97,7 +97,7 @@ async def test_everyone_whose_secret_is_mounted_is_let_in_and_nobody_else(tmp_pa
     access = [line for line in lines if line and not line.startswith(("#", "listener", "log_", "persistence"))]
     taken = tmp_path / "lc"
     assert take_credentials(made, "edge0", taken).returncode == 0
-    async with Broker(tmp_path / "run", port=free_port(), access=access, secure=made.secure) as broker:
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=access, secure=made.secure) as broker:
         folders = {name: made.mounts[name] for name in ("halimede-gm", "halimede-edge-worker", "halimede-cloud-worker")}
         for folder in (*folders.values(), taken / "lc"):
             await MqttBus("t", MqttSettings.from_url(broker.url, credentials=folder)).knock()
@@ -203,6 +203,6 @@ async def test_emqx_gets_the_hashes_of_the_same_passwords(tmp_path: Path) -> Non
 
 def test_the_brokers_of_deploy_keep_the_limits_of_the_embedded_one() -> None:
     names = ("max_packet_size", "max_inflight_messages", "max_queued_messages", "persistence", "set_tcp_nodelay")
-    embedded = {line for line in Broker(ROOT)._configuration(1883) if line.startswith(names)}
+    embedded = {line for line in MosquittoProcess(ROOT)._configuration(1883) if line.startswith(names)}
     for overlay in ("mosquitto", "tls"):
         assert {line for line in conf(overlay) if line.startswith(names)} == embedded

@@ -7,10 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
-from services.broker import Broker
+from services.broker import MosquittoProcess
 
 
-async def start(store: Path, broker: Broker) -> asyncio.subprocess.Process:
+async def start(store: Path, broker: MosquittoProcess) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.gm", "--store", str(store), "--broker", broker.url,
         stderr=asyncio.subprocess.PIPE, env={"HALIMEDE_LOG": "json", "PATH": "/usr/bin:/bin"},
@@ -25,7 +25,7 @@ async def says(process: asyncio.subprocess.Process, word: str) -> None:
 
 
 async def test_a_second_gm_with_another_store_is_refused_and_the_first_goes_on(
-    tmp_path: Path, mosquitto: Broker
+    tmp_path: Path, mosquitto: MosquittoProcess
 ) -> None:
     first = await start(tmp_path / "first", mosquitto)
     try:

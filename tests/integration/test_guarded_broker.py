@@ -23,7 +23,7 @@ from halimede.cli.client import Client, NoBrokerError, NotLetInError, knock
 from halimede.cli.follow import follow
 from halimede.errors import NotAllowedError, RefusedError
 from halimede.topics import GM_PRESENCE
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.site import LocalSite, Security
@@ -40,7 +40,7 @@ class Guarded:
     """A broker with its site."""
 
     site: LocalSite
-    broker: Broker
+    broker: MosquittoProcess
 
     def settings(self, folder: Path | None = None, path: str = "") -> MqttSettings:
         return MqttSettings.from_url(self.broker.url + path, credentials=folder)
@@ -50,7 +50,7 @@ class Guarded:
 async def guarded(home: Path, security: Security, port: int | None = None) -> AsyncIterator[Guarded]:
     site = LocalSite(home, ["edge0"], security)
     site.make()
-    async with Broker(home, port=port or free_port(), access=site.access, secure=site.secure) as broker:
+    async with MosquittoProcess(home, port=port or free_port(), access=site.access, secure=site.secure) as broker:
         yield Guarded(site, broker)
 
 
@@ -165,7 +165,7 @@ async def test_a_prefix_parts_systems_on_one_guarded_broker(tmp_path: Path) -> N
     site.make()
     make_passwords(Site(nodes=["edge0"], prefix="site1"), site.folder)
     async with (
-        Broker(tmp_path, port=free_port(), access=site.access) as broker,
+        MosquittoProcess(tmp_path, port=free_port(), access=site.access) as broker,
         LocalCluster(tmp_path / "gm" / "store.db") as cluster,
     ):
         settings = MqttSettings.from_url(f"{broker.url}/site1", credentials=site.gm)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from halimede.cli.app import app
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits
 from tests.integration.workers import site
 from tests.simulated import eventually
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.timeout(180)
 KEEP = json.dumps({"maxMegabytes": 10, "maxSamples": 5})
 
 
-def run(mosquitto: Broker, *command: str) -> str:
+def run(mosquitto: MosquittoProcess, *command: str) -> str:
     done = CliRunner().invoke(app, ["hard", *command, "--broker", mosquitto.url])
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
 async def test_kept_samples_are_listed_shown_and_exported_after_a_restart(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     import asyncio
 
@@ -70,7 +70,7 @@ async def test_kept_samples_are_listed_shown_and_exported_after_a_restart(
             assert all((out / each["file"]).read_bytes() in digits.pictures for each in manifest)
 
 
-async def test_what_is_not_kept_is_said(mosquitto: Broker, tmp_path: Path) -> None:
+async def test_what_is_not_kept_is_said(mosquitto: MosquittoProcess, tmp_path: Path) -> None:
     import asyncio
 
     def refused(*command: str) -> str:

@@ -16,7 +16,7 @@ from halimede import JointModel
 from halimede.access.site import Principal
 from halimede.errors import HalimedeError
 from halimede.topic import Role
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.access_world import access_world
 from tests.digits import Digits
 from tests.integration.workers import PREPROCESS, ROOT, site
@@ -32,7 +32,7 @@ FORM: dict[str, Any] = {
 
 
 async def test_the_small_model_is_here_and_the_cloud_over_the_bus(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         worker = s.start("cloud", f"{unique}-c", digits.big)
@@ -90,7 +90,7 @@ async def test_a_broker_that_does_not_let_it_in_or_ask_says_what_to_do(tmp_path:
 
 
 async def test_the_python_of_the_documentation(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HALIMEDE_BROKER", mosquitto.url)

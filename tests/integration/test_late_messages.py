@@ -11,7 +11,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Packet
 from halimede.bus.memory import MemoryBus
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.cli.client import Client
 from halimede.errors import InvalidFieldError
 from halimede.messages import ApiReply, Delete, Held, Sync
@@ -72,7 +72,7 @@ async def test_an_insert_of_a_deleted_uid_that_comes_late_is_taken_back(tmp_path
         late["metadata"] |= {"namespace": "default", "uid": "gone", "generation": 1}
         cluster._database.lost = False  # this store knows all that ever was
         address = topics.INSERT.at(node="edge0", ns="default", plural=MODELS, name="small")
-        await w.operator.publish(address, late, properties=Stamp(cluster.epoch, 1).properties)
+        await w.operator.publish(address, late, properties=SequenceNumber(cluster.epoch, 1).properties)
         await eventually(lambda: edge.sent("insert"))
         await eventually(lambda: edge.sent("delete") and not edge.holds)
 
@@ -110,7 +110,7 @@ async def test_a_sync_that_was_overtaken_by_a_later_one_is_ignored(tmp_path: Pat
         address = topics.SYNC.at(node="edge0")
 
         async def sync(number: int, holds: list[Held]) -> None:
-            stamp = Stamp(edge.epoch, number)
+            stamp = SequenceNumber(edge.epoch, number)
             await edge.bus.publish(address, Sync(epoch=edge.epoch, holds=holds), properties=stamp.properties)
 
         edge.holds.clear()
@@ -126,7 +126,7 @@ async def test_an_older_insert_does_not_bury_what_has_taken_its_place(tmp_path: 
 
         async def tell(number: int, body: dict[str, Any]) -> None:
             address = topics.INSERT.at(node="edge0", ns="default", plural=MODELS, name="small")
-            await node.gm.bus.publish(address, body, properties=Stamp(1, number).properties)
+            await node.gm.bus.publish(address, body, properties=SequenceNumber(1, number).properties)
             await asyncio.sleep(1)
 
         await tell(2, lc_world.model(uid="new"))
@@ -144,14 +144,14 @@ async def test_an_older_message_is_known_as_such_after_a_restart_too(tmp_path: P
     async with node.gm.running():
         async with node.lc(killed=True):
             insert = topics.INSERT.at(node="edge0", ns="default", plural=MODELS, name="small")
-            await node.gm.bus.publish(insert, lc_world.model(), properties=Stamp(1, 5).properties)
+            await node.gm.bus.publish(insert, lc_world.model(), properties=SequenceNumber(1, 5).properties)
             await node.gm.reaches(lc_world.SMALL, "Ready")
         async with node.lc():
             old = Delete(uid="uid-small", generation=0)
-            await node.gm.bus.publish(address, old, properties=Stamp(1, 4).properties)
+            await node.gm.bus.publish(address, old, properties=SequenceNumber(1, 4).properties)
             await asyncio.sleep(2)
             assert lc_world.SMALL in node.gm.statuses
-            await node.gm.bus.publish(address, old, properties=Stamp(1, 6).properties)
+            await node.gm.bus.publish(address, old, properties=SequenceNumber(1, 6).properties)
             await node.gm.forgotten(lc_world.SMALL)
 
 
@@ -197,11 +197,11 @@ async def test_a_request_that_a_client_repeats_can_be_told_from_a_new_one() -> N
 
 
 def test_a_stamp_is_read_from_user_properties() -> None:
-    assert Stamp.read(Stamp(7, 3).properties) == Stamp(7, 3)
-    assert Stamp.read({}) == Stamp()
+    assert SequenceNumber.read(SequenceNumber(7, 3).properties) == SequenceNumber(7, 3)
+    assert SequenceNumber.read({}) == SequenceNumber()
     for bad in ("", "-1", "x", "9" * 20, "²"):
         with pytest.raises(InvalidFieldError, match="number"):
-            Stamp.read({"number": bad})
+            SequenceNumber.read({"number": bad})
 
 
 @simulated

@@ -17,9 +17,9 @@ from aiohttp import ClientSession, web
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.messages import LogsReply, LogsRequest
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.digits import Digits
 from tests.integration.lc_world import HELMET, FakeGm, model, service
 from tests.integration.workers import Site, site
@@ -105,7 +105,10 @@ async def downloads(digits: Digits) -> AsyncIterator[tuple[str, list[str]]]:
 
 @pytest.fixture
 async def node(tmp_path: Path, downloads: tuple[str, list[str]]) -> AsyncIterator[Kubelet]:
-    async with Broker(tmp_path / "broker", port=free_port()) as broker, site(broker, "helmet", tmp_path) as pods:
+    async with (
+        MosquittoProcess(tmp_path / "broker", port=free_port()) as broker,
+        site(broker, "helmet", tmp_path) as pods,
+    ):
         gm = FakeGm(MqttBus("gm", broker.url))
         async with gm.running():
             made = Kubelet(tmp_path, gm, pods, downloads[0])
@@ -192,7 +195,7 @@ async def test_a_worker_that_is_killed_is_gone_once_it_is_silent(node: Kubelet, 
 async def test_logs_are_answered_with_what_to_use(node: Kubelet) -> None:
     async with MqttBus("operator-logs", node.pods.broker.url) as bus:
         await bus.wait_connected(PATIENCE)
-        requests: Requests[LogsReply] = Requests(bus, topics.LOGS_REPLY.at(client="operator-logs"))
+        requests: RpcClient[LogsReply] = RpcClient(bus, topics.LOGS_REPLY.at(client="operator-logs"))
         await requests.start()
         address = topics.LOGS_REQUEST.at(node="edge0", client="operator-logs")
         reply = await requests.ask(address, LogsRequest(namespace="default", worker=POD), timeout_s=PATIENCE)

@@ -18,9 +18,9 @@ import pytest
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.messages import LogsReply, LogsRequest
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.lc_world import EDGE, HELMET, FakeGm, model, service
 from tests.ports import free_port
 from tests.simulated import eventually
@@ -63,7 +63,7 @@ FAMILY = "sleep 3600 & sleep 3600 & exec python3 steady.py"
 class Node:
     """One node on a machine of its own, as far as its files go."""
 
-    def __init__(self, folder: Path, broker: Broker, gm: FakeGm) -> None:
+    def __init__(self, folder: Path, broker: MosquittoProcess, gm: FakeGm) -> None:
         self.folder, self.broker, self.gm = folder, broker, gm
         self.home = folder / "home"
         self.process: subprocess.Popen[bytes] | None = None
@@ -143,7 +143,7 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with Broker(tmp_path / "broker", port=free_port()) as broker:
+    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as broker:
         gm = FakeGm(MqttBus("gm", broker.url))
         async with gm.running():
             made = Node(tmp_path, broker, gm)
@@ -298,7 +298,7 @@ async def test_a_second_controller_of_a_node_is_refused(node: Node) -> None:
 async def test_the_log_of_a_worker_is_read_over_the_bus(node: Node) -> None:
     await node.apply("steady")
     await node.gm.reaches(HELMET, "Running")
-    asking: Requests[LogsReply] = Requests(node.gm.bus, topics.LOGS_REPLY.at(client="operator"))
+    asking: RpcClient[LogsReply] = RpcClient(node.gm.bus, topics.LOGS_REPLY.at(client="operator"))
     await asking.start()
     to = topics.LOGS_REQUEST.at(node="edge0", client="operator")
     reply = (await asking.ask(to, LogsRequest(namespace="default", worker=EDGE.name), timeout_s=10)).body

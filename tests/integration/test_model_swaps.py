@@ -16,7 +16,7 @@ import pytest
 from examples.digits import data
 from halimede.messages import ModelInUse
 from halimede.models.desired_state import Desired, DesiredModel, write
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.workers import PREPROCESS, Site, site, train
 from tests.simulated import eventually
 
@@ -92,7 +92,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(broker: Broker, name: str, folder: Path) -> AsyncIterator[World]:
+async def world(broker: MosquittoProcess, name: str, folder: Path) -> AsyncIterator[World]:
     small, big, split = train(folder)
     bad = folder / "bad.onnx"
     bad.write_bytes(big.read_bytes()[:-100])
@@ -107,7 +107,7 @@ async def world(broker: Broker, name: str, folder: Path) -> AsyncIterator[World]
 
 
 async def test_both_roles_take_another_model_and_no_frame_is_lost_or_degraded(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     async with world(mosquitto, unique, tmp_path) as w:
         pids = [worker.process.pid for worker in w.site.workers]
@@ -122,7 +122,7 @@ async def test_both_roles_take_another_model_and_no_frame_is_lost_or_degraded(
 
 
 async def test_a_corrupt_model_changes_nothing_but_what_the_worker_says(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     async with world(mosquitto, unique, tmp_path) as w:
         pids = [worker.process.pid for worker in w.site.workers]
@@ -138,7 +138,7 @@ async def test_a_corrupt_model_changes_nothing_but_what_the_worker_says(
 
 
 async def test_a_share_of_the_hard_samples_goes_to_a_new_big_model_then_all(
-    mosquitto: Broker, unique: str, tmp_path: Path
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
 ) -> None:
     async with world(mosquitto, unique, tmp_path) as w:
         pids = [worker.process.pid for worker in w.site.workers]
@@ -158,7 +158,7 @@ async def test_a_share_of_the_hard_samples_goes_to_a_new_big_model_then_all(
         assert last.model == "v2"
 
 
-async def test_a_users_script_takes_another_model_too(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+async def test_a_users_script_takes_another_model_too(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
     code = """
         from halimede.worker import run_edge
 

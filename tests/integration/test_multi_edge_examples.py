@@ -18,7 +18,7 @@ from halimede.bus import Delivery
 from halimede.cli.manifests import load
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, Fused, Result
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.graphs import write_weigher
 from tests.integration.workers import ROOT, Site, site
 from tests.simulated import eventually
@@ -60,7 +60,9 @@ async def film(s: Site, camera: str, picture: np.ndarray) -> str:
     return frame.id.hex()
 
 
-async def test_what_two_cameras_see_is_counted_together(mosquitto: Broker, unique: str, tmp_path: Path) -> None:
+async def test_what_two_cameras_see_is_counted_together(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
     told: list[Fused] = []
     results: dict[str, Result] = {}
 

@@ -16,7 +16,7 @@ import pytest
 
 from halimede.bus.mqtt import MqttBus
 from halimede.messages import TaskInfo
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.lc_world import EDGE, HELMET, SMALL, FakeGm, model, service
 from tests.ports import free_port
 from tests.scraping import asked, scrape, value
@@ -35,7 +35,7 @@ while True:
 class Seen:
     """One LC, its broker and its GM."""
 
-    def __init__(self, folder: Path, broker: Broker, gm: FakeGm, session: aiohttp.ClientSession) -> None:
+    def __init__(self, folder: Path, broker: MosquittoProcess, gm: FakeGm, session: aiohttp.ClientSession) -> None:
         self.folder, self.broker, self.gm, self.session = folder, broker, gm, session
         (folder / "steady.py").write_text(SCRIPT)
         (folder / "model.onnx").write_bytes(b"a model")
@@ -66,7 +66,7 @@ def command(folder: Path, *options: str) -> list[str]:
 
 @pytest.fixture
 async def seen(tmp_path: Path) -> AsyncIterator[Seen]:
-    async with Broker(tmp_path / "broker", port=free_port()) as broker, aiohttp.ClientSession() as session:
+    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as broker, aiohttp.ClientSession() as session:
         gm = FakeGm(MqttBus("gm", broker.url))
         async with gm.running():
             with (tmp_path / "lc.log").open("ab") as log:

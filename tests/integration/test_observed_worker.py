@@ -20,9 +20,9 @@ from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
-from halimede.worker.metrics import Figures
+from halimede.worker.metrics import WorkerMetrics
 from halimede.worker.settings import read
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.workers import Site, site, train
 from tests.ports import free_port
 from tests.scraping import Families, asked, scrape, value
@@ -48,7 +48,7 @@ async def reported(s: Site, edge: str, frames: int) -> None:
 
 
 async def test_figures_agree_with_the_ledger_the_results_and_one_another(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any
 ) -> None:
     pictures = [data.to_png(image) for image in models[2].test_x[:200]]
     edge, cloud = f"{unique}-e", f"{unique}-c"
@@ -118,7 +118,7 @@ def _easy(s: Site) -> int:
 
 async def test_a_worker_is_not_ready_while_the_broker_is_away(unique: str, tmp_path: Path, models: Any) -> None:
     async with (
-        Broker(tmp_path / "broker", port=free_port()) as broker,
+        MosquittoProcess(tmp_path / "broker", port=free_port()) as broker,
         site(broker, unique, tmp_path) as s,
         aiohttp.ClientSession() as session,
     ):
@@ -152,7 +152,7 @@ async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_do
         ModelThread() as thread,
         aiohttp.ClientSession() as session,
     ):
-        figures = Figures(settings, [bus], slot=ModelSlot(LoadedModel(Brightness(), thread)))
+        figures = WorkerMetrics(settings, [bus], slot=ModelSlot(LoadedModel(Brightness(), thread)))
         async with HttpServer(health=figures.health(), registry=registry("cloud", figures.collect)) as server:
             call = asyncio.ensure_future(thread.call(release.wait, 20))  # a test that fails here must end, too
             await asyncio.sleep(0.5)

@@ -20,7 +20,7 @@ from halimede import topics
 from halimede.messages import HardSample, TaskInfo
 from halimede.names import Key
 from services.gm.dashboard.feed import MOST_WATCHERS
-from services.gm.dashboard.routes import Page
+from services.gm.dashboard.routes import DashboardRoutes
 from tests.browser import browser
 from tests.integration.gm_world import SERVICES, World, model, service, world
 from tests.simulated import eventually
@@ -46,7 +46,7 @@ def glimpse(number: int, **fields: Any) -> HardSample:
 @contextlib.asynccontextmanager
 async def served(w: World, token: str = "") -> AsyncIterator[str]:
     application = web.Application()
-    Page(w.manager.feed, token).add_to(application)
+    DashboardRoutes(w.manager.feed, token).add_to(application)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

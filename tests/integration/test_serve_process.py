@@ -20,7 +20,7 @@ from halimede.messages import WorkerInfo
 from halimede.models import desired_state
 from halimede.models.desired_state import Desired
 from halimede.serving.server import main
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.ports import free_port
 from tests.scraping import scrape
 from tests.serving_world import ROOT, adds, counts, server, wish
@@ -28,9 +28,9 @@ from tests.simulated import eventually
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+async def broker(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
     """A Mosquitto of its own."""
-    async with Broker(tmp_path / "broker", port=free_port()) as running:
+    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as running:
         yield running
 
 
@@ -41,7 +41,9 @@ METRICS = {
 }  # fmt: skip
 
 
-async def test_it_tells_its_local_controller_which_model_it_has_and_where(tmp_path: Path, broker: Broker) -> None:
+async def test_it_tells_its_local_controller_which_model_it_has_and_where(
+    tmp_path: Path, broker: MosquittoProcess
+) -> None:
     infos: list[WorkerInfo] = []
 
     async def heard(delivery: Delivery[WorkerInfo]) -> None:
@@ -80,7 +82,7 @@ async def test_it_tells_its_local_controller_which_model_it_has_and_where(tmp_pa
             await eventually(lambda: infos[-1].status == "completed")
 
 
-async def test_it_tells_that_a_model_came_late(tmp_path: Path, broker: Broker) -> None:
+async def test_it_tells_that_a_model_came_late(tmp_path: Path, broker: MosquittoProcess) -> None:
     infos: list[WorkerInfo] = []
 
     async def heard(delivery: Delivery[WorkerInfo]) -> None:

@@ -22,7 +22,7 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.frames import new_frame, pack
 from halimede.messages import DeadLetter, Result, Status, StatusDocument
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.test_serve_clients import SPEC, png
 from tests.ports import free_port
 from tests.scraping import scrape, value
@@ -152,9 +152,9 @@ async def test_raw_scores_are_judged_too(world: World) -> None:
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+async def broker(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
     """A Mosquitto of its own."""
-    async with Broker(tmp_path / "broker", port=free_port()) as running:
+    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as running:
         yield running
 
 
@@ -172,7 +172,7 @@ class Ear:
         self.letters.append(delivery.body)
 
 
-async def test_frames_of_a_camera_get_one_result_each(world: World, broker: Broker) -> None:
+async def test_frames_of_a_camera_get_one_result_each(world: World, broker: MosquittoProcess) -> None:
     ear = Ear()
     async with MqttBus("camera", broker.url) as bus:
         await bus.wait_connected(5)
@@ -206,7 +206,7 @@ async def test_frames_of_a_camera_get_one_result_each(world: World, broker: Brok
     assert all(len(copies) == 1 for copies in ear.results.values())
 
 
-async def test_models_are_found_by_the_status_of_their_services(world: World, broker: Broker) -> None:
+async def test_models_are_found_by_the_status_of_their_services(world: World, broker: MosquittoProcess) -> None:
     async with MqttBus("gm", broker.url) as gm:
         await gm.wait_connected(5)
 

@@ -14,7 +14,7 @@ from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.inference import Outcome
+from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.model_slot import Infer, LoadedModel, ModelSlot
 from halimede.pipeline.sample import Sample
 from halimede.pipeline.workers import RequestWorker
@@ -31,10 +31,10 @@ class Timed(LoadedModel):
         super().__init__(Brightness(), ModelThread())
         self._each_ms, self._fixed_ms = each_ms, fixed_ms
 
-    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[Outcome]:
+    async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome]:
         began, ms = asyncio.get_running_loop().time(), self._fixed_ms + self._each_ms * len(samples)
         await asyncio.sleep(ms / 1000)
-        return [Outcome(Prediction(label="x"), batch=len(samples), ms=ms, began=began) for _ in samples]
+        return [InferenceOutcome(Prediction(label="x"), batch=len(samples), ms=ms, began=began) for _ in samples]
 
 
 async def shared(clouds: dict[str, float], flight: int, samples: int) -> tuple[Counter[str], list[float]]:

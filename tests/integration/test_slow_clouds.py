@@ -13,9 +13,9 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.mining import Verdict
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.pipeline.model_slot import ModelSlot
-from halimede.pipeline.upload_policy.policy import Triage
+from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import RequestWorker
 from tests.integration.test_shares_by_credits import Timed
 from tests.simulated import simulated
@@ -34,7 +34,7 @@ class Camera:
     client: OffloadClient
     fps: float
     deadline_s: float
-    triage: Triage = field(default_factory=Triage)
+    triage: UploadPolicy = field(default_factory=UploadPolicy)
     seen: Counter[str] = field(default_factory=Counter)
     going: bool = True
 
@@ -55,7 +55,7 @@ class Camera:
             except OffloadError as error:
                 came, sent = str(error.reason), error.sent
             now, answered = loop.time(), came == "answered"
-            late = came == Reason.DEADLINE
+            late = came == OffloadReason.DEADLINE
             self.triage.ended(decision, now - began, now, sent=sent, answered=answered, timed_out=late)
         else:
             came = str(decision.reason)
@@ -113,8 +113,8 @@ def test_a_cloud_worker_answers_what_it_can_however_much_it_is_asked_for(play: P
     async def check() -> None:
         seen = await play.run()
         assert seen["answered"] >= 0.9 * able, seen
-        assert seen[Reason.CIRCUIT_OPEN] == 0, seen
-        assert seen[Reason.DEADLINE] <= 0.3 * able, seen
+        assert seen[OffloadReason.CIRCUIT_OPEN] == 0, seen
+        assert seen[OffloadReason.DEADLINE] <= 0.3 * able, seen
 
     check()
 

@@ -16,8 +16,8 @@ from halimede.cli.commands.trace import ask
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, HardSample, Reply, Result, TraceRequest
 from halimede.topic import Filter
-from halimede.tracing import Context, read, write
-from services.broker import Broker
+from halimede.tracing import TraceContext, read, write
+from services.broker import MosquittoProcess
 from tests.collector import Span, collector
 from tests.digits import Digits
 from tests.integration.workers import Site, site
@@ -49,7 +49,7 @@ def only(spans: list[Span], name: str, worker: str = "") -> Span:
 
 
 async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with (
         collector() as there,
@@ -57,7 +57,7 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
         MqttBus("consumer-t", mosquitto.url) as bus,
     ):
         came: list[Delivery[Result]] = []
-        replied: dict[bytes, Context | None] = {}
+        replied: dict[bytes, TraceContext | None] = {}
 
         async def result(delivery: Delivery[Result]) -> None:
             came.append(delivery)
@@ -69,7 +69,7 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
         await bus.subscribe(topics.RESULT.filter(ns="default", service=unique), result)
         await bus.subscribe(topics.REPLY.filter(ns="default", service=unique), reply)
         await workers(s, digits, OTEL_EXPORTER_OTLP_ENDPOINT=there.url)
-        camera = Context(trace=0xABCDEF0123456789, span=0x1122334455667788, state="vendor=1")
+        camera = TraceContext(trace=0xABCDEF0123456789, span=0x1122334455667788, state="vendor=1")
         one, other = frame(digits.pictures[0]), frame(digits.pictures[1])
         await s.publish(pack(one), properties=write(camera))
         await s.publish(pack(other))
@@ -108,14 +108,14 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
 
         # the result says where it belongs; a frame without a context is a trace by its own id
         said = {d.body.id: read(d.packet.properties) for d in came}
-        assert said[one.id.hex()] == Context(camera.trace, int(edge.id, 16), state="vendor=1")
-        assert replied[one.id] == Context(camera.trace, int(cloud.id, 16), state="vendor=1")
+        assert said[one.id.hex()] == TraceContext(camera.trace, int(edge.id, 16), state="vendor=1")
+        assert replied[one.id] == TraceContext(camera.trace, int(cloud.id, 16), state="vendor=1")
         await eventually(lambda: bool(there.of(other.id.hex())), START_S)
         assert only(there.of(other.id.hex()), "edge frame").parent == ""
 
 
 async def test_workers_remember_a_frame_and_say_nothing_of_one_that_they_do_not_know(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s, MqttBus(f"cli-{unique}", mosquitto.url) as bus:
         await bus.wait_connected(5)
@@ -157,7 +157,7 @@ async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 @pytest.mark.parametrize("there", [False, True], ids=["away", "silent"])
 async def test_a_collector_that_does_not_answer_neither_slows_nor_stops_a_worker(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits, *, there: bool
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits, *, there: bool
 ) -> None:
     port = free_port()
     told = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "60000"}
@@ -178,7 +178,7 @@ async def test_a_collector_that_does_not_answer_neither_slows_nor_stops_a_worker
 
 
 async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with collector() as there, site(mosquitto, unique, tmp_path) as s:
         await workers(s, digits, OTEL_EXPORTER_OTLP_ENDPOINT=there.url)
@@ -214,7 +214,7 @@ async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(
 
 
 async def test_hard_samples_are_shown_at_most_once_a_second_and_not_at_all_when_switched_off(
-    mosquitto: Broker, unique: str, tmp_path: Path, digits: Digits
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         seen: list[tuple[float, HardSample]] = []

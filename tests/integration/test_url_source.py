@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from halimede import topics
-from halimede.api.jointinference import Source
+from halimede.api.jointinference import FrameSourceSpec
 from halimede.messages import CameraStatus
 from tests.cameras import PASSWORD, USER, MjpegCamera, counting, video
 from tests.inbox import Inbox
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(90)
 
 async def test_every_frame_of_a_video_file_is_answered(tmp_path: Path) -> None:
     path = video(tmp_path / "Door 1.mp4", 30)
-    async with world(tmp_path) as site, site.worker("edge", "e0", source=Source(url=f"{path.as_uri()}#door")):
+    async with world(tmp_path) as site, site.worker("edge", "e0", source=FrameSourceSpec(url=f"{path.as_uri()}#door")):
         await eventually(lambda: len(site.results) == 30, PATIENCE_S)
     answers = sorted(site.results.values(), key=lambda result: result.sequence)
     assert [a.sequence for a in answers] == list(range(30))
@@ -38,7 +38,7 @@ async def test_a_live_camera_is_read_with_the_password_of_the_environment(
     statuses: Inbox[CameraStatus] = Inbox()
     async with world(tmp_path) as site, MjpegCamera(counting(), password=PASSWORD) as camera:
         await site.camera.subscribe(topics.CAMERA_STATUS.filter(), statuses)
-        async with site.worker("edge", "e0", source=Source(url=f"{camera.url()}#yard")):
+        async with site.worker("edge", "e0", source=FrameSourceSpec(url=f"{camera.url()}#yard")):
             await eventually(lambda: len(site.results) >= 10, PATIENCE_S)
             await eventually(lambda: "running" in statuses.read(lambda s: s.state), PATIENCE_S)
         await eventually(lambda: statuses.read(lambda s: s.state)[-1] == "stopped", PATIENCE_S)
@@ -51,7 +51,7 @@ async def test_a_live_camera_is_read_with_the_password_of_the_environment(
 async def test_a_worker_whose_camera_is_away_says_so_and_takes_it_back_when_it_comes(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/stream#gate"
-    async with world(tmp_path) as site, site.worker("edge", "e0", period_s=0.2, source=Source(url=url)):
+    async with world(tmp_path) as site, site.worker("edge", "e0", period_s=0.2, source=FrameSourceSpec(url=url)):
         await eventually(lambda: site.infos["e0"][-1].reason == "SourceFailed", PATIENCE_S)
         info = site.infos["e0"][-1]
         assert info.status == "running"

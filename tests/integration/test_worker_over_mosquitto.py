@@ -17,7 +17,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_frame, pack
 from halimede.messages import Frame
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.integration.workers import Site, site, train
 from tests.simulated import eventually
 
@@ -63,7 +63,7 @@ def once(s: Site) -> None:
 
 
 async def test_every_sample_is_answered_exactly_once_and_the_cloud_makes_answers_better(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start("cloud", f"{unique}-c", models[1])
@@ -88,7 +88,7 @@ async def test_every_sample_is_answered_exactly_once_and_the_cloud_makes_answers
 
 
 async def test_a_cloud_killed_midway_costs_no_sample_its_answer(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         first = s.start("cloud", f"{unique}-c0", models[1])
@@ -107,7 +107,7 @@ async def test_a_cloud_killed_midway_costs_no_sample_its_answer(
 
 
 async def test_without_a_cloud_the_edge_answers_and_recovers_when_one_appears(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start("edge", f"{unique}-e", models[0], HEM_NAME="CloudOnly", HEM_PARAMETERS="")
@@ -127,7 +127,7 @@ async def test_without_a_cloud_the_edge_answers_and_recovers_when_one_appears(
 
 
 async def test_a_slow_cloud_sheds_and_the_edge_keeps_its_pace(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start_script("cloud", f"{unique}-c", SLOW_BIG)
@@ -143,7 +143,7 @@ async def test_a_slow_cloud_sheds_and_the_edge_keeps_its_pace(
 
 
 async def test_bad_frames_are_rejected_counted_dead_lettered_and_the_stream_goes_on(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start("edge", f"{unique}-e", models[0])
@@ -161,7 +161,7 @@ async def test_bad_frames_are_rejected_counted_dead_lettered_and_the_stream_goes
 
 
 async def test_a_bare_jpeg_of_qos_0_is_answered(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         s.start("edge", f"{unique}-e", models[0])
@@ -174,7 +174,7 @@ async def test_a_bare_jpeg_of_qos_0_is_answered(
 
 
 async def test_sigterm_drains_what_was_taken_and_exits_with_0(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         cloud = s.start("cloud", f"{unique}-c", models[1])
@@ -197,7 +197,7 @@ async def test_sigterm_drains_what_was_taken_and_exits_with_0(
 
 
 async def test_kill_9_loses_what_was_inside_and_the_next_worker_says_how_much(
-    mosquitto: Broker, unique: str, tmp_path: Path, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         edge = s.start_script("edge", f"{unique}-e", SLOW_SMALL)
@@ -222,7 +222,7 @@ async def test_kill_9_loses_what_was_inside_and_the_next_worker_says_how_much(
 
 
 async def test_a_model_that_hangs_does_not_keep_a_worker_from_its_end(
-    mosquitto: Broker, unique: str, tmp_path: Path, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         edge = s.start_script("edge", f"{unique}-e", SLOW_SMALL.replace("0.05", "3600"), GRACE_S="1")
@@ -238,7 +238,7 @@ async def test_a_model_that_hangs_does_not_keep_a_worker_from_its_end(
 
 
 async def test_a_users_estimators_run_on_both_sides_in_a_few_lines(
-    mosquitto: Broker, unique: str, tmp_path: Path, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes]
 ) -> None:
     small = """
         from halimede.worker import run_edge
@@ -268,7 +268,7 @@ async def test_a_users_estimators_run_on_both_sides_in_a_few_lines(
 
 
 async def test_a_plain_msgpack_reader_reads_what_an_edge_worker_sends_up(
-    mosquitto: Broker, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         seen: list[bytes] = []
@@ -300,7 +300,14 @@ async def test_a_plain_msgpack_reader_reads_what_an_edge_worker_sends_up(
     ],
 )
 async def test_a_mistake_ends_the_worker_with_one_line_and_code_2(
-    *, mosquitto: Broker, unique: str, tmp_path: Path, models: Any, role: str, changes: dict[str, str], said: str
+    *,
+    mosquitto: MosquittoProcess,
+    unique: str,
+    tmp_path: Path,
+    models: Any,
+    role: str,
+    changes: dict[str, str],
+    said: str,
 ) -> None:
     async with site(mosquitto, unique, tmp_path) as s:
         worker = s.start(role, f"{unique}-w", models[0], HALIMEDE_LOG_LEVEL="ERROR", **changes)

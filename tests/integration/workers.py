@@ -24,7 +24,7 @@ from halimede.bus.mqtt import MqttBus
 from halimede.frames import new_id, pack
 from halimede.messages import DeadLetter, Frame, Load, Result, TaskInfo, WorkerInfo
 from halimede.tracing import origin
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.scraping import Families, scrape, value
 from tests.simulated import eventually
 
@@ -60,7 +60,7 @@ class Worker:
 class Site:
     """One service on a broker: its workers, a camera, and everything that is published."""
 
-    def __init__(self, broker: Broker, bus: MqttBus, service: str, folder: Path) -> None:
+    def __init__(self, broker: MosquittoProcess, bus: MqttBus, service: str, folder: Path) -> None:
         self.broker, self.bus, self.service, self.folder = broker, bus, service, folder
         self.results: dict[str, Result] = {}
         self.copies: Counter[str] = Counter()
@@ -202,7 +202,7 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def site(broker: Broker, service: str, folder: Path) -> AsyncIterator[Site]:
+async def site(broker: MosquittoProcess, service: str, folder: Path) -> AsyncIterator[Site]:
     """Watch a service; all its workers are killed at the end."""
     async with MqttBus(f"camera-{service}", broker.url) as bus:
         made = Site(broker, bus, service, folder)

@@ -12,8 +12,8 @@ from halimede.names import Key
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.config import load_configuration
-from services.gm.cluster.kubernetes.leader_election import Elector
-from services.gm.cluster.port import Happening, Stored
+from services.gm.cluster.kubernetes.leader_election import LeaderElection
+from services.gm.cluster.port import Happening, StoredResource
 from tests.integration.gm_world import SERVICES, model, service
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
@@ -27,7 +27,7 @@ MODELS = "models"
 class Adapter:
     """``cluster`` leads in the test's namespace under the manifests' role."""
 
-    def __init__(self, api: Api, client: KubernetesClient, cluster: KubernetesCluster, elector: Elector) -> None:
+    def __init__(self, api: Api, client: KubernetesClient, cluster: KubernetesCluster, elector: LeaderElection) -> None:
         self.api = api
         self.client = client
         self.cluster = cluster
@@ -46,7 +46,7 @@ class Adapter:
         body["metadata"]["namespace"] = self.api.namespace
         return await self.api.client.create(path_of(body), self.api.namespace, body)
 
-    async def stored(self, name: str, plural: str = MODELS, version: str = "") -> Stored:
+    async def stored(self, name: str, plural: str = MODELS, version: str = "") -> StoredResource:
         """Wait until the cluster has a resource (in that version)."""
 
         def there() -> bool:
@@ -62,12 +62,12 @@ class Adapter:
         """Wait until something was said to have happened."""
         await eventually(lambda: self.happened.count(what) >= times, PATIENCE)
 
-    async def model(self, name: str = "m") -> Stored:
+    async def model(self, name: str = "m") -> StoredResource:
         """A model that was just made."""
         made = await self.make(model(name))
         return await self.stored(name, version=made["metadata"]["resourceVersion"])
 
-    async def service(self, name: str = "helmet") -> Stored:
+    async def service(self, name: str = "helmet") -> StoredResource:
         """A service that was just made."""
         await self.make(service(name))
         return await self.stored(name, SERVICES)
@@ -81,7 +81,7 @@ async def adapter(api: Api, identity: str = "gm-0", **timing: Any) -> AsyncItera
     user = await api.user("gm", gm_rules(api.namespace))
     opened: asyncio.Future[Adapter] = asyncio.get_running_loop().create_future()
     async with KubernetesClient(await load_configuration(str(user.kubeconfig))) as client:
-        elector = Elector(client, api.namespace, identity, **timing)
+        elector = LeaderElection(client, api.namespace, identity, **timing)
 
         async def work() -> None:
             async with KubernetesCluster(client, elector) as cluster:

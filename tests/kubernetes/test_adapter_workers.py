@@ -9,7 +9,7 @@ import pytest
 
 from halimede.names import Key
 from services.gm.cluster.kubernetes.errors import RefusedObjectError
-from services.gm.cluster.port import ConflictError, Ref, Stored, WorkersChanged
+from services.gm.cluster.port import ConflictError, Ref, StoredResource, WorkersChanged
 from services.gm.workloads.object_names import labels, owner, selector
 from tests.integration.gm_world import SERVICES
 from tests.kubernetes.adapter import PATIENCE, Adapter, adapter
@@ -20,7 +20,7 @@ from tests.simulated import eventually
 NAME = "helmet-deployment-edge"
 
 
-def deployment(of: Stored, image: str = "worker:1", **spec: Any) -> Body:
+def deployment(of: StoredResource, image: str = "worker:1", **spec: Any) -> Body:
     """As ``services.gm.workloads`` makes one, in short."""
     marks = labels(of.resource, "edge")
     return {
@@ -45,7 +45,7 @@ def deployment(of: Stored, image: str = "worker:1", **spec: Any) -> Body:
     }
 
 
-def network(of: Stored, port: int = 5000) -> Body:
+def network(of: StoredResource, port: int = 5000) -> Body:
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -60,7 +60,7 @@ def network(of: Stored, port: int = 5000) -> Body:
     }
 
 
-def autoscaler(of: Stored, most: int = 3) -> Body:
+def autoscaler(of: StoredResource, most: int = 3) -> Body:
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}
     return {
@@ -214,7 +214,7 @@ async def test_what_is_removed_goes_if_it_is_the_one_that_was_meant(api: Api) ->
         await a.cluster.remove(ref, uid)
 
 
-async def pod(a: Adapter, of: Stored, namespace: str) -> Body:
+async def pod(a: Adapter, of: StoredResource, namespace: str) -> Body:
     """One with the service's labels, of the service's Deployment or of one that is made as that."""
     made = await a.api.client.find("Deployment", namespace, NAME)
     if made is None:

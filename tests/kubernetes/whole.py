@@ -27,7 +27,7 @@ from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Result, StatusDocument
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.e2e.running import DIGITS, ROOT, digits
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
@@ -257,7 +257,7 @@ async def whole(api: Api, home: Path, *, tls: bool = False) -> AsyncIterator[Who
         # these two hold for all listeners
         own = [line for line in rules if not line.startswith(("acl_file", "password_file"))]
         access = [*rules, f"listener {port} {network.host}", *own]
-        await stack.enter_async_context(Broker(home / "broker", port=port, access=access, secure=tls))
+        await stack.enter_async_context(MosquittoProcess(home / "broker", port=port, access=access, secure=tls))
         broker = f"mqtt{'s' if tls else ''}://{network.host}:{port}"
         camera = await stack.enter_async_context(user(broker, home / "site", "cameras", CAMERAS[0]))
         viewer = await stack.enter_async_context(user(broker, home / "site", "consumers", "viewer"))

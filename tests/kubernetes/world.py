@@ -20,7 +20,7 @@ from services.gm.app import GlobalManager
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.config import load_configuration
-from services.gm.cluster.kubernetes.leader_election import Elector, LeadershipLostError
+from services.gm.cluster.kubernetes.leader_election import LeaderElection, LeadershipLostError
 from services.gm.workloads.pod_settings import PodSettings
 from tests.integration.gm_world import SERVICES, FakeNode, model, service
 from tests.kubernetes.apiserver import Api, User, kind_of_server
@@ -79,7 +79,7 @@ class RunningGm:
         self.cluster: KubernetesCluster | None = None
         self.manager: GlobalManager | None = None
         self.bus: MemoryBus | None = None
-        self.elector: Elector | None = None
+        self.elector: LeaderElection | None = None
         self.lost = 0
         self._world = world
 
@@ -91,7 +91,7 @@ class RunningGm:
     async def run(self) -> None:
         """As services/gm/leader.py does it."""
         async with KubernetesClient(await load_configuration(str(self.user.kubeconfig))) as client:
-            self.elector = Elector(client, self._world.api.namespace, self.identity, **self._world.timing)
+            self.elector = LeaderElection(client, self._world.api.namespace, self.identity, **self._world.timing)
             while True:
                 try:
                     await self.elector.lead(lambda: self._work(client))

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import NotAllowedError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ async def test_its_broker_lets_in_those_to_whom_its_site_gives_credentials(
     await asyncio.to_thread(subprocess.run, [sys.executable, "-c", python], cwd=ROOT, check=True, timeout=30)
     written = (ROOT / "deploy" / "compose" / "mosquitto.conf").read_text().replace("/site/", f"{tmp_path}/")
     lines = [line for line in written.splitlines() if line.startswith(("allow", "password", "acl"))]
-    async with Broker(tmp_path / "run", port=free_port(), access=lines) as broker:
+    async with MosquittoProcess(tmp_path / "run", port=free_port(), access=lines) as broker:
         folders = {"operators/admin": tmp_path / "operators" / "admin"}
         for service in ("gm", "edge0", "cloud0"):
             command = compose["services"][service]["command"]
@@ -82,7 +82,7 @@ async def test_its_broker_lets_in_those_to_whom_its_site_gives_credentials(
 def test_its_broker_keeps_the_limits_of_the_embedded_one() -> None:
     written = (ROOT / "deploy" / "compose" / "mosquitto.conf").read_text().splitlines()
     names = ("max_packet_size", "max_inflight_messages", "max_queued_messages", "persistence", "set_tcp_nodelay")
-    embedded = Broker(ROOT)._configuration(1883)
+    embedded = MosquittoProcess(ROOT)._configuration(1883)
     assert {line for line in written if line.startswith(names)} == {x for x in embedded if x.startswith(names)}
 
 

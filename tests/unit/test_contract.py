@@ -15,7 +15,7 @@ from halimede import api, codec, topics
 from halimede.contract import render
 from halimede.contract.examples import EXAMPLES, SERVICE, address
 from halimede.errors import DecodeError
-from halimede.topic import Encoding, Topic
+from halimede.topic import BodyEncoding, Topic
 from halimede.topics import CONTRACT
 
 every_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
@@ -47,7 +47,7 @@ def test_an_example_fits_the_schema_beside_it(topic: Topic[Any]) -> None:
     jsonschema.validate(plain, render.schema(topic))
 
 
-@pytest.mark.parametrize("topic", [t for t in CONTRACT if t.encoding is Encoding.MSGPACK], ids=lambda t: t.id)
+@pytest.mark.parametrize("topic", [t for t in CONTRACT if t.encoding is BodyEncoding.MSGPACK], ids=lambda t: t.id)
 def test_a_msgpack_example_is_shown_byte_by_byte_and_any_msgpack_library_reads_those_bytes(topic: Topic[Any]) -> None:
     shown = render.annotate(codec.encode(topic, EXAMPLES[topic.id]))
     payload = bytes.fromhex("".join(line.split("#")[0] for line in shown))

@@ -21,10 +21,10 @@ from services import orphans
 from services import system as system_module
 from services.__main__ import main
 from services.child import Child, Exit
-from services.lc.paths import Folders
+from services.lc.paths import NodePaths
 from services.lc.supervisor.linux_process import MARK
 from services.runfile import RunFile
-from services.system import Layout, System, labels, parse_nodes
+from services.system import System, SystemLayout, labels, parse_nodes
 
 NEVER = asyncio.Event
 
@@ -217,7 +217,7 @@ async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monke
     monkeypatch.setattr(child_module, "MAX_LOG", 10)
     monkeypatch.setattr(system_module, "LOGS_SEEN", 0.01)
     with RunFile(tmp_path) as run_file:
-        system = System(Layout(tmp_path, ["edge0"]), run_file, lambda _: None)
+        system = System(SystemLayout(tmp_path, ["edge0"]), run_file, lambda _: None)
         system._make_children()
         logs = [system._broker.log, tmp_path / "logs" / "gm.log", tmp_path / "logs" / "lc-edge0.log"]
         rotating = asyncio.create_task(system._rotate_logs())
@@ -245,7 +245,7 @@ async def test_whoever_is_waited_for_is_named_and_gets_its_time(modules: Path, m
     said: list[str] = []
     child = make(modules, slow, [])
     with RunFile(modules) as run_file, subprocess.Popen(["sleep", "60"]) as stranger:
-        system = System(Layout(modules, ["edge0"]), run_file, said.append)
+        system = System(SystemLayout(modules, ["edge0"]), run_file, said.append)
         system._lcs = [child]
         running = asyncio.create_task(child.run())
         await pid_of(child)
@@ -293,7 +293,7 @@ async def test_workers_of_nodes_that_are_not_run_any_more_are_ended_and_no_other
 
 
 def test_the_mark_and_the_lock_are_those_of_local_controllers(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, "edge0")
+    folders = NodePaths(tmp_path, "edge0")
     assert orphans.MARK == MARK
     assert folders.root == tmp_path / "nodes" / "edge0"
     assert folders.lock == folders.root / "lc.lock"

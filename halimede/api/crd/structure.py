@@ -18,7 +18,7 @@ from msgspec import NODEFAULT, inspect
 
 from halimede.api.base import Spec
 from halimede.api.podtemplate import Part
-from halimede.api.schema import KEYWORDS, SHAPE, Rule, portable
+from halimede.api.schema import KEYWORDS, SHAPE, ValidationRule, portable
 from halimede.messages import Histogram
 
 Schema = dict[str, Any]
@@ -112,22 +112,26 @@ def _union(kinds: Sequence[inspect.Type]) -> Schema:
     return _object({tag: choice, **found}, [tag], rules, {})
 
 
-def _of_one(tag: str, member: inspect.StructType) -> Iterator[Rule]:
+def _of_one(tag: str, member: inspect.StructType) -> Iterator[ValidationRule]:
     needed = [field.encode_name for field in member.fields if field.required]
     other = f"self.{tag} != '{member.tag}'"
     if needed:
         present = " && ".join(f"has(self.{name})" for name in needed)
-        yield Rule(f"{other} || ({present})", f"{tag} {member.tag} needs {' and '.join(needed)}")
+        yield ValidationRule(f"{other} || ({present})", f"{tag} {member.tag} needs {' and '.join(needed)}")
     for rule in getattr(member.cls, "rules", ()):
-        yield Rule(f"{other} || ({rule.rule})", rule.message, rule.field)
+        yield ValidationRule(f"{other} || ({rule.rule})", rule.message, rule.field)
 
 
-def _goes_with(tag: str, name: str, tags: Sequence[str]) -> Rule:
+def _goes_with(tag: str, name: str, tags: Sequence[str]) -> ValidationRule:
     owned = " || ".join(f"self.{tag} == '{owner}'" for owner in tags)
-    return Rule(f"!has(self.{name}) || {owned}", f"remove it: only {tag} {' and '.join(tags)} has it", f".{name}")
+    return ValidationRule(
+        f"!has(self.{name}) || {owned}", f"remove it: only {tag} {' and '.join(tags)} has it", f".{name}"
+    )
 
 
-def _object(properties: dict[str, Schema], required: list[str], rules: Iterable[Rule], keep: Schema) -> Schema:
+def _object(
+    properties: dict[str, Schema], required: list[str], rules: Iterable[ValidationRule], keep: Schema
+) -> Schema:
     checks = [_given(rule=rule.rule, message=rule.message, fieldPath=rule.field or None) for rule in rules]
     schema: Schema = {"type": "object", **keep}
     if required:

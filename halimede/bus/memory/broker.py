@@ -11,14 +11,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from halimede.bus.connection import LinkedBus
-from halimede.bus.memory.connection import MemoryLink
+from halimede.bus.connection import ReconnectingBus
+from halimede.bus.memory.connection import MemoryTransport
 from halimede.bus.memory.faults import Faults
-from halimede.bus.memory.session import Entry, Session, Stored, store
+from halimede.bus.memory.session import RetainedMessage, Session, SessionSubscription, store
 from halimede.bus.message import Announce, Packet
 from halimede.bus.reason_codes import NO_SUBSCRIBER, SUCCESS
 from halimede.bus.topic_filter import matches
-from halimede.bus.transport import Deliver, Ended, Link
+from halimede.bus.transport import Deliver, Ended, Transport
 from halimede.errors import DisconnectedError
 
 MAX_PACKET = 16 * 1024 * 1024 + 64 * 1024
@@ -43,12 +43,12 @@ class MemoryBroker:
         self.max_packet = max_packet
         self.max_queued = max_queued
         self.running = True
-        self.links: dict[str, MemoryLink] = {}
+        self.links: dict[str, MemoryTransport] = {}
         self.sessions: dict[str, Session] = {}
         #: those of clients that are gone
         self._waiting: dict[str, Session] = {}
         self._overflowed = 0
-        self._retained: dict[str, Stored] = {}
+        self._retained: dict[str, RetainedMessage] = {}
         self._turns: dict[tuple[str, str], int] = {}
 
     @property
@@ -82,7 +82,7 @@ class MemoryBroker:
         packet = stored.left(asyncio.get_running_loop().time()) if stored else None
         return bytes(packet.payload) if packet else None
 
-    def join(self, link: MemoryLink, keep_s: int) -> None:
+    def join(self, link: MemoryTransport, keep_s: int) -> None:
         """Take a client in, in place of another one of that id; of a session that is kept it is the next owner."""
         previous = self.links.get(link.client_id)
         if previous:
@@ -96,7 +96,7 @@ class MemoryBroker:
         self.links[link.client_id] = link
         link.begin(keep_s)
 
-    def leave(self, link: MemoryLink, ended: Ended, *, keep: bool = True) -> None:
+    def leave(self, link: MemoryTransport, ended: Ended, *, keep: bool = True) -> None:
         """Forget a client, but for a session that is to be kept, and publish its will."""
         if self.links.get(link.client_id) is link:
             del self.links[link.client_id]
@@ -140,7 +140,7 @@ class MemoryBroker:
             self._push(client_id, packet, qos)
         return SUCCESS if heard or packet.qos == 0 else NO_SUBSCRIBER
 
-    def _matching(self, levels: list[str]) -> Iterator[tuple[str, str, Entry]]:
+    def _matching(self, levels: list[str]) -> Iterator[tuple[str, str, SessionSubscription]]:
         for client_id, session in self.sessions.items():
             for filter_, entry in session.filters.items():
                 if matches(entry.levels, levels):
@@ -154,7 +154,7 @@ class MemoryBroker:
         elif min(packet.qos, qos):
             self.sessions[client_id].push(replace(packet, qos=1, retain=False))
 
-    def replay(self, link: MemoryLink, entry: Entry) -> None:
+    def replay(self, link: MemoryTransport, entry: SessionSubscription) -> None:
         """Send retained messages to a new subscription, unless it is a shared one."""
         if entry.group:
             return
@@ -165,7 +165,7 @@ class MemoryBroker:
                 link.push(packet, entry.qos, retained=True)
 
 
-class MemoryBus(LinkedBus):
+class MemoryBus(ReconnectingBus):
     """A client of a MemoryBroker. ``cut`` takes its network away until ``heal``."""
 
     def __init__(
@@ -196,12 +196,12 @@ class MemoryBus(LinkedBus):
         """Let the next attempt to connect succeed."""
         self._cut_off = False
 
-    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
         await asyncio.sleep(self._broker.faults.delay_s[1] * 2)
         if self._cut_off:
             raise DisconnectedError("the connection is cut")
         if not self._broker.running:
             raise DisconnectedError("the broker is not running")
-        link = MemoryLink(self._broker, self.client_id, will, deliver, self._receive_maximum)
+        link = MemoryTransport(self._broker, self.client_id, will, deliver, self._receive_maximum)
         self._broker.join(link, self._session_s)
         return link

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from halimede.bus.memory.faults import Wire
-from halimede.bus.memory.session import Entry, Session
+from halimede.bus.memory.session import Session, SessionSubscription
 from halimede.bus.message import Packet
 from halimede.bus.reason_codes import SUCCESS
-from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link
+from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 
 if TYPE_CHECKING:
     from halimede.bus.memory import MemoryBroker
@@ -20,7 +20,7 @@ WINDOW = 1000
 LOST = "the message or its acknowledgement was lost"
 
 
-class MemoryLink(Link):
+class MemoryTransport(Transport):
     """One client's connection. ``MemoryBroker.join`` gives it its session."""
 
     session: Session
@@ -42,7 +42,7 @@ class MemoryLink(Link):
         """Go on with the session."""
         self.session.connect(self._transmit, self._receive_maximum, keep_s)
 
-    def publish(self, packet: Packet) -> Answer:
+    def publish(self, packet: Packet) -> PendingAck:
         """Send a packet to the broker, through whatever faults are on."""
         key = self._next_key()
         answer = self._expect(key)
@@ -58,13 +58,13 @@ class MemoryLink(Link):
             self._up.carry(partial(self._unanswered, key, LOST))
         return answer
 
-    def subscribe(self, filter_: str, qos: int) -> Answer:
+    def subscribe(self, filter_: str, qos: int) -> PendingAck:
         """Subscribe at the broker, which sends retained messages at once."""
         key = self._next_key()
         self._up.carry(partial(self._subscribed, key, filter_, qos))
         return self._expect(key)
 
-    def unsubscribe(self, filter_: str) -> Answer:
+    def unsubscribe(self, filter_: str) -> PendingAck:
         """Unsubscribe at the broker."""
         key = self._next_key()
         self._up.carry(partial(self._unsubscribed, key, filter_))
@@ -104,7 +104,7 @@ class MemoryLink(Link):
         return self._asked
 
     def _subscribed(self, key: int, filter_: str, qos: int) -> None:
-        entry = self.session.filters[filter_] = Entry.of(filter_, qos)
+        entry = self.session.filters[filter_] = SessionSubscription.of(filter_, qos)
         self._down.carry(partial(self._answer, key, qos))
         self._broker.replay(self, entry)
 

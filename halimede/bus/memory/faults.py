@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from halimede.bus.transport import Link
+from halimede.bus.transport import Transport
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Faults:
 class Wire:
     """One direction of a connection. Keeps order, but for what ``faults.reorder`` holds back."""
 
-    def __init__(self, faults: Faults, chance: random.Random, link: Link) -> None:
+    def __init__(self, faults: Faults, chance: random.Random, link: Transport) -> None:
         self._faults = faults
         self._chance = chance
         self._link = link

@@ -18,7 +18,7 @@ from halimede.bus.topic_filter import split_shared
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class RetainedMessage:
     """A message that the broker keeps, with the loop time at which it expires."""
 
     packet: Packet
@@ -31,14 +31,14 @@ class Stored:
         return replace(self.packet, expiry_s=math.ceil(self.expires - now)) if self.packet.expiry_s else self.packet
 
 
-def store(packet: Packet) -> Stored:
+def store(packet: Packet) -> RetainedMessage:
     """Keep a packet from now on."""
     now = asyncio.get_running_loop().time()
-    return Stored(packet, now + packet.expiry_s if packet.expiry_s else math.inf)
+    return RetainedMessage(packet, now + packet.expiry_s if packet.expiry_s else math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SessionSubscription:
     """One subscription of one client."""
 
     group: str
@@ -46,7 +46,7 @@ class Entry:
     qos: int
 
     @classmethod
-    def of(cls, filter_: str, qos: int) -> Entry:
+    def of(cls, filter_: str, qos: int) -> SessionSubscription:
         """Read a filter."""
         group, plain = split_shared(filter_)
         return cls(group, plain.split("/"), qos)
@@ -60,7 +60,7 @@ class Session:
     """One client at the broker, connected or not. ``keep_s``: seconds that it stays without a connection."""
 
     def __init__(self, max_queued: int) -> None:
-        self.filters: dict[str, Entry] = {}
+        self.filters: dict[str, SessionSubscription] = {}
         self.keep_s = 0
         self.expires = math.inf
         #: messages dropped because the queue was full
@@ -72,7 +72,7 @@ class Session:
         self._transmit: Transmit | None = None
         self._keys = itertools.count(1)
         #: messages that wait for room
-        self.waiting: deque[Stored] = deque()
+        self.waiting: deque[RetainedMessage] = deque()
 
     def connect(self, transmit: Transmit, receive_maximum: int, keep_s: int) -> None:
         """Go on with a client."""

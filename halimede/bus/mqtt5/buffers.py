@@ -18,7 +18,7 @@ from itertools import islice
 from time import monotonic
 
 from halimede.bus.mqtt5.decoder import TOO_LARGE, VARINT_BYTES, MalformedError
-from halimede.bus.mqtt5.keepalive import Watch
+from halimede.bus.mqtt5.keepalive import KeepAlive
 
 #: bytes of the buffer in which packets come that are not large: of a large one so much is copied at most
 ROOM = 16 * 1024
@@ -26,7 +26,7 @@ ROOM = 16 * 1024
 LARGE = 8 * 1024
 
 
-class Inflow:
+class ReceiveBuffer:
     """Buffer of what a socket receives: it fills ``room``, and ``filled`` returns the packets that are whole.
 
     ``limit``: bytes of the largest packet that may come. Memory is taken for a packet as announced, so never for more.
@@ -100,7 +100,7 @@ PARTS = 256
 FLUSHED = 8 * 1024
 
 
-class Outflow:
+class SendBuffer:
     """Bytes on their way into a socket that does not block. Bounded by the link's slots, not here.
 
     All that is put in during one turn of the loop leaves at its end in one call; what the socket does not take then
@@ -115,7 +115,7 @@ class Outflow:
     """
 
     def __init__(
-        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, watch: Watch, failed: Callable[[str], None]
+        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, watch: KeepAlive, failed: Callable[[str], None]
     ) -> None:
         self.blocked = False
         self.put_bytes = self.sent_bytes = self.arrived_bytes = 0

@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 from halimede.bus.connect_errors import distrust, let_in
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
-from halimede.bus.mqtt5.connection import LeanLink
+from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.settings import MqttSettings
 from halimede.bus.sockets import hasten
 from halimede.bus.transport import Deliver
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 
-async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> LeanLink:
+async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> Mqtt5Transport:
     """Connect and wait until the broker accepts us. Raises OSError, TimeoutError, DisconnectedError or its subclass
     NotAllowedError, when trying again will not help before somebody has changed something.
     """
@@ -43,7 +43,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         if context:
             async with _within(settings.connect_timeout_s, "no TLS handshake"):
                 sock = await _secure(sock, context, settings.host)
-        link = LeanLink(sock, settings, deliver)
+        link = Mqtt5Transport(sock, settings, deliver)
     except BaseException:
         sock.close()
         raise

@@ -14,7 +14,7 @@ from time import monotonic
 
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import decoder, encoder
-from halimede.bus.mqtt5.buffers import Inflow, Outflow
+from halimede.bus.mqtt5.buffers import ReceiveBuffer, SendBuffer
 from halimede.bus.mqtt5.decoder import (
     PROTOCOL_ERROR,
     PUBACK,
@@ -25,11 +25,11 @@ from halimede.bus.mqtt5.decoder import (
     MalformedError,
     Pong,
 )
-from halimede.bus.mqtt5.keepalive import Watch
+from halimede.bus.mqtt5.keepalive import KeepAlive
 from halimede.bus.reason_codes import FAILURE, SUCCESS, name
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
-from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
+from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
 from halimede.errors import DisconnectedError
 
 #: bytes of a packet where the broker names no limit (MQTT v5, 2.1.4)
@@ -42,7 +42,7 @@ LAST_IDENTIFIER = 65_535
 READS = 16
 
 
-class LeanLink(Link):
+class Mqtt5Transport(Transport):
     """A connection of which the socket is open. ``accepted`` is set by the broker's CONNACK."""
 
     def __init__(self, sock: socket.socket, settings: MqttSettings, deliver: Deliver) -> None:
@@ -53,13 +53,13 @@ class LeanLink(Link):
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._settings = settings
         self._deliver = deliver
-        self._watch = Watch(monotonic(), settings.keepalive_s)
-        self._in = Inflow(settings.max_packet)
-        self._out = Outflow(sock, self._loop, self._watch, self._broke)
+        self._watch = KeepAlive(monotonic(), settings.keepalive_s)
+        self._in = ReceiveBuffer(settings.max_packet)
+        self._out = SendBuffer(sock, self._loop, self._watch, self._broke)
         #: the packet identifier that was given out last
         self._last = 0
         #: of messages at QoS 0 that have not left
-        self._unsent: set[Answer] = set()
+        self._unsent: set[PendingAck] = set()
         self._tick: asyncio.TimerHandle | None = None
 
     def begin(self, hello: bytes) -> None:
@@ -70,12 +70,12 @@ class LeanLink(Link):
 
     # --- what the bus asks for ------------------------------------------------------------------------------------
 
-    def publish(self, packet: Packet) -> Answer:
+    def publish(self, packet: Packet) -> PendingAck:
         """Write a packet. At QoS 0 the answer comes once it has left."""
         payload, tail = packet.payload, packet.tail
         identifier = self._identifier() if packet.qos else 0
         head = encoder.publish(packet, identifier, len(payload) + len(tail))
-        answer = Answer(loop=self._loop)
+        answer = PendingAck(loop=self._loop)
         sent = None
         if self.ended.done():
             self._settle(answer, DisconnectedError(f"the connection was lost: {self.ended.result().reason}"))
@@ -91,13 +91,13 @@ class LeanLink(Link):
             self._out.put(head, payload, tail, sent=sent)
         return answer
 
-    def subscribe(self, filter_: str, qos: int) -> Answer:
+    def subscribe(self, filter_: str, qos: int) -> PendingAck:
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
         identifier = self._identifier()
         retained = not filter_.startswith(SHARE)
         return self._ask(identifier, encoder.subscribe(identifier, filter_, qos, retained=retained))
 
-    def unsubscribe(self, filter_: str) -> Answer:
+    def unsubscribe(self, filter_: str) -> PendingAck:
         """Unsubscribe."""
         identifier = self._identifier()
         return self._ask(identifier, encoder.unsubscribe(identifier, filter_))
@@ -128,7 +128,7 @@ class LeanLink(Link):
             self._settle(answer, DisconnectedError(f"the connection was lost: {ended.reason}"))
         self._unsent.clear()
 
-    def _ask(self, identifier: int, packet: bytes) -> Answer:
+    def _ask(self, identifier: int, packet: bytes) -> PendingAck:
         answer = self._expect(identifier)
         self._out.put(packet)
         return answer
@@ -143,7 +143,7 @@ class LeanLink(Link):
                 return self._last
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
 
-    def _sent(self, answer: Answer) -> None:
+    def _sent(self, answer: PendingAck) -> None:
         self._unsent.discard(answer)
         self._settle(answer, SUCCESS)
 

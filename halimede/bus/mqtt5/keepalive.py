@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from halimede.bus.mqtt5.buffers import Outflow
+    from halimede.bus.mqtt5.buffers import SendBuffer
 
 #: a look at the clock each: at most so many seconds apart, and as a share of the patience
 TICK, TICK_SHARE = 1.0, 3 / 32
@@ -16,7 +16,7 @@ TICK, TICK_SHARE = 1.0, 3 / 32
 UNANSWERED_S = 60.0
 
 
-class Watch:
+class KeepAlive:
     """What one connection knows of its times.
 
     Attributes:
@@ -59,7 +59,7 @@ class Watch:
         """Whether it was silent here or there for too long."""
         return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience
 
-    def dead(self, now: float, out: Outflow, *, waiting: bool, blocked: bool) -> str:
+    def dead(self, now: float, out: SendBuffer, *, waiting: bool, blocked: bool) -> str:
         """Return why the connection is to be left, empty where it is not.
 
         ``waiting``: some packet has no answer yet. ``blocked``: the socket takes nothing.

@@ -16,7 +16,7 @@ from paho.mqtt.packettypes import PacketTypes
 from halimede.bus.connect_errors import distrust, let_in
 from halimede.bus.message import Packet
 from halimede.bus.paho.client import ReadingClient
-from halimede.bus.paho.connection import PahoLink
+from halimede.bus.paho.connection import PahoTransport
 from halimede.bus.paho.properties import no_properties, v5_properties
 from halimede.bus.settings import MqttSettings
 from halimede.bus.sockets import hasten
@@ -27,7 +27,7 @@ from halimede.errors import DisconnectedError, InvalidFieldError
 CANCEL_PATIENCE = 1.0
 
 
-async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> PahoLink:
+async def connect(settings: MqttSettings, client_id: str, will: Packet | None, deliver: Deliver) -> PahoTransport:
     """Connect and wait until the broker accepts us. Raises OSError, TimeoutError, DisconnectedError or its subclass
     NotAllowedError, when trying again will not help before somebody has changed something.
     """
@@ -46,7 +46,7 @@ async def connect(settings: MqttSettings, client_id: str, will: Packet | None, d
         if isinstance(error, ssl.SSLError) or (tls and isinstance(error, ConnectionResetError)):
             raise distrust(error) from error
         raise
-    link = PahoLink(client, settings, deliver)
+    link = PahoTransport(client, settings, deliver)
     await let_in(link, link.accepted, settings)
     return link
 

@@ -25,7 +25,7 @@ from halimede.bus.paho.properties import grants, no_properties, v5_properties
 from halimede.bus.reason_codes import SUCCESS
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
-from halimede.bus.transport import CLOSE_TIMEOUT, Answer, Deliver, Ended, Link, Slots
+from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
 TICK, TICK_SHARE = 1.0, 1 / 16
 
 
-class PahoLink(Link):
+class PahoTransport(Transport):
     """A connection of which the socket is open. ``accepted`` is set by the broker's CONNACK."""
 
     def __init__(self, client: ReadingClient, settings: MqttSettings, deliver: Deliver) -> None:
@@ -61,21 +61,21 @@ class PahoLink(Link):
 
     # --- what the bus asks for --------------------------------------------------------------------------------
 
-    def publish(self, packet: Packet) -> Answer:
+    def publish(self, packet: Packet) -> PendingAck:
         """Queue a packet for the socket. At QoS 0 the answer comes once it is written."""
         properties = v5_properties(packet, PacketTypes.PUBLISH)
         payload = b"".join((packet.payload, packet.tail)) if len(packet.tail) else bytes(packet.payload)
         info = self._client.publish(packet.topic, payload, packet.qos, packet.retain, properties)
         return self._sent(info.rc, info.mid)
 
-    def subscribe(self, filter_: str, qos: int) -> Answer:
+    def subscribe(self, filter_: str, qos: int) -> PendingAck:
         """Subscribe; the broker sends retained messages every time, but none to a shared subscription."""
         # the standard says so; Mosquitto 2.0.11 has to be told
         retained = SubscribeOptions.RETAIN_DO_NOT_SEND if filter_.startswith(SHARE) else 0
         options = SubscribeOptions(qos=qos, retainHandling=retained)
         return self._sent(*self._client.subscribe(filter_, options=options))
 
-    def unsubscribe(self, filter_: str) -> Answer:
+    def unsubscribe(self, filter_: str) -> PendingAck:
         """Unsubscribe."""
         return self._sent(*self._client.unsubscribe(filter_))
 
@@ -107,7 +107,7 @@ class PahoLink(Link):
             sock.close()
         super().end(ended)
 
-    def _sent(self, code: MQTTErrorCode, mid: int | None) -> Answer:
+    def _sent(self, code: MQTTErrorCode, mid: int | None) -> PendingAck:
         answer = self._expect(mid or NOT_SENT)
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
             self._unanswered(mid or NOT_SENT, f"not sent: {error_string(code)}")

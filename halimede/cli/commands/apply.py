@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from halimede.api import kind_of
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.manifests import Manifest, load
 from halimede.cli.output import console, fail, warn
@@ -21,7 +21,7 @@ def named(key: Key) -> str:
     return f"{kind_of(key.plural).kind.lower()}/{key.name}"
 
 
-async def apply(broker: Broker, paths: Sequence[str], namespace: str) -> int:
+async def apply(broker: BrokerAddress, paths: Sequence[str], namespace: str) -> int:
     """Apply manifests; one that GM refuses does not stop the others. Returns the exit code."""
     manifests = load(paths, namespace)
     failed = 0
@@ -31,7 +31,9 @@ async def apply(broker: Broker, paths: Sequence[str], namespace: str) -> int:
     return 1 if failed else 0
 
 
-async def delete(broker: Broker, keys: Iterable[Key], *, wait: bool, timeout_s: float, ignore_missing: bool) -> int:
+async def delete(
+    broker: BrokerAddress, keys: Iterable[Key], *, wait: bool, timeout_s: float, ignore_missing: bool
+) -> int:
     """Delete resources, those that refer to others first, and wait until they are gone. Returns the exit code."""
     failed = 0
     out = console()
@@ -56,7 +58,7 @@ async def delete(broker: Broker, keys: Iterable[Key], *, wait: bool, timeout_s: 
     return 1 if failed else 0
 
 
-async def delete_node(broker: Broker, name: str, *, ignore_missing: bool) -> int:
+async def delete_node(broker: BrokerAddress, name: str, *, ignore_missing: bool) -> int:
     """Have GM forget a node that will not come back. Returns the exit code."""
     async with Client.to(broker) as client:
         try:

@@ -59,7 +59,7 @@ def list_(
     source: Annotated[
         str, typer.Option("--from", metavar="gm|NODE", help="Whose files.", autocompletion=completion.nodes)
     ] = GM,
-    output: o.LinesOption = o.Lines.TABLE,
+    output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -74,7 +74,7 @@ def list_(
     async def command() -> None:
         from halimede.cli.commands import blob_files as room
 
-        await room.show(o.address(broker, credentials), source, as_json=output is o.Lines.JSON)
+        await room.show(o.address(broker, credentials), source, as_json=output is o.LinesFormat.JSON)
 
     run(command)
 

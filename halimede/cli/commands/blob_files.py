@@ -12,9 +12,9 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from halimede.blobs import BlobClient, BusOpener, Shelf, Source, with_fallback
+from halimede.blobs import BlobClient, BlobServer, BusOpener, FileProvider, with_fallback
 from halimede.blobs.uris import ANY, GM, SCHEME, check_digest, party, url
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NotLetInError
 from halimede.cli.output import console, table, warn
 from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
@@ -28,7 +28,7 @@ from halimede.names import check_name
 ANSWER_S, SILENT_S, TELL_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
 
 
-async def put(broker: Broker, file: Path, to: str) -> None:
+async def put(broker: BrokerAddress, file: Path, to: str) -> None:
     """Have ``gm`` or a node keep a file; print its URL and digest."""
     keeper = _source("--to", to)
     digest, size = await in_thread(_measure, file)
@@ -37,7 +37,7 @@ async def put(broker: Broker, file: Path, to: str) -> None:
         return file if wanted == digest else None
 
     async with _asking(broker) as client:
-        source = Source(client.bus, client.name, Shelf(find))
+        source = BlobServer(client.bus, client.name, FileProvider(find))
         await source.start(queries=False)
         giving = asyncio.create_task(source.run(), name="give")
         order = BlobOrder(op="keep", digest=digest, size=size)
@@ -51,7 +51,7 @@ async def put(broker: Broker, file: Path, to: str) -> None:
     sys.stdout.write(f"url: {url(to, digest)}\nsha256: {digest}\n")
 
 
-async def show(broker: Broker, source: str, *, as_json: bool) -> None:
+async def show(broker: BrokerAddress, source: str, *, as_json: bool) -> None:
     """Print the files of ``gm`` or a node."""
     giver = _source("--from", source)
     found: list[BlobEntry] = []
@@ -71,7 +71,7 @@ async def show(broker: Broker, source: str, *, as_json: bool) -> None:
         console().print(table(("DIGEST", "BYTES", "URL"), rows))
 
 
-async def get(broker: Broker, digest: str, out: Path, source: str) -> None:
+async def get(broker: BrokerAddress, digest: str, out: Path, source: str) -> None:
     """Bring a file to ``out``."""
     digest = _digest(digest)
     if source != ANY:
@@ -96,7 +96,7 @@ async def get(broker: Broker, digest: str, out: Path, source: str) -> None:
     sys.stdout.write(f"{out} ({found.size:,} bytes)\n")
 
 
-async def delete(broker: Broker, digest: str) -> None:
+async def delete(broker: BrokerAddress, digest: str) -> None:
     """Have GM forget a file."""
     digest = _digest(digest)
     async with _asking(broker) as client:
@@ -105,7 +105,7 @@ async def delete(broker: Broker, digest: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _asking(broker: Broker) -> AsyncIterator[BlobClient]:
+async def _asking(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
     async with Client.to(broker) as connection:
         client = BlobClient(connection.bus, connection.bus.client_id)
         try:

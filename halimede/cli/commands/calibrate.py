@@ -89,13 +89,13 @@ def calibrate(
     async def command() -> None:
         try:
             from halimede.calibration.calibrate import Goal
-            from halimede.calibration.deadline import Way
+            from halimede.calibration.deadline import UploadPath
             from halimede.calibration.service import Deadline
         except ModuleNotFoundError as error:
             raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
         goal: Goal | Deadline = Goal(target_upload=target_upload, max_risk=max_risk, confidence=confidence)
         if deadline_ms is not None:
-            goal = Deadline(ms=deadline_ms, way=Way(link_ms=link_ms, link_kbps=link_kbps, per_second=per_second))
+            goal = Deadline(ms=deadline_ms, way=UploadPath(link_ms=link_ms, link_kbps=link_kbps, per_second=per_second))
         chain, at, found = _calibrated(service, data, goal, rule, tier)
         written = _write(chain, at, found, out)
         _show(chain, at, found, written, as_json=as_json)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from halimede.cli.commands.certs_site import Names
 
 
-class Target(StrEnum):
+class AclTarget(StrEnum):
     """Brokers whose form of access rules can be written."""
 
     MOSQUITTO = "mosquitto"
@@ -199,7 +199,7 @@ def rotate(
 
 
 @certs.command()
-def show(folder: Folder, output: o.LinesOption = o.Lines.TABLE) -> None:
+def show(folder: Folder, output: o.LinesOption = o.LinesFormat.TABLE) -> None:
     """Show who there is and when whose certificate expires. Exit code 1: one is missing or does not serve.
 
     \b
@@ -220,7 +220,7 @@ def show(folder: Folder, output: o.LinesOption = o.Lines.TABLE) -> None:
 @certs.command()
 def acl(
     folder: Folder,
-    target: Annotated[Target, typer.Option("--for", help="The broker.")] = Target.MOSQUITTO,
+    target: Annotated[AclTarget, typer.Option("--for", help="The broker.")] = AclTarget.MOSQUITTO,
     prefix: Prefix = "",
 ) -> None:
     """Print the access rules of a site as a broker reads them.
@@ -249,7 +249,7 @@ def secrets(
             metavar="NAME", help="A namespace with services; repeatable. Default: default.", show_default=False
         ),
     ] = None,
-    target: Annotated[Target, typer.Option("--for", help="The broker.")] = Target.MOSQUITTO,
+    target: Annotated[AclTarget, typer.Option("--for", help="The broker.")] = AclTarget.MOSQUITTO,
 ) -> None:
     """Print the credentials of a site as Kubernetes Secrets: whoever sees them can be anyone on the broker.
 

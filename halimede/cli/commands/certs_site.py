@@ -17,7 +17,7 @@ from rich.text import Text
 from halimede.access import bridge, certs, files, manifests, passwords
 from halimede.access.emqx import acl_conf
 from halimede.access.mosquitto import acl_file, configuration
-from halimede.access.report import Report
+from halimede.access.report import SiteReport
 from halimede.access.site import Site, read_site
 from halimede.cli.output import Format, clean, console, table, to_yaml
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -176,7 +176,7 @@ def _write_places(site: Site, folder: Path) -> None:
         files.write(place / "broker" / "mosquitto.conf", text, files.SECRET)
 
 
-def _steps(site: Site, folder: Path, report: Report, *, changed: bool) -> list[str]:
+def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> list[str]:
     if not report.changed and not changed:
         return []
     broker = f"mqtt{'' if site.passwords else 's'}://{bridge.address(site)}"

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from halimede.api import Kind
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import age, clean, console, table, to_yaml
 from halimede.cli.views import dataset as contents
@@ -24,7 +24,7 @@ from halimede.names import Key
 EVENTS_SHOWN = 15
 
 
-async def describe(broker: Broker, kind: Kind, name: str, namespace: str) -> None:
+async def describe(broker: BrokerAddress, kind: Kind, name: str, namespace: str) -> None:
     """Show everything about one resource."""
     async with Client.to(broker) as client:
         body = await client.get(kind.plural, name, namespace)

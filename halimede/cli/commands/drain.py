@@ -9,14 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import fail, warn
 
 POLL_S = 0.3
 
 
-async def drain(broker: Broker, node: str, *, wait: bool, timeout_s: float) -> int:
+async def drain(broker: BrokerAddress, node: str, *, wait: bool, timeout_s: float) -> int:
     """Empty a node and wait until no worker is left on it. Returns the exit code."""
     async with Client.to(broker) as client:
         answer = await client.drain(node)
@@ -28,7 +28,7 @@ async def drain(broker: Broker, node: str, *, wait: bool, timeout_s: float) -> i
         return await _empty(client, node, timeout_s)
 
 
-async def uncordon(broker: Broker, node: str) -> None:
+async def uncordon(broker: BrokerAddress, node: str) -> None:
     """Let a node be used again."""
     async with Client.to(broker) as client:
         await client.uncordon(node)

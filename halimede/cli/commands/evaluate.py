@@ -14,7 +14,7 @@ from halimede.cli.runner import run
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from halimede.evaluation.evaluate import Link, Report
+    from halimede.evaluation.evaluate import EvaluationReport, TierLink
 
 PLOT, PAGE, FIGURES = "evaluation.png", "evaluation.html", "evaluation.json"
 
@@ -73,19 +73,19 @@ def evaluate(
 
     async def command() -> None:
         try:
-            from halimede.evaluation.evaluate import Link
+            from halimede.evaluation.evaluate import TierLink
         except ModuleNotFoundError as error:
             raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
         given = {name: value for name, value in (("ms", link_ms), ("kbps", link_kbps)) if value is not None}
         report = _evaluated(service, data, [name.strip() for name in rules.split(",") if name.strip()],
-                            Link(**given, assumed=not given))  # fmt: skip
+                            TierLink(**given, assumed=not given))  # fmt: skip
         _write(report, out)
         _show(report, out, as_json=as_json)
 
     run(command)
 
 
-def _evaluated(service: list[Path], data: Path, rules: list[str], link: Link) -> Report:
+def _evaluated(service: list[Path], data: Path, rules: list[str], link: TierLink) -> EvaluationReport:
     """Read and evaluate, showing progress."""
     from halimede.cli.commands.publish import progress_bar
     from halimede.evaluation.data import read_labelled
@@ -105,7 +105,7 @@ def _evaluated(service: list[Path], data: Path, rules: list[str], link: Link) ->
         return evaluated(chain, samples, rules=rules, link=link, told=told)
 
 
-def _write(report: Report, out: Path) -> None:
+def _write(report: EvaluationReport, out: Path) -> None:
     """Write all files. A picture is left out, and it is said, where there is nothing that draws it."""
     import msgspec
 
@@ -127,7 +127,7 @@ def _write(report: Report, out: Path) -> None:
         raise InvalidFieldError("--out", str(out), f"it cannot be written to: {error.strerror}") from error
 
 
-def _show(report: Report, out: Path, *, as_json: bool) -> None:
+def _show(report: EvaluationReport, out: Path, *, as_json: bool) -> None:
     import sys
 
     import msgspec

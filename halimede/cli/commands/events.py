@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.output import COLOURS, Format, clean, console, dump, plain, warn
 from halimede.cli.views import tables
@@ -26,7 +26,7 @@ PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EventSelection:
     """Which events: about one thing (or all), of one type (or both), from a time on, the newest ``limit`` of them."""
 
     about: str = ""
@@ -46,7 +46,7 @@ class Choice:
         return self.since is None or _time(event) >= self.since
 
 
-async def events(broker: Broker, choice: Choice, form: Format, *, follow: bool) -> None:
+async def events(broker: BrokerAddress, choice: EventSelection, form: Format, *, follow: bool) -> None:
     """Show the newest events that were chosen, oldest first, and with ``follow`` those that come."""
     async with Client.to(broker) as client:
         found = await page(client, choice, after=0, most=0 if choice.some else choice.limit)
@@ -63,7 +63,7 @@ async def events(broker: Broker, choice: Choice, form: Format, *, follow: bool) 
             show(event, form)
 
 
-async def page(client: Client, choice: Choice, *, after: int, most: int) -> list[Event]:
+async def page(client: Client, choice: EventSelection, *, after: int, most: int) -> list[Event]:
     """Return the events after a sequence, oldest first, without a gap; only the newest ``most`` unless that is 0."""
     found: list[Event] = []
     before = 0
@@ -78,7 +78,7 @@ async def page(client: Client, choice: Choice, *, after: int, most: int) -> list
         before = part[0].sequence
 
 
-async def _following(client: Client, choice: Choice, after: int) -> AsyncIterator[Event]:
+async def _following(client: Client, choice: EventSelection, after: int) -> AsyncIterator[Event]:
     away = False
     while True:
         await asyncio.sleep(POLL_S)
@@ -117,7 +117,7 @@ def show(event: Event, form: Format) -> None:
     console().print(line)
 
 
-def _table(found: Sequence[Event], choice: Choice, form: Format) -> None:
+def _table(found: Sequence[Event], choice: EventSelection, form: Format) -> None:
     if form is not Format.TABLE:
         dump(plain(found), form)
     elif found:

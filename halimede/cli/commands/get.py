@@ -7,14 +7,14 @@ from typing import Any
 
 import halimede
 from halimede.api import Kind
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.output import Format, console, dump, fail, listing, plain, warn
 from halimede.cli.views import tables
 from halimede.messages import ResourceBody
 
 
-async def get(broker: Broker, kind: Kind, name: str, namespace: str, form: Format) -> None:
+async def get(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
     """Show one resource, or all of a kind; an empty namespace means all of them."""
     async with Client.to(broker) as client:
         bodies, cut = await fetch(client, kind, name, namespace)
@@ -51,7 +51,7 @@ def show(kind: Kind, bodies: Sequence[Mapping[str, Any]], form: Format, *, singl
         console().print(tables.resources(kind.plural, bodies, wide=wide, all_namespaces=all_namespaces))
 
 
-async def nodes(broker: Broker, form: Format) -> None:
+async def nodes(broker: BrokerAddress, form: Format) -> None:
     """Show the nodes."""
     async with Client.to(broker) as client:
         found = sorted(await client.nodes(), key=lambda node: node.name)
@@ -66,7 +66,7 @@ async def nodes(broker: Broker, form: Format) -> None:
         warn("no nodes: no local controller has connected to this broker yet")
 
 
-async def version(find: Broker) -> int:
+async def version(find: BrokerAddress) -> int:
     """Show our version and GM's. Returns the exit code."""
     print(f"client  {halimede.__version__}")
     try:

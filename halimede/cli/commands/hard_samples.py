@@ -23,7 +23,7 @@ class Truth(StrEnum):
     CLOUD = "cloud"
 
 
-class Layout(StrEnum):
+class ExportLayout(StrEnum):
     """Forms of a data set."""
 
     FOLDER = "folder"
@@ -81,7 +81,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, the newest first.")] = 20,
     namespace: o.Namespace = "default",
     everywhere: o.AllNamespaces = False,
-    output: o.LinesOption = o.Lines.TABLE,
+    output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -155,8 +155,8 @@ def export(
     ] = "",
     by: Annotated[Truth, typer.Option(help="Whose answer is taken for the truth.")] = Truth.CLOUD,
     form: Annotated[
-        Layout, typer.Option("--format", help="Class folders, or pictures with annotations.json (boxes).")
-    ] = Layout.FOLDER,
+        ExportLayout, typer.Option("--format", help="Class folders, or pictures with annotations.json (boxes).")
+    ] = ExportLayout.FOLDER,
     camera: CameraOption = "",
     node: NodeOption = "",
     label: LabelOption = "",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import Format, as_json, console, dump, plain, table, warn
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -22,7 +22,7 @@ AT_ONCE = 8
 
 
 @asynccontextmanager
-async def asking(broker: Broker) -> AsyncIterator[KeptSamples]:
+async def asking(broker: BrokerAddress) -> AsyncIterator[KeptSamples]:
     """Connect, and listen for answers."""
     async with Client.to(broker) as client:
         kept = KeptSamples(client.bus)
@@ -30,7 +30,7 @@ async def asking(broker: Broker) -> AsyncIterator[KeptSamples]:
         yield kept
 
 
-async def show_list(broker: Broker, wanted: KeptRequest, limit: int, form: Format) -> None:
+async def show_list(broker: BrokerAddress, wanted: KeptRequest, limit: int, form: Format) -> None:
     """List the newest samples that fit, of all workers together."""
     async with asking(broker) as kept:
         replies = await kept.pages(wanted)
@@ -46,7 +46,7 @@ async def show_list(broker: Broker, wanted: KeptRequest, limit: int, form: Forma
     warn(f"{min(len(found), limit)} shown; {len(replies)} workers keep {samples} samples in {room / 1e6:.1f} MB")
 
 
-async def show(broker: Broker, id_: str, out: Path | None) -> None:
+async def show(broker: BrokerAddress, id_: str, out: Path | None) -> None:
     """Show what is known of one sample as JSON, and write its picture to a file or into a folder."""
     async with asking(broker) as kept:
         reply = await kept.sample(id_)
@@ -57,7 +57,7 @@ async def show(broker: Broker, id_: str, out: Path | None) -> None:
     dump(shown, Format.JSON)
 
 
-async def export(broker: Broker, wanted: KeptRequest, folder: Path, by: By, form: Form) -> int:
+async def export(broker: BrokerAddress, wanted: KeptRequest, folder: Path, by: By, form: Form) -> int:
     """Write all samples that fit as a data set; return the exit code: 1 when there is none of them."""
     made = Export(folder, by, form)
     async with asking(broker) as kept:

@@ -17,7 +17,7 @@ from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
 from halimede.api.placement import Role
 from halimede.cli import service_kinds
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands import log_lines
 from halimede.cli.output import warn
@@ -34,7 +34,7 @@ MOST_LOGS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LogSelection:
     """Whose logs, and which lines of them. ``name``: a service or worker, empty for all; ``role`` empty for both.
 
     ``tail``: begin with so many lines, negative for all; ``since``: leave out older ones.
@@ -71,7 +71,7 @@ class Log:
         return self.node, self.worker
 
 
-async def logs(broker: Broker, choice: Choice, *, follow: bool) -> int:
+async def logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool) -> int:
     """Show the logs that were chosen, and with ``follow`` what comes. Returns the exit code."""
     async with Client.to(broker) as client:
         found = await find(client, choice)
@@ -84,7 +84,7 @@ async def logs(broker: Broker, choice: Choice, *, follow: bool) -> int:
     return 1 if all(log.problem for log in found) else 0
 
 
-async def find(client: Client, choice: Choice) -> list[Log]:
+async def find(client: Client, choice: LogSelection) -> list[Log]:
     """Return the logs that are meant; raise when there are none."""
     if choice.direct:
         return [Log(choice.node, choice.name)]
@@ -126,7 +126,7 @@ def workers(body: ResourceBody, nodes: Sequence[NodeInfo]) -> list[Log]:
     ]
 
 
-async def _follow(client: Client, choice: Choice, found: Sequence[Log]) -> None:
+async def _follow(client: Client, choice: LogSelection, found: Sequence[Log]) -> None:
     following = {log.key: log for log in found}
     with first_error():
         async with asyncio.TaskGroup() as group:
@@ -147,21 +147,21 @@ async def _follow(client: Client, choice: Choice, found: Sequence[Log]) -> None:
                         start(log)
 
 
-async def _found_again(client: Client, choice: Choice) -> list[Log]:
+async def _found_again(client: Client, choice: LogSelection) -> list[Log]:
     try:
         return await find(client, choice)
     except HalimedeError:  # GM is being restarted, or the service is gone for now: what is known goes on
         return []
 
 
-async def _follow_one(client: Client, choice: Choice, log: Log) -> None:
+async def _follow_one(client: Client, choice: LogSelection, log: Log) -> None:
     while True:
         for line in await _new(client, choice, log):
             log_lines.show(log.worker, line, several=not choice.direct)
         await asyncio.sleep(POLL_S)
 
 
-async def _new(client: Client, choice: Choice, log: Log) -> list[str]:
+async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
     """Return what is new of one log; what is in the way is said once, and does not stop the others."""
     first = not log.started
     try:

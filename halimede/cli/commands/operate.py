@@ -17,7 +17,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(
-    output: o.ReportOption = o.Report.TABLE,
+    output: o.ReportOption = o.ReportFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -43,7 +43,7 @@ def top(
     seconds: Annotated[float, typer.Option("--seconds", "-n", min=0.2, max=60, help="Between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Measure for one interval, show it, and end.")] = False,
     sort: Annotated[o.Sort, typer.Option("--sort", "-s", help="What the services are sorted by.")] = o.Sort.PHASE,
-    output: o.ReportOption = o.Report.TABLE,
+    output: o.ReportOption = o.ReportFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -66,7 +66,7 @@ def top(
 
 
 def doctor(
-    output: o.ReportOption = o.Report.TABLE,
+    output: o.ReportOption = o.ReportFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:

@@ -18,14 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from halimede import topics
 from halimede.bus.port import Bus
 from halimede.cli import images
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
-from halimede.cli.images import Picture
+from halimede.cli.images import InlineImage
 from halimede.cli.output import console, warn
 from halimede.errors import DisconnectedError, first_error
 from halimede.names import check_label
 from halimede.topic import Address
-from halimede.tracing import Book, Record, write
+from halimede.tracing import Book, FrameRecord, write
 from halimede.tracing.export import exporting
 from halimede.tracing.steps import PUBLISH
 
@@ -41,7 +41,7 @@ Properties = Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PublishPlan:
     """What is to be sent. ``rounds`` 0: for ever; ``fps`` 0: as fast as the broker takes it."""
 
     paths: Sequence[str]
@@ -54,21 +54,21 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Tally:
+class PublishSummary:
     """What became of it."""
 
     sent: int = 0
     unheard: int = 0
 
 
-async def publish(broker: Broker, plan: Plan) -> None:
+async def publish(broker: BrokerAddress, plan: PublishPlan) -> None:
     """Send all pictures of a plan in order, showing progress, and say at the end what became of them."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     async with Client.to(broker) as client:
         pictures, others = images.find(plan.paths, images.limit(client.bus.max_packet, bare=plan.bare))
         if others:
             warn(f"files that are neither JPEG nor PNG, left out: {others}")
-        tally, loop = Tally(), asyncio.get_running_loop()
+        tally, loop = PublishSummary(), asyncio.get_running_loop()
         started = loop.time()
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
         try:
@@ -79,7 +79,13 @@ async def publish(broker: Broker, plan: Plan) -> None:
 
 
 async def send_all(
-    bus: Bus, address: Address[bytes], pictures: Sequence[Picture], plan: Plan, tally: Tally, *, book: Book
+    bus: Bus,
+    address: Address[bytes],
+    pictures: Sequence[InlineImage],
+    plan: PublishPlan,
+    tally: PublishSummary,
+    *,
+    book: Book,
 ) -> None:
     """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``."""
     window = asyncio.Semaphore(WINDOW)
@@ -87,7 +93,7 @@ async def send_all(
     started = loop.time()
     total = len(pictures) * plan.rounds or None
 
-    async def send(data: bytes, trace: Record | None) -> None:
+    async def send(data: bytes, trace: FrameRecord | None) -> None:
         began = time.monotonic()
         try:
             heard = await send_frame(bus, address, data, plan.qos, write(trace.here) if trace else None)
@@ -128,7 +134,7 @@ async def send_frame(bus: Bus, address: Address[bytes], data: bytes, qos: int, p
             await asyncio.sleep(RETRY_S)
 
 
-def _rounds(pictures: Sequence[Picture], rounds: int) -> Iterator[Picture]:
+def _rounds(pictures: Sequence[InlineImage], rounds: int) -> Iterator[InlineImage]:
     endless: Iterator[Any] = itertools.count() if rounds == 0 else iter(range(rounds))
     return (picture for _ in endless for picture in pictures)
 
@@ -146,7 +152,7 @@ def progress_bar() -> Progress:
     )
 
 
-def _report(address: Address[bytes], plan: Plan, tally: Tally, seconds: float) -> None:
+def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, seconds: float) -> None:
     rate = f"{tally.sent / seconds:.0f} a second" if seconds > 0 else "at once"
     taken = ", each acknowledged by the broker" if plan.qos and tally.sent else ""
     console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s ({rate}){taken}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.cli import images
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import console, warn
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -51,11 +51,11 @@ def is_stream(paths: Sequence[str]) -> bool:
     )
 
 
-async def publish(broker: Broker, order: Order) -> None:
+async def publish(broker: BrokerAddress, order: Order) -> None:
     """Send a source's frames until its end or Ctrl-C, and say what became of them. Raises HalimedeError."""
     from halimede.cameras.camera import Camera
     from halimede.cameras.ipc_messages import SourceError
-    from halimede.cameras.publisher import Publisher
+    from halimede.cameras.publisher import CameraPublisher
     from halimede.cameras.settings import CameraSettings, given
 
     name = check_label("--camera", order.camera)
@@ -76,7 +76,7 @@ async def publish(broker: Broker, order: Order) -> None:
             max_bytes=images.limit(client.bus.max_packet, bare=order.bare),
             window=LIVE_WINDOW if live else FILE_WINDOW,
         )
-        publisher = Publisher(
+        publisher = CameraPublisher(
             client.bus, order.namespace, name, qos=order.qos, bare=order.bare, patient=not live, stop=stop
         )
         camera = Camera(settings, publisher.take)

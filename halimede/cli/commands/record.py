@@ -9,11 +9,11 @@ from pathlib import Path
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.cli import recording
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands.publish import progress_bar
 from halimede.cli.output import console, warn
-from halimede.cli.recording import Tape
+from halimede.cli.recording import RecordingWriter
 from halimede.errors import DecodeError, HalimedeError
 from halimede.names import check_label
 
@@ -23,7 +23,7 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RecordLimits:
     """Where a recording ends. 0 of seconds or frames: no limit."""
 
     seconds: float
@@ -34,7 +34,7 @@ class Limits:
 class Recorder:
     """Takes frames one by one; ``full`` is set when there is a reason to end, ``error`` when it is a bad one."""
 
-    def __init__(self, tape_: Tape, limits: Limits) -> None:
+    def __init__(self, tape_: RecordingWriter, limits: RecordLimits) -> None:
         self.full = asyncio.Event()
         self.reason = ""
         self.error: HalimedeError | None = None
@@ -73,7 +73,7 @@ class Recorder:
         self.full.set()
 
 
-async def record(broker: Broker, folder: str, camera: str, namespace: str, limits: Limits) -> None:
+async def record(broker: BrokerAddress, folder: str, camera: str, namespace: str, limits: RecordLimits) -> None:
     """Record until a limit or cancelled, and say what there is."""
     filter_ = topics.CAMERA_FRAME.filter(ns=namespace, camera=check_label("--camera", camera))
     async with Client.to(broker) as client:
@@ -93,7 +93,7 @@ async def record(broker: Broker, folder: str, camera: str, namespace: str, limit
         warn(f"nothing came: nobody publishes camera {camera} in namespace {namespace}, or we may not read it")
 
 
-async def _until(recorder: Recorder, tape_: Tape, limits: Limits, title: str) -> None:
+async def _until(recorder: Recorder, tape_: RecordingWriter, limits: RecordLimits, title: str) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + limits.seconds if limits.seconds else float("inf")
     with progress_bar() as progress:
@@ -110,7 +110,7 @@ async def _until(recorder: Recorder, tape_: Tape, limits: Limits, title: str) ->
                 progress.update(task, completed=tape_.frames)
 
 
-def _report(folder: str, tape_: Tape, recorder: Recorder, dropped: int) -> None:
+def _report(folder: str, tape_: RecordingWriter, recorder: Recorder, dropped: int) -> None:
     why = f": {recorder.reason}" if recorder.reason and not recorder.error else ""
     seconds = recorder.last_ms / 1000
     console().print(f"{tape_.frames} frames, {tape_.size} bytes, {seconds:.1f} s recorded in {folder}{why}")

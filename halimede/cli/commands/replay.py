@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from halimede import topics
 from halimede.bus.port import Bus
 from halimede.cli import images, recording
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands.publish import WINDOW, progress_bar, send_frame
 from halimede.cli.output import console, warn
-from halimede.cli.recording import Entry
+from halimede.cli.recording import RecordingEntry
 from halimede.errors import HalimedeError, RefusedError, TooLargeError, first_error
 from halimede.names import check_label
 from halimede.topic import Address
@@ -29,7 +29,7 @@ NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """What is to be played, and how. ``fps`` 0: with the recording's own times."""
 
     folder: str
@@ -42,15 +42,15 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Reel:
+class ReplayFrames:
     """Frames in the order of their times, and the folder that has them."""
 
     folder: Path
-    entries: Sequence[Entry]
+    entries: Sequence[RecordingEntry]
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplaySummary:
     """What became of the frames. ``late``: the most that one left behind its time, in seconds."""
 
     sent: int = 0
@@ -60,7 +60,7 @@ class Tally:
     why: str = ""
 
 
-async def replay(broker: Broker, plan: Plan) -> int:
+async def replay(broker: BrokerAddress, plan: ReplayPlan) -> int:
     """Play, and say at the end what became of the frames. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     reel = load(Path(plan.folder), plan)
@@ -70,7 +70,7 @@ async def replay(broker: Broker, plan: Plan) -> int:
             raise TooLargeError(
                 f"{reel.folder / largest.file}: {largest.size} bytes are more than the broker takes at a time"
             )
-        tally, loop = Tally(), asyncio.get_running_loop()
+        tally, loop = ReplaySummary(), asyncio.get_running_loop()
         began = loop.time()
         try:
             await play(client.bus, address, reel, plan, tally)
@@ -79,7 +79,7 @@ async def replay(broker: Broker, plan: Plan) -> int:
     return 1 if tally.refused else 0
 
 
-def load(folder: Path, plan: Plan) -> Reel:
+def load(folder: Path, plan: ReplayPlan) -> ReplayFrames:
     """Return a folder's frames with the times at which they are due."""
     if not folder.is_dir():
         raise HalimedeError(f"{folder}: there is no such folder: name a recording or a folder of pictures")
@@ -90,7 +90,7 @@ def load(folder: Path, plan: Plan) -> Reel:
         if others:
             warn(f"files that are neither JPEG nor PNG, left out: {others}")
         entries = [
-            Entry(
+            RecordingEntry(
                 file=str(picture.path.relative_to(folder)),
                 offset_ms=0.0,
                 size=picture.path.stat().st_size,
@@ -100,10 +100,10 @@ def load(folder: Path, plan: Plan) -> Reel:
             for picture in found
         ]
         gap = 1 / plan.fps if plan.fps else recording.PLAIN_GAP_S / plan.speed
-    return Reel(folder, due(entries, gap, plan.speed))
+    return ReplayFrames(folder, due(entries, gap, plan.speed))
 
 
-def due(entries: Sequence[Entry], gap_s: float, speed: float) -> list[Entry]:
+def due(entries: Sequence[RecordingEntry], gap_s: float, speed: float) -> list[RecordingEntry]:
     """Return the frames with the offsets at which they are to leave: evenly, or as they came (``gap_s`` 0)."""
     if gap_s:
         return [replace(entry, offset_ms=i * gap_s * 1000) for i, entry in enumerate(entries)]
@@ -111,13 +111,13 @@ def due(entries: Sequence[Entry], gap_s: float, speed: float) -> list[Entry]:
     return [replace(entry, offset_ms=(entry.offset_ms - first) / speed) for entry in entries]
 
 
-def length_ms(entries: Sequence[Entry]) -> float:
+def length_ms(entries: Sequence[RecordingEntry]) -> float:
     """Return how long one round takes: until the next would begin."""
     last = entries[-1].offset_ms
     return last + (last / (len(entries) - 1) if len(entries) > 1 else recording.PLAIN_GAP_S * 1000)
 
 
-async def play(bus: Bus, address: Address[bytes], reel: Reel, plan: Plan, tally: Tally) -> None:
+async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: ReplayPlan, tally: ReplaySummary) -> None:
     """Send all frames at their times, at most ``WINDOW`` unacknowledged; count into ``tally``."""
     window, loop = asyncio.Semaphore(WINDOW), asyncio.get_running_loop()
 
@@ -151,7 +151,7 @@ async def play(bus: Bus, address: Address[bytes], reel: Reel, plan: Plan, tally:
                 progress.update(task, completed=tally.sent)
 
 
-async def _heard(bus: Bus, address: Address[bytes], first: bytes, tally: Tally) -> None:
+async def _heard(bus: Bus, address: Address[bytes], first: bytes, tally: ReplaySummary) -> None:
     """Send the first frame until somebody takes it. It keeps its id, so it counts once."""
     while True:
         if await send_frame(bus, address, first, qos=1):
@@ -160,7 +160,7 @@ async def _heard(bus: Bus, address: Address[bytes], first: bytes, tally: Tally) 
         await asyncio.sleep(WAIT_S)
 
 
-def _rounds(entries: Sequence[Entry], *, loop: bool) -> Iterator[tuple[float, Entry]]:
+def _rounds(entries: Sequence[RecordingEntry], *, loop: bool) -> Iterator[tuple[float, RecordingEntry]]:
     """Yield the frames with the seconds at which they are due, once or for ever."""
     whole = length_ms(entries)
     for number in count() if loop else range(1):
@@ -168,7 +168,7 @@ def _rounds(entries: Sequence[Entry], *, loop: bool) -> Iterator[tuple[float, En
             yield (number * whole + entry.offset_ms) / 1000, entry
 
 
-def _report(address: Address[bytes], plan: Plan, tally: Tally, seconds: float) -> None:
+def _report(address: Address[bytes], plan: ReplayPlan, tally: ReplaySummary, seconds: float) -> None:
     console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s, {tally.refused} refused")
     if tally.refused:
         warn(f"the first refusal: {tally.why}")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from halimede import codec, topics
 from halimede.cli import service_kinds
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, UnreachableError
 from halimede.cli.follow import follow
 from halimede.cli.output import Format, clean, console, warn
@@ -37,7 +37,7 @@ class Once:
         return True
 
 
-async def results(broker: Broker, service: str, namespace: str, limit: int, form: Format) -> None:
+async def results(broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format) -> None:
     """Show results until ``limit`` (0: no limit) or Ctrl-C: of the service of that name, of whichever kind."""
     filters = [topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)]
     await _warn_if_unknown(broker, service, namespace)
@@ -83,7 +83,7 @@ def _notes(result: Result) -> Iterator[str]:
         yield "hard" if said in {None, result.label} else f"hard, the edge said {clean(str(said))}"
 
 
-async def _warn_if_unknown(broker: Broker, service: str, namespace: str) -> None:
+async def _warn_if_unknown(broker: BrokerAddress, service: str, namespace: str) -> None:
     """Say when there is no such service, or there would be silence. GM may be away: results flow without it."""
     try:
         async with Client.to(broker, patience_s=0.0) as client:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from halimede.api import Kind, inferencemodel, model
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands.apply import named
 from halimede.cli.output import console, fail, warn
@@ -26,7 +26,7 @@ KINDS = frozenset({model.PLURAL, inferencemodel.PLURAL})
 LEAST = 4
 
 
-async def rollback(broker: Broker, kind: Kind, name: str, namespace: str, to: str) -> int:
+async def rollback(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
     """Go back to version ``to``, or to the one before. Returns the exit code."""
     if kind.plural not in KINDS:
         raise InvalidFieldError("KIND", kind.plural, "only models and inferencemodels have versions")

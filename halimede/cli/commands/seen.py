@@ -40,7 +40,7 @@ def seen(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many sightings, or identities.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show who is seen from now on, until Ctrl-C.")] = False,
     namespace: o.Namespace = "default",
-    output: o.LinesOption = o.Lines.TABLE,
+    output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -71,7 +71,7 @@ def seen(
         check_name("SERVICE", service)
         if camera:
             check_label("--camera", camera)
-        where, form = room.Service(o.namespace_of(namespace), service), Format(output)
+        where, form = room.ServiceQuery(o.namespace_of(namespace), service), Format(output)
         if follow:
             await room.follow_tracks(o.address(broker, credentials), where, identity, camera, form)
             return

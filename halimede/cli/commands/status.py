@@ -14,7 +14,7 @@ from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.api.model import PLURAL as MODELS
 from halimede.cli import service_kinds as services
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, UnreachableError
 from halimede.cli.commands import status_advice
 from halimede.cli.commands.status_advice import Task
@@ -68,7 +68,7 @@ class Snapshot:
         ]
 
 
-async def status(broker: Broker, form: Format) -> int:
+async def status(broker: BrokerAddress, form: Format) -> int:
     """Show how everything is. Returns 0 when all is well, else 1."""
     seen = await look(broker)
     tasks = seen.tasks()
@@ -79,7 +79,7 @@ async def status(broker: Broker, form: Format) -> int:
     return 1 if tasks else 0
 
 
-async def look(broker: Broker) -> Snapshot:
+async def look(broker: BrokerAddress) -> Snapshot:
     """Look at everything once."""
     seen = Snapshot(str(broker))
     try:

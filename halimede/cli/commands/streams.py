@@ -30,7 +30,7 @@ def events(
     type_: Annotated[o.EventType, typer.Option("--type", "-t", help="Only of this type.")] = o.EventType.ALL,
     since: o.Since = "",
     namespace: o.Namespace = "default",
-    output: o.OutputOption = o.Output.TABLE,
+    output: o.OutputOption = o.OutputFormat.TABLE,
     limit: Annotated[int, typer.Option(min=1, max=5000, help="How many of the newest.")] = 100,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")] = False,
     broker: o.Broker = "",
@@ -53,7 +53,7 @@ def events(
 
         what = o.about(about, o.namespace_of(namespace))
         wanted = "" if type_ is o.EventType.ALL else type_.value
-        choice = room.Choice(what, wanted, time(since), limit)
+        choice = room.EventSelection(what, wanted, time(since), limit)
         await room.events(o.address(broker, credentials), choice, Format(output), follow=follow)
 
     run(command)
@@ -118,7 +118,7 @@ def logs(
                 check_name(field, value)
         only = "" if role is o.WorkerRole.BOTH else role.value
         lines = tail if tail is not None else (-1 if since else 100)
-        choice = room.Choice(name, o.namespace_of(namespace), node, only, lines, time(since))
+        choice = room.LogSelection(name, o.namespace_of(namespace), node, only, lines, time(since))
         return await room.logs(o.address(broker, credentials), choice, follow=follow)
 
     run(command)
@@ -131,7 +131,7 @@ def results(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="End after so many. Without -f: 10.", show_default=False)
     ] = None,
-    output: o.LinesOption = o.Lines.TABLE,
+    output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -208,7 +208,7 @@ def publish(
             order = stream.Order(paths, camera, where, fps, rounds, qos, bare, max_width)
             await stream.publish(o.address(broker, credentials), order)
             return
-        pictures = room.Plan(paths, camera, where, room.FPS if fps is None else fps, rounds, qos, bare)
+        pictures = room.PublishPlan(paths, camera, where, room.FPS if fps is None else fps, rounds, qos, bare)
         await room.publish(o.address(broker, credentials), pictures)
 
     run(command)

@@ -41,7 +41,7 @@ def record(
     async def command() -> None:
         from halimede.cli.commands import record as room
 
-        limits = room.Limits(seconds or 0.0, frames, max_bytes)
+        limits = room.RecordLimits(seconds or 0.0, frames, max_bytes)
         await room.record(o.address(broker, credentials), folder, camera, o.namespace_of(namespace), limits)
 
     run(command)
@@ -75,7 +75,7 @@ def replay(
     async def command() -> int:
         from halimede.cli.commands import replay as room
 
-        plan = room.Plan(folder, camera, o.namespace_of(namespace), speed, fps or 0.0, loop=loop, wait=wait)
+        plan = room.ReplayPlan(folder, camera, o.namespace_of(namespace), speed, fps or 0.0, loop=loop, wait=wait)
         return await room.replay(o.address(broker, credentials), plan)
 
     run(command)

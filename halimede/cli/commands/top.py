@@ -16,9 +16,9 @@ from halimede import topics
 from halimede.api.placement import SERVICES
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.commands.top_rates import State
+from halimede.cli.commands.top_rates import TopState
 from halimede.cli.output import Format, console, dump
 from halimede.cli.views.top_screen import screen
 from halimede.errors import HalimedeError, first_error
@@ -30,9 +30,9 @@ ASK_S = 2.0
 LEAST_MEASURE_S = 3.0
 
 
-async def top(broker: Broker, seconds: float, sort: str, form: Format, *, once: bool) -> None:
+async def top(broker: BrokerAddress, seconds: float, sort: str, form: Format, *, once: bool) -> None:
     """Show everything, again and again until cancelled, or once after one measurement."""
-    state = State()
+    state = TopState()
     async with Client.to(broker, patience_s=0.0) as client:
         await listen(client.bus, state)
         with first_error():
@@ -42,7 +42,7 @@ async def top(broker: Broker, seconds: float, sort: str, form: Format, *, once: 
                 asking.cancel()
 
 
-async def listen(bus: Bus, state: State) -> None:
+async def listen(bus: Bus, state: TopState) -> None:
     """Keep ``state`` up to date from topics."""
     loop = asyncio.get_running_loop()
 
@@ -84,14 +84,16 @@ async def listen(bus: Bus, state: State) -> None:
     await bus.subscribe(topics.GM_PRESENCE.filter(), gm)
 
 
-async def _ask(client: Client, state: State) -> None:
+async def _ask(client: Client, state: TopState) -> None:
     while True:
         with contextlib.suppress(HalimedeError):  # GM is away: the screen says so
             state.infos = {node.name: node for node in await client.nodes()}
         await asyncio.sleep(ASK_S)
 
 
-async def _show(bus: Bus, broker: Broker, state: State, *, seconds: float, sort: str, form: Format, once: bool) -> None:
+async def _show(
+    bus: Bus, broker: BrokerAddress, state: TopState, *, seconds: float, sort: str, form: Format, once: bool
+) -> None:
     loop = asyncio.get_running_loop()
 
     def view() -> dict[str, Any]:

@@ -21,7 +21,7 @@ MOST_POINTS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RatePoint:
     """The counts of a service at a time."""
 
     time: float
@@ -30,13 +30,13 @@ class Point:
 
 
 @dataclass(slots=True)
-class Service:
+class ServiceRates:
     """A service's newest document, and its counts until then."""
 
     document: StatusDocument
-    points: deque[Point] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
+    points: deque[RatePoint] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
 
-    def rate(self, now: float, read: Callable[[Point], float]) -> float:
+    def rate(self, now: float, read: Callable[[RatePoint], float]) -> float:
         """Return how much was counted a second, over the last ``WINDOW_S`` or as long as it is known."""
         last, start = self.points[-1], now - WINDOW_S
         base = self.points[0]
@@ -48,11 +48,11 @@ class Service:
 
 
 @dataclass(slots=True)
-class State:
+class TopState:
     """Everything that was heard."""
 
     #: by plural, namespace and name
-    services: dict[tuple[str, str, str], Service] = field(default_factory=dict)
+    services: dict[tuple[str, str, str], ServiceRates] = field(default_factory=dict)
     loads: dict[tuple[str, str, str], Load] = field(default_factory=dict)
     peers: dict[tuple[str, str, str], Peer] = field(default_factory=dict)
     presences: dict[str, Presence] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class State:
         key = plural, document.namespace, document.name
         known = self.services.get(key)
         if known is None or known.document.uid != document.uid:
-            known = self.services[key] = Service(document)
+            known = self.services[key] = ServiceRates(document)
         known.document = document
         known.points.append(_point(now, document))
 
@@ -113,13 +113,13 @@ class State:
         }
 
 
-def _point(now: float, document: StatusDocument) -> Point:
+def _point(now: float, document: StatusDocument) -> RatePoint:
     infos = [node.task_info for node in document.status.nodes if node.task_info]
     uploads = sum(info.upload_cloud_ratio * info.inference_number for info in infos)
-    return Point(now, int(_metrics(document).get("inferenceNumber", "0")), uploads)
+    return RatePoint(now, int(_metrics(document).get("inferenceNumber", "0")), uploads)
 
 
-def _service(now: float, service: Service) -> dict[str, Any]:
+def _service(now: float, service: ServiceRates) -> dict[str, Any]:
     document = service.document
     counts, status = _metrics(document), document.status
     infos = [node.task_info for node in status.nodes if node.task_info]

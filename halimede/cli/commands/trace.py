@@ -13,10 +13,10 @@ from rich.text import Text
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import Format, clean, console, dump, plain, table
-from halimede.cli.views.waterfall import Row, Timeline, timelines
+from halimede.cli.views.waterfall import Waterfall, WaterfallRow, timelines
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import Result, TraceReply, TraceRequest
 from halimede.topic import Filter
@@ -37,7 +37,7 @@ STYLES = {"edge": "green", "cloud": "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FrameQuery:
     """Which frame: an id, or the next one that is answered, maybe of a service, maybe a hard one."""
 
     id: str = ""
@@ -47,7 +47,7 @@ class Wanted:
     timeout_s: float = 30.0
 
 
-async def trace(broker: Broker, wanted: Wanted, form: Format) -> None:
+async def trace(broker: BrokerAddress, wanted: FrameQuery, form: Format) -> None:
     """Show a frame's way. Raises HalimedeError when nobody remembers it, or no result comes."""
     if wanted.id and not re.fullmatch(r"[0-9a-f]{32}", wanted.id):
         raise InvalidFieldError("FRAME_ID", wanted.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")
@@ -97,7 +97,7 @@ async def ask(bus: Bus, id_: str) -> list[TraceReply]:
     return replies
 
 
-async def _next_result(bus: Bus, wanted: Wanted) -> str:
+async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
     """Wait for the next result that fits, and until its worker has written it down."""
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -122,7 +122,7 @@ async def _next_result(bus: Bus, wanted: Wanted) -> str:
     return id_
 
 
-def waterfall(timeline: Timeline) -> Table:
+def waterfall(timeline: Waterfall) -> Table:
     """Return a timeline as a table with bars."""
     made = table(("STEP", "WORKER", "START MS", "MS", "", "NOTES"), ())
     first = min(row.start_ms for row in timeline.rows)
@@ -139,7 +139,7 @@ def waterfall(timeline: Timeline) -> Table:
     return made
 
 
-def _bar(row: Row, first: float, length: float) -> Text:
+def _bar(row: WaterfallRow, first: float, length: float) -> Text:
     scale = WIDTH / length if length else 0.0
     before = min(int((row.start_ms - first) * scale), WIDTH - 1)
     long = max(1, min(round(row.duration_ms * scale), WIDTH - before))
@@ -153,7 +153,7 @@ def _short(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)[:80]
 
 
-def _as_json(timeline: Timeline) -> dict[str, object]:
+def _as_json(timeline: Waterfall) -> dict[str, object]:
     rows = [
         {
             "worker": row.worker,

@@ -35,7 +35,7 @@ def trace(
     ] = "",
     namespace: o.Namespace = "default",
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for a result.")] = 30.0,
-    output: o.LinesOption = o.Lines.TABLE,
+    output: o.LinesOption = o.LinesFormat.TABLE,
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
@@ -63,7 +63,7 @@ def trace(
 
         if service:
             check_name("--service", service)
-        wanted = room.Wanted(frame.lower(), service, o.namespace_of(namespace), hard, timeout)
+        wanted = room.FrameQuery(frame.lower(), service, o.namespace_of(namespace), hard, timeout)
         await room.trace(o.address(broker, credentials), wanted, Format(output))
 
     run(command)

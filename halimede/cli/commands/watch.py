@@ -13,7 +13,7 @@ from rich.table import Table
 
 from halimede import topics
 from halimede.api import Kind
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands.get import fetch, key
 from halimede.cli.follow import follow
@@ -25,7 +25,7 @@ Rows = dict[tuple[str, str], ResourceBody]
 COLUMN_WIDTH = 16
 
 
-async def watch(broker: Broker, kind: Kind, name: str, namespace: str, form: Format) -> None:
+async def watch(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
     """Show resources and go on showing them until Ctrl-C: a live table on a terminal, a line a change elsewhere."""
     async with Client.to(broker) as client:
         bodies, _ = await fetch(client, kind, name, namespace)

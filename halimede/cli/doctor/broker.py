@@ -117,7 +117,7 @@ async def strangers(settings: MqttSettings) -> Check:
     try:
         answer = await mqtt_probe.greet(settings, _stranger(settings), mqtt_probe.V5)
     except (OSError, TimeoutError):
-        answer = mqtt_probe.Answer(None, mqtt_probe.V5)
+        answer = mqtt_probe.ProbeReply(None, mqtt_probe.V5)
     if not answer.let_in:
         return ok(name, "a client without credentials is refused")
     do = "set `allow_anonymous false` and a password or certificates for each user: docs/security.md"

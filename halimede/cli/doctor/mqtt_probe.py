@@ -25,7 +25,7 @@ V311_CONNACK_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeReply:
     """What came back: a reason code (0: let in) or None when the connection was closed without a word.
 
     ``level`` is the version in which the broker answered.
@@ -50,7 +50,7 @@ async def open_stream(
         )
 
 
-async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: int) -> Answer:
+async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: int) -> ProbeReply:
     """Send a CONNECT of a version without any credentials. Raises OSError and TimeoutError."""
     reader, writer = await open_stream(settings, context)
     try:
@@ -59,12 +59,12 @@ async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: i
             head = await reader.readexactly(2)
             body = await reader.readexactly(head[1]) if head[0] == CONNACK and head[1] < 0x80 else b""
     except (asyncio.IncompleteReadError, ConnectionResetError, ssl.SSLError):
-        return Answer(None, level)
+        return ProbeReply(None, level)
     finally:
         writer.close()
     if len(body) < V311_CONNACK_BYTES:
-        return Answer(None, level)
-    return Answer(body[1], V311 if len(body) == V311_CONNACK_BYTES else V5)
+        return ProbeReply(None, level)
+    return ProbeReply(body[1], V311 if len(body) == V311_CONNACK_BYTES else V5)
 
 
 async def speaks_v5(settings: MqttSettings, context: ssl.SSLContext | None) -> bool | None:

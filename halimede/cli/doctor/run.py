@@ -12,7 +12,7 @@ from dataclasses import asdict
 from rich.text import Text
 
 from halimede.cli import broker_address as brokers
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.doctor import broker as doctor_broker
 from halimede.cli.doctor import system
@@ -61,7 +61,7 @@ async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
             yield check
 
 
-async def _inside(broker: Broker) -> AsyncGenerator[Check, None]:
+async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
     """Run the checks for which the broker has to let us in."""
     client = Client.to(broker, patience_s=PATIENCE_S)
     try:

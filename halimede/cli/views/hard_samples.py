@@ -12,9 +12,9 @@ from rich.table import Table
 
 from halimede import codec, topics
 from halimede.bus.port import Bus
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.cli import images, manifests
-from halimede.cli.broker_address import Broker
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.follow import follow
 from halimede.cli.output import Format, clean, console, dump, plain, table, warn
@@ -29,14 +29,14 @@ PEOPLE = ("IDENTITY", "SEEN", "CAMERAS", "FIRST", "LAST", "LAST CAMERA", "ALIKE"
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceQuery:
     """Which service is asked."""
 
     namespace: str
     name: str
 
 
-async def seen(broker: Broker, service: Service, query: IdentityQuery, form: Format) -> None:
+async def seen(broker: BrokerAddress, service: ServiceQuery, query: IdentityQuery, form: Format) -> None:
     """Ask, and show the answer. Raises HalimedeError when nobody answers, or nobody is known by that identity."""
     if len(query.identity) > MOST_ID:
         raise InvalidFieldError("IDENTITY", query.identity, f"an identity has {MOST_ID} characters at most")
@@ -60,10 +60,10 @@ async def seen(broker: Broker, service: Service, query: IdentityQuery, form: For
         out.print(sightings(answer.identities[0].sightings))
 
 
-async def ask(bus: Bus, service: Service, query: IdentityQuery) -> IdentityAnswer:
+async def ask(bus: Bus, service: ServiceQuery, query: IdentityQuery) -> IdentityAnswer:
     """Ask a service's gallery. Raises UnreachableError."""
     names = {"ns": service.namespace, "service": service.name, "client": bus.client_id}
-    requests: Requests[IdentityAnswer] = Requests(bus, topics.IDENTITY_ANSWER.at(**names))
+    requests: RpcClient[IdentityAnswer] = RpcClient(bus, topics.IDENTITY_ANSWER.at(**names))
     await requests.start()
     try:
         return (await requests.ask(topics.IDENTITY_QUERY.at(**names), query, timeout_s=ANSWER_S)).body
@@ -74,7 +74,7 @@ async def ask(bus: Bus, service: Service, query: IdentityQuery) -> IdentityAnswe
         ) from error
 
 
-async def follow_tracks(broker: Broker, service: Service, identity: str, camera: str, form: Format) -> None:
+async def follow_tracks(broker: BrokerAddress, service: ServiceQuery, identity: str, camera: str, form: Format) -> None:
     """Show who is seen, until Ctrl-C."""
     filter_ = topics.TRACK.filter(ns=service.namespace, service=service.name)
     if form is not Format.JSON:

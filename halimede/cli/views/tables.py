@@ -18,7 +18,7 @@ Cell = Callable[[Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column of a kind: its title, how it is read, and whether only the wide table has it."""
 
     title: str
@@ -101,75 +101,75 @@ def _version(body: Mapping[str, Any]) -> str:
     return text(versions[0].get("version")) if versions else "-"
 
 
-NAME = Column("NAME", _at("metadata", "name"))
-STATUS = Column("STATUS", phase)
-AGE = Column("AGE", lambda body: age(dig(body, "metadata", "creationTimestamp")))
-WHY = Column("MESSAGE", condition, wide=True)
+NAME = TableColumn("NAME", _at("metadata", "name"))
+STATUS = TableColumn("STATUS", phase)
+AGE = TableColumn("AGE", lambda body: age(dig(body, "metadata", "creationTimestamp")))
+WHY = TableColumn("MESSAGE", condition, wide=True)
 
-COLUMNS: dict[str, tuple[Column, ...]] = {
+COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     "jointinferenceservices": (
         NAME,
         STATUS,
-        Column("ACTIVE", lambda body: str(dig(body, "status", "active") or 0)),
-        Column("FAILED", lambda body: str(dig(body, "status", "failed") or 0)),
-        Column("SAMPLES", _metric("inferenceNumber")),
-        Column("EDGE", _metric("edgeInferenceNumber"), wide=True),
-        Column("CLOUD", _metric("cloudInferenceNumber"), wide=True),
-        Column("UPLOAD", _metric("uploadCloudRatio")),
-        Column("DEGRADED", _metric("degraded"), wide=True),
-        Column("LOST", _metric("lost"), wide=True),
+        TableColumn("ACTIVE", lambda body: str(dig(body, "status", "active") or 0)),
+        TableColumn("FAILED", lambda body: str(dig(body, "status", "failed") or 0)),
+        TableColumn("SAMPLES", _metric("inferenceNumber")),
+        TableColumn("EDGE", _metric("edgeInferenceNumber"), wide=True),
+        TableColumn("CLOUD", _metric("cloudInferenceNumber"), wide=True),
+        TableColumn("UPLOAD", _metric("uploadCloudRatio")),
+        TableColumn("DEGRADED", _metric("degraded"), wide=True),
+        TableColumn("LOST", _metric("lost"), wide=True),
         AGE,
-        Column("TIERS", lambda body: running(body) or "-", wide=True),
-        Column("NODES", _nodes, wide=True),
+        TableColumn("TIERS", lambda body: running(body) or "-", wide=True),
+        TableColumn("NODES", _nodes, wide=True),
         WHY,
     ),
     "multiedgeinferenceservices": (
         NAME,
         STATUS,
-        Column("APPLICATION", _at("spec", "application", "name")),
-        Column("ACTIVE", lambda body: str(dig(body, "status", "active") or 0)),
-        Column("FAILED", lambda body: str(dig(body, "status", "failed") or 0)),
-        Column("SAMPLES", _metric("inferenceNumber")),
-        Column("DEGRADED", _metric("degraded"), wide=True),
-        Column("SKIPPED", _metric("skipped"), wide=True),
-        Column("LOST", _metric("lost"), wide=True),
+        TableColumn("APPLICATION", _at("spec", "application", "name")),
+        TableColumn("ACTIVE", lambda body: str(dig(body, "status", "active") or 0)),
+        TableColumn("FAILED", lambda body: str(dig(body, "status", "failed") or 0)),
+        TableColumn("SAMPLES", _metric("inferenceNumber")),
+        TableColumn("DEGRADED", _metric("degraded"), wide=True),
+        TableColumn("SKIPPED", _metric("skipped"), wide=True),
+        TableColumn("LOST", _metric("lost"), wide=True),
         AGE,
-        Column("NODES", _nodes, wide=True),
+        TableColumn("NODES", _nodes, wide=True),
         WHY,
     ),
     "models": (
         NAME,
         STATUS,
-        Column("FORMAT", _at("spec", "format")),
-        Column("VERSION", _version),
-        Column("TASK", _at("spec", "task"), wide=True),
+        TableColumn("FORMAT", _at("spec", "format")),
+        TableColumn("VERSION", _version),
+        TableColumn("TASK", _at("spec", "task"), wide=True),
         AGE,
-        Column("NODES", _nodes, wide=True),
-        Column("URL", _address, wide=True),
+        TableColumn("NODES", _nodes, wide=True),
+        TableColumn("URL", _address, wide=True),
         WHY,
     ),
     "inferencemodels": (
         NAME,
         STATUS,
-        Column("LAYER", _at("spec", "deployToLayer")),
-        Column("VERSION", _at("status", "servingVersion")),
-        Column("READY", lambda body: str(dig(body, "status", "active") or 0)),
-        Column("URL", _at("status", "url")),
+        TableColumn("LAYER", _at("spec", "deployToLayer")),
+        TableColumn("VERSION", _at("status", "servingVersion")),
+        TableColumn("READY", lambda body: str(dig(body, "status", "active") or 0)),
+        TableColumn("URL", _at("status", "url")),
         AGE,
-        Column("FRAMEWORK", _at("spec", "frameworkType"), wide=True),
-        Column("NODES", _nodes, wide=True),
+        TableColumn("FRAMEWORK", _at("spec", "frameworkType"), wide=True),
+        TableColumn("NODES", _nodes, wide=True),
         WHY,
     ),
     "datasets": (
         NAME,
         STATUS,
-        Column("FORMAT", _at("spec", "format")),
-        Column("SAMPLES", _at("status", "numberOfSamples")),
-        Column("CLASSES", _at("status", "dataset", "numberOfClasses"), wide=True),
-        Column("BROKEN", _at("status", "dataset", "numberBroken"), wide=True),
-        Column("NODE", _at("spec", "nodeName")),
+        TableColumn("FORMAT", _at("spec", "format")),
+        TableColumn("SAMPLES", _at("status", "numberOfSamples")),
+        TableColumn("CLASSES", _at("status", "dataset", "numberOfClasses"), wide=True),
+        TableColumn("BROKEN", _at("status", "dataset", "numberBroken"), wide=True),
+        TableColumn("NODE", _at("spec", "nodeName")),
         AGE,
-        Column("URL", _address, wide=True),
+        TableColumn("URL", _address, wide=True),
         WHY,
     ),
 }
@@ -183,10 +183,10 @@ def resources(plural: str, bodies: Iterable[Mapping[str, Any]], *, wide: bool, a
     return table([c.title for c in columns], ([c.cell(body) for c in columns] for body in bodies))
 
 
-def columns_of(plural: str, *, wide: bool, all_namespaces: bool) -> list[Column]:
+def columns_of(plural: str, *, wide: bool, all_namespaces: bool) -> list[TableColumn]:
     """Return the columns to show for a kind."""
     chosen = [column for column in COLUMNS.get(plural, PLAIN) if wide or not column.wide]
-    return [Column("NAMESPACE", _at("metadata", "namespace")), *chosen] if all_namespaces else chosen
+    return [TableColumn("NAMESPACE", _at("metadata", "namespace")), *chosen] if all_namespaces else chosen
 
 
 def nodes(found: Iterable[NodeInfo]) -> Table:

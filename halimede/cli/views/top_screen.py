@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ScreenColumn:
     """A column: its title, how a cell is read, and the width of a terminal that has room for it."""
 
     title: str
@@ -36,38 +36,38 @@ def _ms(*keys: str) -> Callable[[Row], str]:
 
 
 SERVICES = (
-    Column("SERVICE", lambda row: f"{row['namespace']}/{row['name']}"),
-    Column("PHASE", lambda row: row["phase"]),
-    Column("FRAMES/S", _rate("framesPerSecond")),
-    Column("UP/S", _rate("uploadsPerSecond"), 60),
-    Column("UPLOAD", lambda row: f"{row['uploadRatio']:.1%}", 70),
-    Column("EDGE P50/P99", _ms("edgeP50Ms", "edgeP99Ms"), 90),
-    Column("OFFLOAD P50/P99", _ms("offloadP50Ms", "offloadP99Ms"), 110),
-    Column("QUEUE", _count("queued"), 120),
-    Column("DEGRADED", _count("degraded"), 130),
-    Column("LOST", _count("lost"), 80),
-    Column("FRAMES", _count("frames"), 140),
-    Column("WHY", lambda row: "" if row["phase"] == "Running" else row["reason"], 100),
+    ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['name']}"),
+    ScreenColumn("PHASE", lambda row: row["phase"]),
+    ScreenColumn("FRAMES/S", _rate("framesPerSecond")),
+    ScreenColumn("UP/S", _rate("uploadsPerSecond"), 60),
+    ScreenColumn("UPLOAD", lambda row: f"{row['uploadRatio']:.1%}", 70),
+    ScreenColumn("EDGE P50/P99", _ms("edgeP50Ms", "edgeP99Ms"), 90),
+    ScreenColumn("OFFLOAD P50/P99", _ms("offloadP50Ms", "offloadP99Ms"), 110),
+    ScreenColumn("QUEUE", _count("queued"), 120),
+    ScreenColumn("DEGRADED", _count("degraded"), 130),
+    ScreenColumn("LOST", _count("lost"), 80),
+    ScreenColumn("FRAMES", _count("frames"), 140),
+    ScreenColumn("WHY", lambda row: "" if row["phase"] == "Running" else row["reason"], 100),
 )
 WORKERS = (
-    Column("CLOUD WORKER", lambda row: row["worker"]),
-    Column("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
-    Column("CREDITS", _count("credits")),
-    Column("MS A SAMPLE", lambda row: f"{row['serviceMs']:.3g}"),
+    ScreenColumn("CLOUD WORKER", lambda row: row["worker"]),
+    ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
+    ScreenColumn("CREDITS", _count("credits")),
+    ScreenColumn("MS A SAMPLE", lambda row: f"{row['serviceMs']:.3g}"),
 )
 PEERS = (
-    Column("EDGE WORKER", lambda row: row["worker"]),
-    Column("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
-    Column("CREDITS", _count("credits")),
-    Column("MS A SAMPLE", _ms("serviceMs")),
-    Column("RANK", _count("rank"), 70),
+    ScreenColumn("EDGE WORKER", lambda row: row["worker"]),
+    ScreenColumn("SERVICE", lambda row: f"{row['namespace']}/{row['service']}", 80),
+    ScreenColumn("CREDITS", _count("credits")),
+    ScreenColumn("MS A SAMPLE", _ms("serviceMs")),
+    ScreenColumn("RANK", _count("rank"), 70),
 )
 NODES = (
-    Column("NODE", lambda row: row["name"]),
-    Column("STATUS", lambda row: row["status"]),
-    Column("SERVICES", _count("services"), 60),
-    Column("WORKERS", _count("workers")),
-    Column("VERSION", lambda row: row["version"] or "-", 70),
+    ScreenColumn("NODE", lambda row: row["name"]),
+    ScreenColumn("STATUS", lambda row: row["status"]),
+    ScreenColumn("SERVICES", _count("services"), 60),
+    ScreenColumn("WORKERS", _count("workers")),
+    ScreenColumn("VERSION", lambda row: row["version"] or "-", 70),
 )
 
 
@@ -103,7 +103,7 @@ def _head(view: Row) -> Text:
     return head
 
 
-def _block(columns: Sequence[Column], rows: Sequence[Row], width: int, most: int) -> list[RenderableType]:
+def _block(columns: Sequence[ScreenColumn], rows: Sequence[Row], width: int, most: int) -> list[RenderableType]:
     chosen = [column for column in columns if column.room <= width]
     shown = rows[:most]
     made = table([column.title for column in chosen], ([column.cell(row) for column in chosen] for row in shown))

@@ -21,7 +21,7 @@ TOLERANCE_MS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WaterfallRow:
     """One step: where, when (milliseconds after the edge received the frame), how long, and what is known of it."""
 
     worker: str
@@ -34,10 +34,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class Waterfall:
     """Rows in the order in which they began, and what has to be said about them."""
 
-    rows: list[Row]
+    rows: list[WaterfallRow]
     remarks: list[str]
 
     @property
@@ -47,7 +47,7 @@ class Timeline:
         return max(ends, default=0.0) - min((row.start_ms for row in self.rows), default=0.0)
 
 
-def timelines(replies: Sequence[TraceReply]) -> list[Timeline]:
+def timelines(replies: Sequence[TraceReply]) -> list[Waterfall]:
     """Return one timeline for each edge worker that had the frame; what no edge claims comes last, on its own clock."""
     edges = [reply for reply in replies if reply.role == "edge" and reply.spans]
     clouds = [reply for reply in replies if reply.role == "cloud" and reply.spans]
@@ -56,7 +56,7 @@ def timelines(replies: Sequence[TraceReply]) -> list[Timeline]:
         own = [cloud for cloud in clouds if _same(edge, cloud)]
         clouds = [cloud for cloud in clouds if cloud not in own]
         found.append(_timeline(edge, own))
-    found += [Timeline(_ordered(_rows(c, _start(c.spans))), [f"no edge worker remembers it: {c.worker}'s own clock"])
+    found += [Waterfall(_ordered(_rows(c, _start(c.spans))), [f"no edge worker remembers it: {c.worker}'s own clock"])
               for c in clouds]  # fmt: skip
     return found
 
@@ -65,7 +65,7 @@ def _same(edge: TraceReply, cloud: TraceReply) -> bool:
     return (edge.namespace, edge.service) == (cloud.namespace, cloud.service)
 
 
-def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Timeline:
+def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Waterfall:
     rows = _rows(edge, _start(edge.spans))
     remarks = []
     #: who has a place, and where its own clock's zero is: a tier in between asks others itself
@@ -89,7 +89,7 @@ def _timeline(edge: TraceReply, clouds: Sequence[TraceReply]) -> Timeline:
     remarks += [f"{edge.worker} remembers no request to {cloud.worker}: its steps are left out" for cloud in left]
     if clouds and len(rows) > len(edge.spans):
         remarks.insert(0, "the cloud's steps are placed in the middle of the request: clocks of machines differ")
-    return Timeline(_ordered(rows), remarks)
+    return Waterfall(_ordered(rows), remarks)
 
 
 def _placeable(
@@ -102,9 +102,9 @@ def _placeable(
                 yield cloud, asker, zero, request
 
 
-def _rows(reply: TraceReply, zero_ns: int) -> list[Row]:
+def _rows(reply: TraceReply, zero_ns: int) -> list[WaterfallRow]:
     return [
-        Row(
+        WaterfallRow(
             reply.worker,
             reply.node,
             reply.role,
@@ -117,7 +117,7 @@ def _rows(reply: TraceReply, zero_ns: int) -> list[Row]:
     ]
 
 
-def _ordered(rows: list[Row]) -> list[Row]:
+def _ordered(rows: list[WaterfallRow]) -> list[WaterfallRow]:
     """Order by begin; what contains another step comes before it."""
     return sorted(rows, key=lambda row: (round(row.start_ms, 6), row.step.count("."), -row.duration_ms))
 

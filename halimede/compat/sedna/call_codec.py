@@ -35,7 +35,7 @@ KINDS = "biufc"
 TAKEN = "give an array of numbers, or text, bytes, numbers, lists and dicts (of these, and of arrays)"
 
 
-class Call(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CallHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What is said beside the data. ``size``: bytes of msgpack; None: the frame is an array."""
 
     v: Literal[1] = 1
@@ -47,7 +47,7 @@ class Call(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def write_call(data: Any, arguments: Mapping[str, Any], post_process: str | None = None) -> Frame:
     """Return the frame that asks about ``data``. Raises InvalidFieldError for what cannot travel."""
     plain = _packed("arguments", dict(arguments))
-    call = Call(post_process=post_process, arguments=msgspec.msgpack.decode(plain, ext_hook=_refuse))
+    call = CallHeader(post_process=post_process, arguments=msgspec.msgpack.decode(plain, ext_hook=_refuse))
     if isinstance(data, np.ndarray) and _is_raw(data):
         frame = new_frame(data)
     else:
@@ -59,7 +59,7 @@ def write_call(data: Any, arguments: Mapping[str, Any], post_process: str | None
     return frame
 
 
-def read_call(frame: Frame) -> tuple[Any, Call] | None:
+def read_call(frame: Frame) -> tuple[Any, CallHeader] | None:
     """Return the data of a call and what is said beside them; None for a frame that no script sent.
 
     Arrays are copies that may be written to. Raises DecodeError for one that makes no sense.
@@ -68,7 +68,7 @@ def read_call(frame: Frame) -> tuple[Any, Call] | None:
     if not (isinstance(value, dict) and set(value) == {MARK}):
         return None
     try:
-        call = convert(value[MARK], Call, MARK)
+        call = convert(value[MARK], CallHeader, MARK)
     except InvalidFieldError as error:
         raise DecodeError(str(error)) from error
     array = decode(frame)

@@ -1,7 +1,7 @@
 """The cloud workers of a service, asked from ordinary code that knows no event loop.
 
 A thread of its own keeps the connection to the bus, asks (``OffloadClient``), counts (``Ledger``) and tells the local
-controller (``Reporter``), as an edge worker's loop does. Whoever calls waits for an answer, never longer than he says.
+controller (``StatusReporter``), as an edge worker's loop does. Whoever calls waits for an answer, never longer than he says.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.stats.ledger import Count, Latency, Ledger
 from halimede.worker.bootstrap import open_ledger
 from halimede.worker.errors import as_mistake
-from halimede.worker.metrics import Figures
-from halimede.worker.roles import Connect
-from halimede.worker.settings import Settings
-from halimede.worker.status_reporter import Reporter, Status
+from halimede.worker.metrics import WorkerMetrics
+from halimede.worker.roles import BusFactory
+from halimede.worker.settings import WorkerSettings
+from halimede.worker.status_reporter import Status, StatusReporter
 
 log = structlog.get_logger()
 
@@ -40,10 +40,10 @@ FIRST_S, OVER_S, LAST_S = 3.0, 5.0, 5.0
 SELDOM_S = 10.0
 
 
-class Cloud:
+class CloudClient:
     """The cloud workers of a service. ``open`` before ``ask``; ``close`` is called at exit as well."""
 
-    def __init__(self, settings: Settings, connect: Connect) -> None:
+    def __init__(self, settings: WorkerSettings, connect: BusFactory) -> None:
         self._settings = settings
         self._connect = connect
         self._thread = threading.Thread(target=self._run, name="sedna_bus", daemon=True)
@@ -53,7 +53,7 @@ class Cloud:
         self._bus: Bus
         self._offload: OffloadClient
         self._ledger: Ledger
-        self._reporter: Reporter
+        self._reporter: StatusReporter
         self._said_at = -SELDOM_S
         self._last: tuple[Status, str, str] = ("completed", "", "")
         self._open = False
@@ -72,7 +72,7 @@ class Cloud:
     def ask(self, frame: Frame) -> Reply:
         """Return the answer of a cloud worker within the service's deadline. Raises OffloadError."""
         if not self._thread.is_alive():
-            raise OffloadError(Reason.ERROR, "the connection to the bus has ended")
+            raise OffloadError(OffloadReason.ERROR, "the connection to the bus has ended")
         deadline = self._settings.deadline_s
         asked = asyncio.run_coroutine_threadsafe(self._ask(frame, deadline), self._loop)
         try:
@@ -82,7 +82,7 @@ class Cloud:
             raise
         except TimeoutError as error:
             asked.cancel()
-            raise OffloadError(Reason.DEADLINE, "the thread of the bus does not answer") from error
+            raise OffloadError(OffloadReason.DEADLINE, "the thread of the bus does not answer") from error
 
     def count(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
         """Count one sample."""
@@ -104,7 +104,7 @@ class Cloud:
 
     async def _ask(self, frame: Frame, deadline_s: float) -> Reply:
         if not self._bus.connected:  # a loop could wait for it; a script stands still meanwhile
-            raise OffloadError(Reason.NO_CLOUD, "the broker is away")
+            raise OffloadError(OffloadReason.NO_CLOUD, "the broker is away")
         return await self._offload.ask(frame, deadline_s)
 
     def _counted(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
@@ -146,11 +146,11 @@ class Cloud:
         self._stop = asyncio.Event()
         async with self._connect(settings.client_id()) as bus, contextlib.AsyncExitStack() as stack:
             self._bus = bus
-            figures = Figures(settings, [bus], status="")
+            figures = WorkerMetrics(settings, [bus], status="")
             shown = HttpServer(settings.http, health=figures.health(), registry=registry("edge", figures.collect))
             await stack.enter_async_context(shown)
             self._ledger = figures.ledger = await open_ledger(settings, stack)
-            self._reporter = Reporter(bus, settings)
+            self._reporter = StatusReporter(bus, settings)
             self._reporter.http = shown.url
             self._reporter.counts = self._ledger.info
             channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from halimede.errors import InvalidFieldError
 from halimede.names import check_name
-from halimede.worker.settings import Role, Settings, read
+from halimede.worker.settings import Role, WorkerSettings, read
 
 #: variables of which one says that there is a bus to speak to
 ON_A_BUS = ("SERVICE_NAME", "HALIMEDE_BROKER")
@@ -25,7 +25,7 @@ def is_alone(environ: Mapping[str, str]) -> bool:
     return not any(environ.get(name) for name in ON_A_BUS)
 
 
-def settings(role: Role, environ: Mapping[str, str] = os.environ) -> Settings:
+def settings(role: Role, environ: Mapping[str, str] = os.environ) -> WorkerSettings:
     """Read the environment of a script. Raises InvalidFieldError.
 
     By hand SERVICE_NAME is enough: the node is then this machine, and the worker one of a new name, whose files are

@@ -13,7 +13,7 @@ from types import ModuleType
 THEIRS, OURS = "sedna", __name__.rpartition(".")[0]
 
 
-class Finder(MetaPathFinder):
+class ImportFinder(MetaPathFinder):
     """Finds Sedna's modules here. One that is not here is not looked for elsewhere: two of them would not agree."""
 
     def find_spec(
@@ -52,5 +52,5 @@ class _Same(Loader):
 
 def install() -> None:
     """Let ``sedna`` be found here from now on, before any other package of that name."""
-    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Finder())
+    if not any(isinstance(finder, ImportFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, ImportFinder())

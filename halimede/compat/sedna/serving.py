@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from halimede.compat.sedna import environment
-from halimede.compat.sedna.call_codec import Call, read_call, write_answer
+from halimede.compat.sedna.call_codec import CallHeader, read_call, write_answer
 from halimede.errors import DecodeError
 from halimede.inference import Array, Model, SampleError
 from halimede.messages import Frame, Prediction
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.main import Prepare
-from halimede.worker.roles import Job
-from halimede.worker.settings import Settings
+from halimede.worker.roles import RoleJob
+from halimede.worker.settings import WorkerSettings
 
 
 class Service(Protocol):
@@ -48,7 +48,7 @@ class Estimator:
 class Asked:
     """One call, answered once: a batch in which another call fails is asked for again in parts."""
 
-    def __init__(self, data: Any, call: Call) -> None:
+    def __init__(self, data: Any, call: CallHeader) -> None:
         self._data, self._call = data, call
         self._answer: Prediction | None = None
         self._error: SampleError | None = None
@@ -112,7 +112,7 @@ class BigModel(Model):
 def served(service: Service) -> tuple[Estimator, Mapping[str, str], Prepare]:
     """Return what ``runtime.main`` takes to run a script's cloud worker."""
 
-    def prepare(environ: Mapping[str, str], _: bool) -> tuple[Settings, Job]:  # noqa: FBT001
+    def prepare(environ: Mapping[str, str], _: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001
         settings = environment.settings("cloud", environ)
         return settings, replace(joint_inference(settings), compose=lambda model: BigModel(model, service))
 

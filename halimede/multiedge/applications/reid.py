@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from halimede.messages import Prediction
 from halimede.multiedge.application import Application, StageFactory, register
 from halimede.multiedge.reid import Matcher, parse
-from halimede.multiedge.stage import Item, Parameters, Stage
-from halimede.multiedge.stages import Crop, Detect, Embed, Motion
+from halimede.multiedge.stage import Parameters, QueuedItem, Stage
+from halimede.multiedge.stages import CropStage, Detect, Embed, Motion
 
 #: how objects are found: by the worker's detector, by what moves, or the whole picture is the one object
 FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (Motion,), "whole": ()}
 
 
-class Size(Stage):
+class PictureSizeStage(Stage):
     """Say how large the picture is: an object at its rim is cut off, and teaches nobody how it looks."""
 
-    def run(self, items: Sequence[Item]) -> None:
+    def run(self, items: Sequence[QueuedItem]) -> None:
         """Set ``value`` of each prediction."""
         for item in items:
             height, width = item.image.shape[:2]
@@ -35,7 +35,7 @@ def reid(parameters: Parameters) -> Application:
     finder = parameters.text("detect", "model", choices=tuple(FINDERS))
     settings = parse(parameters)
     return Application(
-        stages=[*FINDERS[finder], Crop, Embed, Size],
+        stages=[*FINDERS[finder], CropStage, Embed, PictureSizeStage],
         share=parameters.flag("share", default=False) and finder != "motion",
         joint=lambda tools: Matcher(tools, settings),
         joins=joins,

@@ -7,6 +7,6 @@ labelled findings. Nothing in here knows a topic, and only monotonic time decide
 
 from halimede.multiedge.fusion.class_distribution import Named
 from halimede.multiedge.fusion.joint import Fusion
-from halimede.multiedge.fusion.settings import Settings
+from halimede.multiedge.fusion.settings import FusionSettings
 
-__all__ = ["Fusion", "Named", "Settings"]
+__all__ = ["Fusion", "Named", "FusionSettings"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from halimede.errors import InvalidFieldError
 from halimede.inference import SampleError
 from halimede.messages import Prediction
-from halimede.multiedge.stage import Item, Stage, Tools
+from halimede.multiedge.stage import QueuedItem, Stage, Tools
 
 Vector = NDArray[np.float64]
 #: names travel with every finding, so there is a bound on them
@@ -39,7 +39,7 @@ class Named(Stage):
         if count > MAX_CLASSES:
             raise InvalidFieldError("Model spec.labels", f"{count} labels", f"fusion takes at most {MAX_CLASSES}")
 
-    def run(self, items: Sequence[Item]) -> None:
+    def run(self, items: Sequence[QueuedItem]) -> None:
         """Add the names, those of the model as it is now: it may be changed while the worker runs."""
         labels = self._labels()
         if len(labels) > MAX_CLASSES:
@@ -55,7 +55,7 @@ class Named(Stage):
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class ClassDistribution:
     """Probabilities of named classes; ``rest`` is left for those that it does not name. Together they make 1.
 
     ``complete``: its model has told of all its classes, in this order.
@@ -67,7 +67,7 @@ class Opinion:
     complete: bool = True
 
 
-def read(prediction: Prediction) -> Opinion | None:
+def read(prediction: Prediction) -> ClassDistribution | None:
     """Return what a prediction says; None where it names no class (boxes alone, a value of a user's own)."""
     if prediction.probabilities:
         values = np.asarray(prediction.probabilities, np.float64).clip(min=0.0)
@@ -75,11 +75,11 @@ def read(prediction: Prediction) -> Opinion | None:
         names = _names(prediction, len(values), int(values.argmax()))
         if names and largest > 0:
             scaled = values / largest
-            return Opinion(_shared(names), scaled / scaled.sum())
+            return ClassDistribution(_shared(names), scaled / scaled.sum())
     if prediction.label is None:
         return None
     score = 1.0 if prediction.score is None else min(max(prediction.score, 0.0), 1.0)
-    return Opinion((prediction.label,), np.array([score]), 1.0 - score, complete=False)
+    return ClassDistribution((prediction.label,), np.array([score]), 1.0 - score, complete=False)
 
 
 @functools.lru_cache(maxsize=MAX_MODELS)
@@ -97,7 +97,7 @@ def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
     return tuple(map(str, range(count))) if prediction.label in {None, str(best)} else ()
 
 
-def together(opinions: Sequence[Opinion]) -> tuple[tuple[str, ...], Vector]:
+def together(opinions: Sequence[ClassDistribution]) -> tuple[tuple[str, ...], Vector]:
     """Return all names, and a row of their probabilities for each opinion.
 
     What an opinion leaves for classes that it does not name is shared out evenly among those that others name; where

@@ -10,9 +10,9 @@ import numpy as np
 
 from halimede.calibration.temperature import calibrate
 from halimede.messages import Box, Fused, FusedFrom, Prediction
-from halimede.multiedge.fusion.class_distribution import Opinion, Vector, together
+from halimede.multiedge.fusion.class_distribution import ClassDistribution, Vector, together
 from halimede.multiedge.fusion.rules import RULES
-from halimede.multiedge.fusion.settings import Settings
+from halimede.multiedge.fusion.settings import FusionSettings
 from halimede.multiedge.fusion.time_window import Instant
 
 NS = 1_000_000_000
@@ -22,11 +22,11 @@ TOP = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FusedDecision:
     """What is said of an instant: ``by_class`` has the probability of every class, nothing where nobody named one."""
 
     fused: Fused
-    opinions: Mapping[str, Opinion]
+    opinions: Mapping[str, ClassDistribution]
     by_class: Mapping[str, float] = field(default_factory=dict)
 
     def answer(self, camera: str, boxes: list[Box] | None, *, late: bool = False) -> Prediction | None:
@@ -53,7 +53,7 @@ class Decision:
         )
 
 
-def decide(instant: Instant, missing: list[str], settings: Settings) -> Decision:
+def decide(instant: Instant, missing: list[str], settings: FusionSettings) -> FusedDecision:
     """Fuse what is known of an instant. Sources that name no class are shown, and say nothing."""
     fused = Fused(
         instant=instant.middle_ns / NS,
@@ -63,7 +63,7 @@ def decide(instant: Instant, missing: list[str], settings: Settings) -> Decision
     )
     opinions = {camera: entry.opinion for camera, entry in sorted(instant.entries.items()) if entry.opinion}
     if not opinions:
-        return Decision(fused, opinions)
+        return FusedDecision(fused, opinions)
     names, rows = together(list(opinions.values()))
     weights = _each(settings.weights, opinions)
     rows = calibrate(rows, _each(settings.temperatures, opinions))
@@ -71,7 +71,7 @@ def decide(instant: Instant, missing: list[str], settings: Settings) -> Decision
     fused.label, fused.score = names[best], float(distribution[best])
     by_class = dict(zip(names, distribution.tolist(), strict=True))
     fused.value = dict(sorted(by_class.items(), key=lambda item: -item[1])[:TOP])
-    return Decision(fused, opinions, by_class)
+    return FusedDecision(fused, opinions, by_class)
 
 
 def _each(values: Mapping[str, float], cameras: Iterable[str]) -> Vector:

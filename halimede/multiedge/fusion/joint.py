@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from halimede.messages import Fused, Prediction
-from halimede.multiedge.fusion.decision import MS, Decision, decide
-from halimede.multiedge.fusion.settings import Settings
+from halimede.multiedge.fusion.decision import MS, FusedDecision, decide
+from halimede.multiedge.fusion.settings import FusionSettings
 from halimede.multiedge.fusion.time_window import Instant, Window
-from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
+from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools
 
 #: what ``figures`` counts: instants, how they ended, and findings that were no part of one when it did
 COUNTED = ("instants", "complete", "incomplete", "undecided", "late", "repeated", "refused")
@@ -24,7 +24,7 @@ class Fusion(Joint):
     there.
     """
 
-    def __init__(self, tools: JointTools, settings: Settings) -> None:
+    def __init__(self, tools: JointTools, settings: FusionSettings) -> None:
         super().__init__(tools)
         if tools.cameras:
             settings.check_cameras(tools.cameras)
@@ -38,7 +38,7 @@ class Fusion(Joint):
         )
         self._counted: Counter[str] = Counter()
 
-    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
+    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
         """Put findings to their instants, and answer what is complete or late."""
         answers: dict[bytes, Prediction | None] = {}
         for finding in findings:
@@ -53,9 +53,9 @@ class Fusion(Joint):
                 decision = self._decide(instant)
                 answers[finding.key] = decision.answer(camera, finding.prediction.boxes, late=place == "late")
         due = self.due(now)
-        return Outcome(answers={**answers, **due.answers}, fused=due.fused)
+        return JointOutcome(answers={**answers, **due.answers}, fused=due.fused)
 
-    def due(self, now: float) -> Outcome:
+    def due(self, now: float) -> JointOutcome:
         """Answer the instants that are complete, and those that wait no longer."""
         answers: dict[bytes, Prediction | None] = {}
         fused: list[Fused] = []
@@ -66,7 +66,7 @@ class Fusion(Joint):
             for camera, entry in instant.entries.items():
                 answers |= dict.fromkeys(entry.keys, decision.answer(camera, entry.boxes))
                 entry.boxes = None
-        return Outcome(answers=answers, fused=fused)
+        return JointOutcome(answers=answers, fused=fused)
 
     def next_due(self) -> float | None:
         """Return when the oldest instant waits no longer."""
@@ -77,7 +77,7 @@ class Fusion(Joint):
         counted = {"open": len(self._window)} | {name: self._counted[name] for name in COUNTED}
         return {f"fusion_{name}": float(number) for name, number in counted.items()}
 
-    def _decide(self, instant: Instant) -> Decision:
+    def _decide(self, instant: Instant) -> FusedDecision:
         return decide(instant, self._window.missing(instant), self._settings)
 
     def _count(self, fused: Fused) -> None:

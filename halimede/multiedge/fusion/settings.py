@@ -22,7 +22,7 @@ AT = "spec.application.parameters"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FusionSettings:
     """What fusion goes by.
 
     Attributes:
@@ -57,7 +57,7 @@ class Settings:
                     raise InvalidFieldError(f"{AT}.{kind}.{name}", name, fix)
 
 
-def parse(parameters: Parameters) -> Settings:
+def parse(parameters: Parameters) -> FusionSettings:
     """Read the parameters. Raises InvalidFieldError, also for one that fusion does not know."""
     for name in parameters:
         kind, dot, camera = name.partition(".")
@@ -65,8 +65,8 @@ def parse(parameters: Parameters) -> Settings:
         if name not in OTHERS and name not in plurals and not (kind in BY_CAMERA and dot and camera):
             known = ", ".join([*OTHERS, *(f"{kind}.<camera>" for kind in BY_CAMERA), *sorted(plurals)])
             raise InvalidFieldError(f"{AT}.{name}", parameters[name], f"fusion knows {known}")
-    usual = Settings()
-    return Settings(
+    usual = FusionSettings()
+    return FusionSettings(
         rule=parameters.text("rule", usual.rule, choices=tuple(RULES)),
         window_ms=parameters.number("windowMs", usual.window_ms, least=0, most=60_000),
         wait_ms=parameters.number("waitMs", usual.wait_ms, least=0, most=60_000),

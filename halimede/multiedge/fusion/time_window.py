@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Literal
 
 from halimede.messages import Box
-from halimede.multiedge.fusion.class_distribution import Opinion, read
+from halimede.multiedge.fusion.class_distribution import ClassDistribution, read
 from halimede.multiedge.stage import Finding
 
 #: as many as fit into a Fused message
@@ -28,7 +28,7 @@ Place = Literal["joined", "repeated", "late", "refused"]
 
 
 @dataclass(slots=True)
-class Entry:
+class WindowEntry:
     """What is kept of one camera's finding in an instant. ``time_ns`` is when it was taken, by the common clock.
 
     ``name`` tells the finding apart whoever brings it, ``keys`` are those under which it is asked for.
@@ -41,7 +41,7 @@ class Entry:
     label: str | None
     score: float | None
     boxes: list[Box] | None
-    opinion: Opinion | None
+    opinion: ClassDistribution | None
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +49,7 @@ class Instant:
     """What cameras saw at one time. ``due`` is monotonic seconds."""
 
     due: float
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, WindowEntry] = field(default_factory=dict)
     earliest: int = 0
     latest: int = 0
     open: bool = True
@@ -59,7 +59,7 @@ class Instant:
         """Half-way between the first and the last picture."""
         return (self.earliest + self.latest) // 2
 
-    def add(self, camera: str, entry: Entry) -> None:
+    def add(self, camera: str, entry: WindowEntry) -> None:
         """Take a camera's finding."""
         times = [entry.time_ns, *([self.earliest, self.latest] if self.entries else [])]
         self.entries[camera] = entry
@@ -173,9 +173,9 @@ class Window:
                 del self._seen[entry.name]
 
 
-def _entry(finding: Finding, name: tuple[str, int, int], time_ns: int) -> Entry:
+def _entry(finding: Finding, name: tuple[str, int, int], time_ns: int) -> WindowEntry:
     said = finding.prediction
-    return Entry(name, [finding.key], time_ns, finding.worker, said.label, said.score, said.boxes, read(said))
+    return WindowEntry(name, [finding.key], time_ns, finding.worker, said.label, said.score, said.boxes, read(said))
 
 
 def _again(instant: Instant, camera: str, key: bytes) -> bool:

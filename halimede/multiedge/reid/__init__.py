@@ -6,8 +6,8 @@ where somebody was seen (``queries.py``). ``evaluation.py`` measures how well.
 """
 
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.identity_eviction import Limits
+from halimede.multiedge.reid.identity_eviction import EvictionLimits
 from halimede.multiedge.reid.matcher import Matcher
-from halimede.multiedge.reid.settings import Settings, parse
+from halimede.multiedge.reid.settings import ReidSettings, parse
 
-__all__ = ["Gallery", "Limits", "Matcher", "Settings", "parse"]
+__all__ = ["Gallery", "EvictionLimits", "Matcher", "ReidSettings", "parse"]

@@ -1,6 +1,6 @@
 """The vectors that show whom a gallery knows: whose each is, which are worth keeping, whose are near to a new one.
 
-They are looked up in a graph (``Index``), of which a copy is kept; what the file (``Store``) says of vectors stands
+They are looked up in a graph (``VectorIndex``), of which a copy is kept; what the file (``GalleryStore``) says of vectors stands
 above it.
 """
 
@@ -13,14 +13,14 @@ import numpy as np
 import structlog
 
 from halimede.inference import pack, unit, unpack
-from halimede.multiedge.reid.identity_eviction import Known, Limits
-from halimede.multiedge.reid.store import Changes, Store
-from halimede.multiedge.reid.vector_index import Floats, Index, clear
+from halimede.multiedge.reid.identity_eviction import EvictionLimits, IdentityEviction
+from halimede.multiedge.reid.store import Changes, GalleryStore
+from halimede.multiedge.reid.vector_index import Floats, VectorIndex, clear
 
 log = structlog.get_logger()
 
 
-class Vectors:
+class EmbeddingBank:
     """Unit vectors of one length, a few of each identity. The first that comes says how long they are.
 
     Attributes:
@@ -28,12 +28,12 @@ class Vectors:
 
     """
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: EvictionLimits) -> None:
         self.next_key = 0
         self._folder = folder
         self._limits = limits
-        self._index: Index | None = None
-        self._owner: dict[int, Known] = {}
+        self._index: VectorIndex | None = None
+        self._owner: dict[int, IdentityEviction] = {}
         self._unindexed = 0
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Vectors:
         """Bytes of the graph and its vectors."""
         return self._index.memory if self._index else 0
 
-    def read(self, store: Store, known: Callable[[str], Known | None]) -> None:
+    def read(self, store: GalleryStore, known: Callable[[str], IdentityEviction | None]) -> None:
         """Take what is kept, and make the graph say the same."""
         self.next_key = int(store.number("key") or 0)
         for key, id_ in store.vectors():
@@ -60,7 +60,7 @@ class Vectors:
                 self.next_key = max(self.next_key, key + 1)
         length = int(store.number("length") or 0)
         if length:
-            self._index = Index(length)
+            self._index = VectorIndex(length)
             self._index.load(self._folder)
             self._unindexed = self._index.reconcile(self._owner.keys(), lambda keys: _kept(store, keys))
 
@@ -87,15 +87,15 @@ class Vectors:
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
-    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[Known, float]]:
+    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[IdentityEviction, float]]:
         """Return for each vector the identities nearest to it, see ``Gallery.nearest``."""
         if self._index is None:
             return [{} for _ in vectors]
         if vectors.shape[1] != self._index.length:
             raise ValueError(f"vectors have {vectors.shape[1]} numbers, the gallery's {self._index.length}")
-        found: list[dict[Known, float]] = []
+        found: list[dict[IdentityEviction, float]] = []
         for keys, near in self._index.nearest(vectors, count * self._limits.vectors, floor):
-            who: dict[Known, float] = {}
+            who: dict[IdentityEviction, float] = {}
             for key, similarity in zip(keys.tolist(), near.tolist(), strict=True):
                 if len(who) == count:
                     break
@@ -103,13 +103,13 @@ class Vectors:
             found.append(who)
         return found
 
-    def similarities(self, known: Known, vectors: Floats) -> Floats:
+    def similarities(self, known: IdentityEviction, vectors: Floats) -> Floats:
         """Return how near an identity is to each of some vectors: -1 where it has none."""
         if self._index is None or not known.keys:
             return np.full(len(vectors), -1.0, np.float32)
         return np.asarray((vectors @ self._index.get(known.keys).T).max(axis=1), np.float32)
 
-    def mean(self, known: Known) -> bytes:
+    def mean(self, known: IdentityEviction) -> bytes:
         """Return the mean of an identity's vectors as it travels; nothing of one that has none."""
         if self._index is None or not known.keys:
             return b""
@@ -117,10 +117,10 @@ class Vectors:
 
     # --- learning ------------------------------------------------------------------------------------------------
 
-    def learn(self, known: Known, vector: Floats, changes: Changes) -> bool:
+    def learn(self, known: IdentityEviction, vector: Floats, changes: Changes) -> bool:
         """Add a vector to those of an identity, if it tells something new; return whether it did."""
         if self._index is None:
-            self._index = Index(vector.size)
+            self._index = VectorIndex(vector.size)
         if known.keys:
             have = self._index.get(known.keys)
             near = have @ vector
@@ -131,13 +131,13 @@ class Vectors:
         self._add(self._index, known, vector, changes)
         return True
 
-    def forget(self, known: Known, changes: Changes) -> None:
+    def forget(self, known: IdentityEviction, changes: Changes) -> None:
         """Drop all vectors of an identity."""
         if self._index is not None:
             for at in reversed(range(len(known.keys))):
                 self._drop(self._index, known, at, changes)
 
-    def _add(self, index: Index, known: Known, vector: Floats, changes: Changes) -> None:
+    def _add(self, index: VectorIndex, known: IdentityEviction, vector: Floats, changes: Changes) -> None:
         key = self.next_key
         self.next_key += 1
         index.add([key], vector[np.newaxis])
@@ -146,7 +146,7 @@ class Vectors:
         changes.vectors[key] = (known.id, pack(vector))
         self._unindexed += 1
 
-    def _drop(self, index: Index, known: Known, at: int, changes: Changes) -> None:
+    def _drop(self, index: VectorIndex, known: IdentityEviction, at: int, changes: Changes) -> None:
         key = known.keys[at]
         index.remove([key])
         del self._owner[key]
@@ -156,7 +156,7 @@ class Vectors:
         self._unindexed += 1
 
 
-def _kept(store: Store, keys: Sequence[int]) -> Floats:
+def _kept(store: GalleryStore, keys: Sequence[int]) -> Floats:
     return np.concatenate([unpack(store.vector(key), 1) for key in keys])
 
 

@@ -11,9 +11,9 @@ from halimede.inference.boxes import overlaps
 from halimede.messages import Box, Sighting
 from halimede.multiedge.reid.assignment import assign
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.identity_eviction import Known
-from halimede.multiedge.reid.settings import Settings
-from halimede.multiedge.reid.trajectories import Paths, Step
+from halimede.multiedge.reid.identity_eviction import IdentityEviction
+from halimede.multiedge.reid.settings import ReidSettings
+from halimede.multiedge.reid.trajectories import Trajectories, Trajectory
 from halimede.multiedge.reid.vector_index import Floats
 from halimede.multiedge.stage import Finding
 
@@ -31,10 +31,12 @@ FAR = 1e6
 UNNAMED = "unnamed"
 
 
-class Frame:
+class FrameMatches:
     """The objects of one finding, and who they may be."""
 
-    def __init__(self, finding: Finding, features: Floats, gallery: Gallery, paths: Paths, settings: Settings) -> None:
+    def __init__(
+        self, finding: Finding, features: Floats, gallery: Gallery, paths: Trajectories, settings: ReidSettings
+    ) -> None:
         self.features = features
         self.camera = finding.camera or UNNAMED
         self.time = finding.captured_ns / 1e9
@@ -45,9 +47,9 @@ class Frame:
         self._finding = finding
         self._gallery = gallery
         self._settings = settings
-        self._near: dict[tuple[int, Known], float] = {}
-        self._expected: set[tuple[int, Known]] = set()
-        self._steps: dict[Known, Step] = {}
+        self._near: dict[tuple[int, IdentityEviction], float] = {}
+        self._expected: set[tuple[int, IdentityEviction]] = set()
+        self._steps: dict[IdentityEviction, Trajectory] = {}
         if boxes:
             for id_, step in paths.before(self.camera, self.time):
                 if (known := gallery.get(id_)) is not None:
@@ -55,7 +57,7 @@ class Frame:
         self._paths = paths
         self._matched: list[int] = []
 
-    def who(self) -> list[Known | None]:
+    def who(self) -> list[IdentityEviction | None]:
         """Pair objects with identities, one to one; None: with nobody."""
         settings = self._settings
         for i, near in enumerate(self._gallery.nearest(self.features, CANDIDATES, settings.threshold)):
@@ -70,7 +72,7 @@ class Frame:
         for known, j in columns.items():
             self._believe(known, worth[:, j])
         whose = list(columns)
-        found: list[Known | None] = [None] * len(self.features)
+        found: list[IdentityEviction | None] = [None] * len(self.features)
         for i, j in assign(worth):
             found[i] = whose[j]
             self.taken(i)
@@ -80,7 +82,7 @@ class Frame:
         """Note that it is known who an object is."""
         self._matched.append(i)
 
-    def _believe(self, known: Known, worth: Array) -> None:
+    def _believe(self, known: IdentityEviction, worth: Array) -> None:
         """Change what an identity is worth to each object by where it was."""
         settings = self._settings
         step = self._steps.get(known)
@@ -101,14 +103,14 @@ class Frame:
         others = self.boxes[self._matched]
         return not self._cut(i) and not (len(others) and (overlaps(self.boxes[i], others) > TWICE).any())
 
-    def may_teach(self, i: int, known: Known) -> bool:
+    def may_teach(self, i: int, known: IdentityEviction) -> bool:
         """Say whether it is sure enough who this is, and that the box shows nobody else."""
         others = np.delete(self.boxes, i, axis=0)
         if self._cut(i) or (len(others) and (overlaps(self.boxes[i], others) > APART).any()):
             return False
         return (i, known) in self._expected or self._near[i, known] >= self._settings.learn
 
-    def sighting(self, i: int, known: Known) -> Sighting:
+    def sighting(self, i: int, known: IdentityEviction) -> Sighting:
         """Return what is said of it."""
         finding = self._finding
         similarity = min(max(self._near.get((i, known), 1.0), -1.0), 1.0)

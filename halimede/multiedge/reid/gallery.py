@@ -1,7 +1,7 @@
 """Who is known: identities with a few vectors each, bounded in number and memory, forgotten after a time.
 
-What is decided upon is in memory (``Vectors``, and some words of each identity); what was said of an identity lives in
-the file (``Store``). Beyond the bound the one goes that was seen longest ago, those first that were hardly ever seen:
+What is decided upon is in memory (``EmbeddingBank``, and some words of each identity); what was said of an identity lives in
+the file (``GalleryStore``). Beyond the bound the one goes that was seen longest ago, those first that were hardly ever seen:
 noise does not drive out people. Used from one thread.
 """
 
@@ -18,9 +18,9 @@ import structlog
 
 from halimede.inference import SampleError, unit, unpack
 from halimede.messages import Sighting, Track
-from halimede.multiedge.reid.embedding_bank import Vectors
-from halimede.multiedge.reid.identity_eviction import Known, Limits, Shelf
-from halimede.multiedge.reid.store import Changes, Row, Store
+from halimede.multiedge.reid.embedding_bank import EmbeddingBank
+from halimede.multiedge.reid.identity_eviction import EvictionLimits, Identities, IdentityEviction
+from halimede.multiedge.reid.store import Changes, GalleryStore, IdentityRow
 from halimede.multiedge.reid.vector_index import Floats
 
 log = structlog.get_logger()
@@ -45,14 +45,14 @@ class Gallery:
 
     """
 
-    def __init__(self, folder: Path, limits: Limits, features: str = "") -> None:
+    def __init__(self, folder: Path, limits: EvictionLimits, features: str = "") -> None:
         self.limits = limits
         self.features = features
         self.unsaved = self.evicted = self.expired = 0
         self._folder = folder
-        self.store = Store(folder / FILE, limits.sightings)
-        self._vectors = Vectors(folder, limits)
-        self._shelf = Shelf(limits)
+        self.store = GalleryStore(folder / FILE, limits.sightings)
+        self._vectors = EmbeddingBank(folder, limits)
+        self._shelf = Identities(limits)
         self._changes = Changes()
         self._kept: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._clock = 0.0
@@ -111,22 +111,22 @@ class Gallery:
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
-    def get(self, id_: str) -> Known | None:
+    def get(self, id_: str) -> IdentityEviction | None:
         """Return an identity, or None."""
         return self._shelf.get(id_)
 
-    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[Known, float]]:
+    def nearest(self, vectors: Floats, count: int, floor: float) -> list[dict[IdentityEviction, float]]:
         """Return for each unit vector the identities nearest to it with their cosine similarity, the nearest first.
 
         Each is as near as the nearest of its vectors. Raises ValueError for vectors of another length.
         """
         return self._vectors.nearest(vectors, count, floor)
 
-    def similarities(self, known: Known, vectors: Floats) -> Floats:
+    def similarities(self, known: IdentityEviction, vectors: Floats) -> Floats:
         """Return how near an identity is to each of some unit vectors."""
         return self._vectors.similarities(known, vectors)
 
-    def mean(self, known: Known) -> bytes:
+    def mean(self, known: IdentityEviction) -> bytes:
         """Return the mean of an identity's vectors as it travels; nothing of one that has none."""
         return self._vectors.mean(known)
 
@@ -140,14 +140,14 @@ class Gallery:
 
     # --- learning ------------------------------------------------------------------------------------------------
 
-    def create(self, id_: str = "") -> Known:
+    def create(self, id_: str = "") -> IdentityEviction:
         """Make room for a new identity and return it."""
         self._make_room(1)
-        known = Known(id_ or secrets.token_hex(8))
+        known = IdentityEviction(id_ or secrets.token_hex(8))
         self._shelf.put(known)
         return known
 
-    def see(self, known: Known, seen: Sighting, *, count: int = 0, cameras: Collection[str] = ()) -> None:
+    def see(self, known: IdentityEviction, seen: Sighting, *, count: int = 0, cameras: Collection[str] = ()) -> None:
         """Note that an identity was seen, and how often in all (0: once more)."""
         if self.get(known.id) is not known:
             return
@@ -165,11 +165,11 @@ class Gallery:
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         body = msgspec.json.encode(seen)
-        self._changes.rows[known.id] = Row(
+        self._changes.rows[known.id] = IdentityRow(
             known.id, known.clock, known.count, known.first, known.last, known.cameras, body
         )
 
-    def learn(self, known: Known, vector: Floats) -> bool:
+    def learn(self, known: IdentityEviction, vector: Floats) -> bool:
         """Add a unit vector to those of an identity, if it tells something new; return whether it did."""
         return self.get(known.id) is known and self._vectors.learn(known, vector, self._changes)
 
@@ -219,7 +219,7 @@ class Gallery:
         self._changes = Changes()
         return True
 
-    def _forget(self, known: Known) -> None:
+    def _forget(self, known: IdentityEviction) -> None:
         self._vectors.forget(known, self._changes)
         self._shelf.take(known)
         self._changes.forget(known.id)
@@ -232,6 +232,6 @@ class Gallery:
     def _read(self) -> None:
         self._clock = float(self.store.number("clock") or 0.0)
         for row in self.store.rows():
-            self._shelf.put(Known(row.id, row.clock, row.count, row.first, row.last, row.cameras))
+            self._shelf.put(IdentityEviction(row.id, row.clock, row.count, row.first, row.last, row.cameras))
         self._vectors.read(self.store, self.get)
         self._make_room(0)

@@ -11,7 +11,7 @@ from halimede.messages import Sighting, Track
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EvictionLimits:
     """What a gallery may hold, and for how long.
 
     Attributes:
@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class IdentityEviction:
     """One identity.
 
     Attributes:
@@ -60,25 +60,25 @@ class Known:
         return Track(identity=self.id, sighting=seen, new=new, count=self.count, cameras=cameras, embedding=embedding)
 
 
-class Shelf:
+class Identities:
     """Identities by id."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: EvictionLimits) -> None:
         self._limits = limits
-        self._settled: OrderedDict[str, Known] = OrderedDict()
-        self._passing: OrderedDict[str, Known] = OrderedDict()
+        self._settled: OrderedDict[str, IdentityEviction] = OrderedDict()
+        self._passing: OrderedDict[str, IdentityEviction] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._settled) + len(self._passing)
 
-    def __iter__(self) -> Iterator[Known]:
+    def __iter__(self) -> Iterator[IdentityEviction]:
         return chain(self._passing.values(), self._settled.values())
 
-    def get(self, id_: str) -> Known | None:
+    def get(self, id_: str) -> IdentityEviction | None:
         """Return an identity, or None."""
         return self._settled.get(id_) or self._passing.get(id_)
 
-    def put(self, known: Known) -> None:
+    def put(self, known: IdentityEviction) -> None:
         """Put an identity where the latest are: a new one, or one that was just seen."""
         if known.count >= self._limits.confirm:
             self._passing.pop(known.id, None)
@@ -88,16 +88,16 @@ class Shelf:
         shelf[known.id] = known
         shelf.move_to_end(known.id)
 
-    def take(self, known: Known) -> None:
+    def take(self, known: IdentityEviction) -> None:
         """Take an identity away."""
         self._settled.pop(known.id, None)
         self._passing.pop(known.id, None)
 
-    def too_many(self, more: int) -> Known | None:
+    def too_many(self, more: int) -> IdentityEviction | None:
         """Return who goes when so many more come; None: there is room."""
         return next(iter(self)) if len(self) + more > self._limits.identities else None
 
-    def too_old(self, clock: float) -> Known | None:
+    def too_old(self, clock: float) -> IdentityEviction | None:
         """Return somebody whom nobody has seen for too long, or None."""
         lives = ((self._passing, min(self._limits.passing_s, self._limits.ttl_s)), (self._settled, self._limits.ttl_s))
         for shelf, life in lives:

@@ -15,15 +15,15 @@ import numpy as np
 
 from halimede.inference import SampleError, unit
 from halimede.messages import IdentityAnswer, IdentityQuery, Prediction, Track
-from halimede.multiedge.reid.frame_matcher import Frame
+from halimede.multiedge.reid.frame_matcher import FrameMatches
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.identity_eviction import Known
+from halimede.multiedge.reid.identity_eviction import IdentityEviction
 from halimede.multiedge.reid.queries import answer
-from halimede.multiedge.reid.settings import Settings
-from halimede.multiedge.reid.trajectories import Paths
-from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
+from halimede.multiedge.reid.settings import ReidSettings
+from halimede.multiedge.reid.trajectories import Trajectories
+from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools
 from halimede.multiedge.stages import vectors
-from halimede.system.lru import Recent
+from halimede.system.lru import LruCache
 
 #: boxes of one frame that are looked at
 MOST_BOXES = 256
@@ -42,14 +42,14 @@ class Matcher(Joint):
     A finding's answer has the boxes and, as ``value``, a list of as many: an identity or None (nothing sure).
     """
 
-    def __init__(self, tools: JointTools, settings: Settings) -> None:
+    def __init__(self, tools: JointTools, settings: ReidSettings) -> None:
         super().__init__(tools)
         self._settings = settings
         self.gallery = Gallery(tools.state, settings.limits, settings.features)
-        self._paths = Paths(settings.track_s)
+        self._paths = Trajectories(settings.track_s)
         self._counts = dict.fromkeys(("matched", "new", "unsure", "malformed", "strange"), 0)
         #: frames may come again from whoever has taken over
-        self._answered: Recent[tuple[str, bytes], Prediction] = Recent(REMEMBERED)
+        self._answered: LruCache[tuple[str, bytes], Prediction] = LruCache(REMEMBERED)
         self._strange = 0
         self._learnt = self._dirty = False
         self._tend_at = 0.0  # at once: a standby is told what time it is by nothing else
@@ -62,7 +62,7 @@ class Matcher(Joint):
         """Write the gallery."""
         self.gallery.close()
 
-    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
+    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
         """Say who is in each of them. Malformed ones stand as they are."""
         self.gallery.at(now)
         answers: dict[bytes, Prediction | None] = {}
@@ -77,15 +77,15 @@ class Matcher(Joint):
         if self._learnt:  # nobody is told of an identity that a killed worker would not know again
             self._learnt = False
             self.gallery.flush()
-        return Outcome(answers, tracks)
+        return JointOutcome(answers, tracks)
 
-    def due(self, now: float) -> Outcome:
+    def due(self, now: float) -> JointOutcome:
         """Write and forget."""
         if now >= self._tend_at:
             self.gallery.tend(now)
             self._dirty = False
             self._tend_at = now + QUIET_S
-        return Outcome()
+        return JointOutcome()
 
     def next_due(self) -> float:
         """Return when there is something to write."""
@@ -136,11 +136,11 @@ class Matcher(Joint):
             return None
         self._strange = 0
         features = np.stack([unit(row) for row in rows])
-        frame = Frame(finding, features, self.gallery, self._paths, self._settings)
+        frame = FrameMatches(finding, features, self.gallery, self._paths, self._settings)
         who = [self._see(frame, i, known, tracks) for i, known in enumerate(frame.who())]
         return msgspec.structs.replace(said, embeddings=None, value=who)
 
-    def _see(self, frame: Frame, i: int, known: Known | None, tracks: list[Track]) -> str | None:
+    def _see(self, frame: FrameMatches, i: int, known: IdentityEviction | None, tracks: list[Track]) -> str | None:
         new = known is None and frame.may_be_new(i)
         if known is None and not new:
             self._counts["unsure"] += 1
@@ -165,6 +165,6 @@ class Matcher(Joint):
         if self._strange < STRANGE:
             return False
         self.gallery.begin_anew(f"features have {length} numbers now, and had {self.gallery.length}")
-        self._paths = Paths(self._settings.track_s)
-        self._answered = Recent(REMEMBERED)
+        self._paths = Trajectories(self._settings.track_s)
+        self._answered = LruCache(REMEMBERED)
         return True

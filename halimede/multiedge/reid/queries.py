@@ -5,7 +5,7 @@ from __future__ import annotations
 from halimede.inference import SampleError, unit, unpack
 from halimede.messages import Identity, IdentityQuery
 from halimede.multiedge.reid.gallery import Gallery
-from halimede.multiedge.reid.identity_eviction import Known
+from halimede.multiedge.reid.identity_eviction import IdentityEviction
 
 #: sightings of each, where several identities are asked for
 FEW = 5
@@ -38,7 +38,7 @@ def _like(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
 
 
 def _identity(
-    gallery: Gallery, known: Known, query: IdentityQuery, limit: int, similarity: float | None = None
+    gallery: Gallery, known: IdentityEviction, query: IdentityQuery, limit: int, similarity: float | None = None
 ) -> Identity:
     sightings = gallery.store.sightings(known.id, query.camera, query.since, query.until or FOREVER, limit)
     return Identity(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from halimede.errors import InvalidFieldError
-from halimede.multiedge.reid.identity_eviction import Limits
+from halimede.multiedge.reid.identity_eviction import EvictionLimits
 from halimede.multiedge.stage import Parameters
 
 #: parameters of the joint; those of the stages are the stages' own
@@ -18,7 +18,7 @@ YEAR_S = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReidSettings:
     """What a matcher goes by.
 
     Attributes:
@@ -37,14 +37,14 @@ class Settings:
     speed: float = 20.0
     travel_s: float = 0.0
     features: str = ""
-    limits: Limits = field(default_factory=Limits)
+    limits: EvictionLimits = field(default_factory=EvictionLimits)
 
 
-def parse(parameters: Parameters) -> Settings:
+def parse(parameters: Parameters) -> ReidSettings:
     """Read the parameters. Raises InvalidFieldError."""
-    usual, limits = Settings(), Limits()
+    usual, limits = ReidSettings(), EvictionLimits()
     threshold = parameters.number("threshold", usual.threshold, least=0, most=1)
-    known = Limits(
+    known = EvictionLimits(
         identities=int(parameters.number("identities", limits.identities, least=100, most=100_000)),
         vectors=int(parameters.number("vectors", limits.vectors, least=1, most=32)),
         ttl_s=parameters.number("ttl", limits.ttl_s, least=1, most=YEAR_S),
@@ -57,7 +57,7 @@ def parse(parameters: Parameters) -> Settings:
     if known.identities * known.vectors > MOST_VECTORS:
         fix = f"identities times vectors must be {MOST_VECTORS} at most: they are held in memory"
         raise InvalidFieldError("spec.application.parameters.vectors", known.vectors, fix)
-    return Settings(
+    return ReidSettings(
         threshold=threshold,
         learn=parameters.number("learn", max(usual.learn, threshold), least=0, most=1),
         track_s=parameters.number("trackMs", usual.track_s * 1000, least=0, most=60_000) / 1000,

@@ -44,7 +44,7 @@ _sighting = msgspec.json.Decoder(Sighting)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class IdentityRow:
     """What is kept of one identity."""
 
     id: str
@@ -61,7 +61,7 @@ class Row:
 class Changes:
     """What is to be written. ``vectors`` are rows of key, identity and float16 bytes."""
 
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, IdentityRow] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     vectors: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
@@ -74,7 +74,7 @@ class Changes:
         self.gone.add(id_)
 
 
-class Store:
+class GalleryStore:
     """The open file. Used from one thread; a write is in the file, beyond a killed process, when the call returns."""
 
     def __init__(self, path: Path, sightings: int) -> None:
@@ -110,16 +110,18 @@ class Store:
         row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
-    def rows(self, id_: str = "") -> Iterator[Row]:
+    def rows(self, id_: str = "") -> Iterator[IdentityRow]:
         """Yield one identity or all, the one that was seen longest ago first."""
         found = self._db.execute(
             f"SELECT {COLUMNS['identities']} FROM identities {'WHERE id = ?' if id_ else 'ORDER BY clock'}",  # noqa: S608
             (id_,) if id_ else (),
         )
         for key, clock, count, first, last, cameras, seen in found:
-            yield Row(key, float(clock), int(count), float(first), float(last), tuple(cameras.split()), bytes(seen))
+            yield IdentityRow(
+                key, float(clock), int(count), float(first), float(last), tuple(cameras.split()), bytes(seen)
+            )
 
-    def row(self, id_: str) -> Row | None:
+    def row(self, id_: str) -> IdentityRow | None:
         """Return one identity."""
         return next(self.rows(id_), None)
 

@@ -22,7 +22,7 @@ MOST_LAST = 20_000
 
 
 @dataclass(slots=True)
-class Step:
+class Trajectory:
     """An object before a camera: when (seconds), its corners, and how its middle moves (pixels a second)."""
 
     time: float
@@ -43,15 +43,15 @@ class Step:
         return np.asarray(far <= np.maximum(size, sizes) * (1.0 + speed * abs(time - self.time)))
 
 
-class Paths:
+class Trajectories:
     """The latest steps by camera and identity, for as long as they say something (``keep`` seconds)."""
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
-        self._cameras: OrderedDict[str, OrderedDict[str, Step]] = OrderedDict()
+        self._cameras: OrderedDict[str, OrderedDict[str, Trajectory]] = OrderedDict()
         self._last: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    def before(self, camera: str, time: float) -> Iterator[tuple[str, Step]]:
+    def before(self, camera: str, time: float) -> Iterator[tuple[str, Trajectory]]:
         """Yield who was before a camera a short time ago (or will have been: pictures may come out of order)."""
         for identity, step in self._cameras.get(camera, {}).items():
             if abs(time - step.time) <= self._keep:
@@ -81,7 +81,7 @@ class Paths:
         if old and 0 < time - old.time <= self._keep:
             now = (_middle(box) - _middle(old.box)) / (time - old.time)
             velocity = now if not old.velocity.any() else BELIEF * now + (1 - BELIEF) * old.velocity
-        steps[identity] = Step(time, box, velocity)
+        steps[identity] = Trajectory(time, box, velocity)
         steps.move_to_end(identity)
         while steps and (len(steps) > MOST_OBJECTS or next(iter(steps.values())).time < time - self._keep):
             steps.popitem(last=False)

@@ -30,7 +30,7 @@ SUFFIX = ".usearch"
 BLOCK = 2000
 
 
-class Index:
+class VectorIndex:
     """Unit vectors of one length, by key."""
 
     def __init__(self, length: int, *, exact: int = EXACT) -> None:

@@ -1,6 +1,6 @@
 """Keeps uploads to the share that the user wants, whatever the mining algorithm can say of a sample.
 
-Where it gives a hardness, the cut is moved (``Steering``): the share is held, from above and from below. Where it says
+Where it gives a hardness, the cut is moved (``ThresholdController``): the share is held, from above and from below. Where it says
 only hard or easy, or failed, there is no order to choose by: hard samples go up while there is budget, as a token
 bucket lets packets through (RFC 2697), and what nobody uses of it is not saved for later beyond a few dozen samples.
 """
@@ -11,7 +11,7 @@ import math
 
 from halimede.errors import InvalidFieldError
 from halimede.mining import Verdict
-from halimede.pipeline.upload_policy.threshold_controller import Steering, restored
+from halimede.pipeline.upload_policy.threshold_controller import ThresholdController, restored
 
 
 class Budget:
@@ -23,7 +23,7 @@ class Budget:
 
     def __init__(self, target: float, cut: float | None = None, *, uploaded: int = 0, samples: int = 0) -> None:
         self._graded = cut is not None
-        self._steering = Steering(target, cut or 0.0, debt=restored(target, uploaded, samples))
+        self._steering = ThresholdController(target, cut or 0.0, debt=restored(target, uploaded, samples))
 
     @property
     def target(self) -> float:

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from halimede.mining.calibration_file import Artefact
+from halimede.mining.calibration_file import CalibrationFile
 from halimede.stats.agreement import wilson
 
 #: samples that are compared; how often; audits that are compared, and from how many on
@@ -67,7 +67,7 @@ class Shares:
 class Drift:
     """Compares one worker's samples with the calibration of its service: ``see`` each, ``audited`` for audits."""
 
-    def __init__(self, artefact: Artefact) -> None:
+    def __init__(self, artefact: CalibrationFile) -> None:
         #: whether samples have changed
         self.drifting = False
         reference = artefact.reference

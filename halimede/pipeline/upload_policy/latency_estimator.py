@@ -30,7 +30,7 @@ IN_VAIN = 2.0
 MOST_TIMEOUTS = 16
 
 
-class Trip(Struct, frozen=True, gc=False):
+class UploadTiming(Struct, frozen=True, gc=False):
     """One sample under way: its bytes, and those that had to go before its answer could come, its own included."""
 
     size: int
@@ -38,7 +38,7 @@ class Trip(Struct, frozen=True, gc=False):
     probe: bool
 
 
-class Uplink:
+class LatencyEstimator:
     """What is known of the way to the next tier: ask ``hopeless``, then ``begin`` and ``end`` for each that goes."""
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class Uplink:
         self._probing = True
         return False
 
-    def begin(self, size: int) -> Trip:
+    def begin(self, size: int) -> UploadTiming:
         """Take note that a sample goes up."""
         self._under_way += size
         probe, self._probing = self._probing, False
         self._probe_out |= probe
-        return Trip(size, self._under_way, probe)
+        return UploadTiming(size, self._under_way, probe)
 
-    def end(self, trip: Trip, seconds: float, now: float, *, answered: bool, timed_out: bool = False) -> None:
+    def end(self, trip: UploadTiming, seconds: float, now: float, *, answered: bool, timed_out: bool = False) -> None:
         """Take note of what became of it: answered, or waited for so long in vain, or (neither) not sent at all."""
         self._under_way -= trip.size
         if trip.probe:

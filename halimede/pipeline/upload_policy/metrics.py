@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.observe.metrics import Samples, counter, gauge
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.policy import Triage
+from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.stats.agreement import agreement_of
 from halimede.stats.ledger import Count, Ledger
 
@@ -20,7 +20,7 @@ COUNTS = {
 }
 
 
-def figures(triage: Triage, ledger: Ledger) -> Iterator[Metric]:
+def figures(triage: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
     """Return the figures of one worker; counts go on over a restart, reasons are this process's own."""
     for count, (name, text) in COUNTS.items():
         yield counter(name, text, ledger[count])

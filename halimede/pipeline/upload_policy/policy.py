@@ -19,14 +19,14 @@ from msgspec import Struct
 
 from halimede.messages import Prediction
 from halimede.mining import Graded, Miner, Verdict
-from halimede.mining.calibration_file import Artefact, read_artefact
+from halimede.mining.calibration_file import CalibrationFile, read_artefact
 from halimede.mining.edge_only import EdgeOnly
-from halimede.mining.pre_inference import BEFORE, ForesightedByNumber
-from halimede.offload.errors import Reason
+from halimede.mining.pre_inference import BEFORE, PreInferenceByNumber
+from halimede.offload.errors import OffloadReason
 from halimede.pipeline.upload_policy.audit import Audits, agrees
 from halimede.pipeline.upload_policy.budget import Budget, check_shares
 from halimede.pipeline.upload_policy.drift import Drift
-from halimede.pipeline.upload_policy.latency_estimator import Trip, Uplink
+from halimede.pipeline.upload_policy.latency_estimator import LatencyEstimator, UploadTiming
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class PolicySettings(Protocol):
         """How answers of two models become one."""
 
 
-class Decision(Struct, frozen=True, kw_only=True, gc=False):
+class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
     """What becomes of a sample.
 
     Attributes:
@@ -67,17 +67,17 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
         hard: by mining, with the cut as the budget has it.
         reason: why it is not asked, of a hard sample.
         hardness, cut: what was compared, where mining compares numbers.
-        trip: for ``Triage.ended``, where it is asked.
+        trip: for ``UploadPolicy.ended``, where it is asked.
 
     """
 
     ask: bool
     hard: bool
     audit: bool = False
-    reason: Reason | None = None
+    reason: OffloadReason | None = None
     hardness: float | None = None
     cut: float | None = None
-    trip: Trip | None = None
+    trip: UploadTiming | None = None
 
     @property
     def up(self) -> bool:
@@ -85,23 +85,23 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
         return self.ask and not self.audit
 
 
-class Triage:
+class UploadPolicy:
     """Decides for one worker. Call ``ended`` once for each decision with a trip."""
 
     def __init__(
         self,
         *,
         budget: Budget | None = None,
-        uplink: Uplink | None = None,
+        uplink: LatencyEstimator | None = None,
         audits: Audits | None = None,
         drift: Drift | None = None,
-        mixture: Artefact | None = None,
+        mixture: CalibrationFile | None = None,
         closed: bool = False,
     ) -> None:
         #: hard samples that were not asked about, by reason
         self.withheld: Counter[str] = Counter()
         self.budget = budget
-        self.uplink = uplink or Uplink()
+        self.uplink = uplink or LatencyEstimator()
         self.audits = audits
         self.drift = drift
         #: whose mixture answers of two models are; None: the next tier's word stands
@@ -109,7 +109,9 @@ class Triage:
         #: the user wants nothing to go up, not even what nobody here can answer
         self._closed = closed
 
-    def decide(self, verdict: Verdict, prediction: Prediction | None, size: int, left_s: float, now: float) -> Decision:
+    def decide(
+        self, verdict: Verdict, prediction: Prediction | None, size: int, left_s: float, now: float
+    ) -> UploadDecision:
         """Say what becomes of a sample of ``size`` bytes, whose answer is wanted in ``left_s`` seconds.
 
         ``prediction`` is what the model here said: None, it could not, or was not asked (``verdict`` is of the sample
@@ -123,27 +125,27 @@ class Triage:
             if moved is not None:
                 hard, cut = goes, moved
             elif hard and not goes:
-                reason = Reason.BUDGET
+                reason = OffloadReason.BUDGET
         if hard and not reason and self.uplink.hopeless(size, left_s, now):
-            reason = Reason.TOO_SLOW
+            reason = OffloadReason.TOO_SLOW
             if self.budget:
                 self.budget.refund()
         if cut is not None and not math.isfinite(cut):
             cut = None  # no message can carry it
         if reason:
             self.withheld[reason] += 1
-            return Decision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut)
+            return UploadDecision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut)
         if hard:
-            return Decision(ask=True, hard=True, hardness=hardness, cut=cut, trip=self.uplink.begin(size))
+            return UploadDecision(ask=True, hard=True, hardness=hardness, cut=cut, trip=self.uplink.begin(size))
         if self.audits and self.audits.draw():
             self.audits.open += 1
             if self.budget:
                 self.budget.spend()
             trip = self.uplink.begin(size)
-            return Decision(ask=True, hard=False, audit=True, hardness=hardness, cut=cut, trip=trip)
-        return Decision(ask=False, hard=False, hardness=hardness, cut=cut)
+            return UploadDecision(ask=True, hard=False, audit=True, hardness=hardness, cut=cut, trip=trip)
+        return UploadDecision(ask=False, hard=False, hardness=hardness, cut=cut)
 
-    def forced(self, size: int, before: Decision | None = None) -> Decision:
+    def forced(self, size: int, before: UploadDecision | None = None) -> UploadDecision:
         """Send a sample up that nobody here could answer: it counts against the budget and is not refused by it.
 
         ``before``: what was decided of it before the model was asked. This takes its place, and its trip.
@@ -151,20 +153,27 @@ class Triage:
         if self._closed:
             if before:
                 self.ended(before, 0.0, 0.0, sent=False, answered=False)
-            return Decision(ask=False, hard=True)
+            return UploadDecision(ask=False, hard=True)
         if before and before.trip:  # it was to be an audit, and is paid for as one
             if self.audits:
                 self.audits.open -= 1
-            return Decision(ask=True, hard=True, trip=before.trip)
+            return UploadDecision(ask=True, hard=True, trip=before.trip)
         if self.budget:
             if before:
                 self.budget.spend()  # as a sample it was counted then
             else:
                 self.budget.forced()
-        return Decision(ask=True, hard=True, trip=self.uplink.begin(size))
+        return UploadDecision(ask=True, hard=True, trip=self.uplink.begin(size))
 
     def ended(
-        self, decision: Decision, seconds: float, now: float, *, sent: bool, answered: bool, timed_out: bool = False
+        self,
+        decision: UploadDecision,
+        seconds: float,
+        now: float,
+        *,
+        sent: bool,
+        answered: bool,
+        timed_out: bool = False,
     ) -> None:
         """Take note of what became of a sample that was asked about."""
         if decision.trip is None:
@@ -190,19 +199,19 @@ class Triage:
 
 def create(
     settings: PolicySettings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
-) -> Triage:
+) -> UploadPolicy:
     """Return the triage that a worker's settings ask for; it has sent up ``uploaded`` of ``samples`` before.
 
     Raises InvalidFieldError for a calibration that is none, and for audits beyond the budget.
     """
     check_shares(settings.target_upload_ratio, settings.audit_share)
     artefact = read_artefact(settings.calibration, "CALIBRATION_URL") if settings.calibration else None
-    by_number = ForesightedByNumber if settings.hem_mode == BEFORE else Graded
+    by_number = PreInferenceByNumber if settings.hem_mode == BEFORE else Graded
     cut = miner.cut if isinstance(miner, by_number) else None
     target, budget = settings.target_upload_ratio, None
     if target is not None:
         budget = Budget(target, cut, uploaded=uploaded, samples=samples)
-    return Triage(
+    return UploadPolicy(
         budget=budget,
         audits=Audits(settings.audit_share, chance) if settings.audit_share else None,
         drift=Drift(_of_rule(artefact, settings.hem_name)) if artefact else None,
@@ -211,7 +220,7 @@ def create(
     )
 
 
-def _of_rule(artefact: Artefact, rule: str) -> Artefact:
+def _of_rule(artefact: CalibrationFile, rule: str) -> CalibrationFile:
     """Leave out what a calibration measured by another rule: its hardness is no measure of this one's."""
     if artefact.rule.lower() in {"", rule.lower()}:
         return artefact

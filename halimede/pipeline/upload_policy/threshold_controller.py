@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections import deque
 
 
-class Steering:
+class ThresholdController:
     """The cut for one stream of samples. Ask ``steer`` once for each, in order.
 
     Args:

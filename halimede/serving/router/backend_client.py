@@ -32,7 +32,7 @@ class UpstreamError(HalimedeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BackendResponse:
     """What a server said. ``head``: bytes of the body that are JSON."""
 
     status: int
@@ -40,7 +40,7 @@ class Answer:
     head: int
 
 
-class Upstream:
+class Backend:
     """One model. ``name`` is what people know it by; ``move`` says where it is (now)."""
 
     def __init__(self, session: aiohttp.ClientSession, name: str, url: str = "") -> None:
@@ -70,7 +70,7 @@ class Upstream:
         if found[1] != self._base or model:
             self._base, self._path, self._found = found[1], model[0] if model else "", ""
 
-    async def ask(self, body: bytes, headers: dict[str, str], timeout_s: float) -> Answer:
+    async def ask(self, body: bytes, headers: dict[str, str], timeout_s: float) -> BackendResponse:
         """Send a request's body. Raises UpstreamError."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -83,7 +83,7 @@ class Upstream:
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamError(f"{self.name} cannot be reached: {type(error).__name__}: {error}") from error
 
-    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> Answer:
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> BackendResponse:
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as reply:
             said = await reply.content.read(MAX_ANSWER + 1)
             while not reply.content.at_eof() and len(said) <= MAX_ANSWER:
@@ -95,7 +95,7 @@ class Upstream:
                 raise UpstreamError(text, broken=reply.status == 500)
             head = reply.headers.get(HEADER_LENGTH, "")
             length = int(head) if head.isascii() and head.isdigit() and len(head) < 12 else len(said)
-            return Answer(reply.status, said, min(length, len(said)))
+            return BackendResponse(reply.status, said, min(length, len(said)))
 
     async def _where(self) -> str:
         """Return the model's address; of a server with one model it is that one's."""

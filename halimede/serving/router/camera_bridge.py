@@ -19,13 +19,13 @@ from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, open_payload
 from halimede.messages import Frame, Prediction, Result
 from halimede.pipeline.responders import result_outbox
-from halimede.serving.errors import UnavailableError
+from halimede.serving.errors import ModelUnavailableError
 from halimede.serving.loaded_model import IMAGE
 from halimede.serving.router.backend_client import HEADER_LENGTH
 from halimede.serving.router.response_reader import UnreadableError
 from halimede.serving.router.router import Routed, Router, best
 from halimede.serving.tensors import BYTES, Tensor, objects, to_bytes
-from halimede.system.lru import Recent
+from halimede.system.lru import LruCache
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class Names:
     node: str
 
 
-class Cameras:
+class CameraBridge:
     """Takes frames between ``start`` and ``drain``."""
 
     def __init__(self, bus: Bus, router: Router, names: Names, cameras: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class Cameras:
         self._outbox = result_outbox(bus)
         self._address = topics.RESULT.at(ns=names.namespace, service=names.service)
         self._places = asyncio.Semaphore(INSIDE)
-        self._seen: Recent[bytes, None] = Recent(REMEMBERED)
+        self._seen: LruCache[bytes, None] = LruCache(REMEMBERED)
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -94,9 +94,9 @@ class Cameras:
         try:
             routed = await self._router.answer(body, headers)
             if routed.answer.status != 200:
-                raise UnavailableError(routed.answer.body[:200].decode(errors="replace"))
+                raise ModelUnavailableError(routed.answer.body[:200].decode(errors="replace"))
             final = self._final(routed)
-        except (UnavailableError, UnreadableError) as error:
+        except (ModelUnavailableError, UnreadableError) as error:
             self._seen.pop(frame.id)
             await self._bus.dead_letter(packet, f"not answered: {error}")
             return

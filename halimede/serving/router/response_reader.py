@@ -16,7 +16,7 @@ from halimede.messages import Prediction
 from halimede.serving.errors import ServeError
 from halimede.serving.loaded_model import PREDICTION
 from halimede.serving.rest_codec import BINARY_SIZE
-from halimede.serving.router.backend_client import Answer
+from halimede.serving.router.backend_client import BackendResponse
 from halimede.serving.tensors import BYTES, Tensor, from_bytes, from_values
 
 FLOATS = {"FP16", "FP32", "FP64", "BF16"}
@@ -36,7 +36,7 @@ class Body(Struct):
     parameters: dict[str, Any] = {}
 
 
-class Output(Struct):
+class ResponseOutput(Struct):
     """An output of an answer."""
 
     name: str
@@ -47,23 +47,23 @@ class Output(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ResponseReader:
     """How predictions are found in an answer: the output's name (empty: the one that fits), its activation, labels."""
 
     output: str = ""
     activation: Activation = "none"
     labels: Sequence[str] = ()
 
-    def read(self, answer: Answer) -> tuple[Body, list[Prediction]]:
+    def read(self, answer: BackendResponse) -> tuple[Body, list[Prediction]]:
         """Return an answer's JSON and its predictions. Raises UnreadableError."""
         try:
             body = msgspec.json.decode(memoryview(answer.body)[: answer.head], type=Body)
-            outputs = msgspec.json.decode(body.outputs, type=list[Output])
+            outputs = msgspec.json.decode(body.outputs, type=list[ResponseOutput])
             return body, self._predictions(outputs, answer)
         except (msgspec.DecodeError, ServeError, SampleError, UnicodeDecodeError, ValueError) as error:
             raise UnreadableError(f"the answer cannot be judged: {error}") from error
 
-    def _predictions(self, outputs: Sequence[Output], answer: Answer) -> list[Prediction]:
+    def _predictions(self, outputs: Sequence[ResponseOutput], answer: BackendResponse) -> list[Prediction]:
         tensors, end = [], answer.head
         for output in outputs:
             size = output.parameters.get(BINARY_SIZE)
@@ -80,7 +80,7 @@ class Reader:
             raise UnreadableError(f"{len(tensors)} outputs could hold scores, of {listed}: name one with --output")
         return self._of(tensors[0])
 
-    def _fits(self, output: Output) -> bool:
+    def _fits(self, output: ResponseOutput) -> bool:
         if self.output:
             return output.name == self.output
         if output.datatype == BYTES:

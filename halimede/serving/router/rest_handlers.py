@@ -6,23 +6,23 @@ import msgspec
 from aiohttp import web
 
 from halimede import __version__
-from halimede.serving.body_limits import Bodies
+from halimede.serving.body_limits import BodyLimits
 from halimede.serving.errors import ServeError
-from halimede.serving.inflight_requests import UnderWay
+from halimede.serving.inflight_requests import InflightRequests
 from halimede.serving.rest_codec import BINARY, JSON
 from halimede.serving.rest_handlers import EXTENSIONS, HEADER_LENGTH, NAME, refuse
 from halimede.serving.router.backend_client import PASSED
 from halimede.serving.router.router import Router, told
 
 
-class Rest:
+class RouterHandlers:
     """The handlers, on a router that serves a model ``name``."""
 
     def __init__(self, router: Router, name: str, *, max_request: int) -> None:
         self._router = router
         self._name = name
-        self._bodies = Bodies(max_request)
-        self._under_way = UnderWay()
+        self._bodies = BodyLimits(max_request)
+        self._under_way = InflightRequests()
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer what is under way, and let each connection end with it; return whether all was answered in time."""

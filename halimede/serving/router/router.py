@@ -16,11 +16,11 @@ import structlog
 from halimede.frames.seldom import Seldom
 from halimede.messages import Prediction
 from halimede.mining import Miner, judge
-from halimede.offload.circuit_breaker import Circuit
-from halimede.offload.errors import Reason
-from halimede.serving.errors import UnavailableError
-from halimede.serving.router.backend_client import Answer, Upstream, UpstreamError
-from halimede.serving.router.response_reader import Body, Reader, UnreadableError
+from halimede.offload.circuit_breaker import CircuitBreaker
+from halimede.offload.errors import OffloadReason
+from halimede.serving.errors import ModelUnavailableError
+from halimede.serving.router.backend_client import Backend, BackendResponse, UpstreamError
+from halimede.serving.router.response_reader import Body, ResponseReader, UnreadableError
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ NO_EDGE = "no-edge"
 class Routed:
     """An answer and how it came about. Times are seconds."""
 
-    answer: Answer
+    answer: BackendResponse
     by: str
     hard: bool = False
     degraded: bool = False
@@ -50,13 +50,13 @@ class Routed:
 class Router:
     """Two models and the mining between them. ``deadline_s``: what a hard sample gives the cloud."""
 
-    edge: Upstream
-    cloud: Upstream
+    edge: Backend
+    cloud: Backend
     miner: Miner
-    reader: Reader = field(default_factory=Reader)
+    reader: ResponseReader = field(default_factory=ResponseReader)
     deadline_s: float = 2.0
     edge_timeout_s: float = 10.0
-    circuit: Circuit = field(default_factory=Circuit)
+    circuit: CircuitBreaker = field(default_factory=CircuitBreaker)
     #: requests by who answered; degraded ones by reason
     answered: Counter[str] = field(default_factory=Counter)
     degraded: Counter[str] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ class Router:
         """Answer one request. Raises UnavailableError when neither model does."""
         try:
             routed = await self._answer(body, headers)
-        except UnavailableError:
+        except ModelUnavailableError:
             self.failed += 1
             raise
         self.answered[routed.by] += 1
@@ -99,7 +99,7 @@ class Router:
                 routed.answer, routed.by = reply, "cloud"
         return routed
 
-    def _judge(self, answer: Answer) -> tuple[list[Prediction], bool]:
+    def _judge(self, answer: BackendResponse) -> tuple[list[Prediction], bool]:
         """Return what the edge said, and whether any of it is hard; what cannot be judged is."""
         try:
             _, predictions = self.reader.read(answer)
@@ -114,38 +114,38 @@ class Router:
                 self._seldom.warning("mining failed", error=verdict.error[:256])
         return predictions, any(verdict.hard for verdict in verdicts)
 
-    async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[Answer | None, str]:
+    async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[BackendResponse | None, str]:
         """Return the cloud's answer, or why there is none."""
         clock = asyncio.get_running_loop()
         if not self.cloud.known:
-            return None, str(Reason.NO_CLOUD)
+            return None, str(OffloadReason.NO_CLOUD)
         if not self.circuit.admit(clock.time()):
-            return None, str(Reason.CIRCUIT_OPEN)
+            return None, str(OffloadReason.CIRCUIT_OPEN)
         try:
             reply = await self.cloud.ask(body, headers, self.deadline_s)
         except UpstreamError as error:
             self._seldom.warning("cloud did not answer", error=str(error)[:256])
             if error.slow:
                 self.circuit.timed_out(clock.time())
-                return None, str(Reason.DEADLINE)
+                return None, str(OffloadReason.DEADLINE)
             if error.broken:
                 self.circuit.succeeded()
-                return None, str(Reason.ERROR)
+                return None, str(OffloadReason.ERROR)
             self.circuit.nobody(clock.time())
-            return None, str(Reason.NO_CLOUD)
+            return None, str(OffloadReason.NO_CLOUD)
         except BaseException:
             self.circuit.abandoned(clock.time())
             raise
         self.circuit.succeeded()
         # the models differ: what the edge could answer, and the cloud refuses, the edge has answered
-        return (reply, "") if reply.status == 200 else (None, str(Reason.ERROR))
+        return (reply, "") if reply.status == 200 else (None, str(OffloadReason.ERROR))
 
     async def _without_edge(self, body: bytes, headers: dict[str, str], error: UpstreamError) -> Routed:
         """Nobody has judged it, so it is the cloud's."""
         self._seldom.warning("edge did not answer", error=str(error)[:256])
         reply, reason = await self._ask_cloud(body, headers)
         if reply is None:
-            raise UnavailableError(f"neither model answers: {error}; cloud: {reason}")
+            raise ModelUnavailableError(f"neither model answers: {error}; cloud: {reason}")
         return Routed(reply, "cloud", hard=True, reason=NO_EDGE)
 
 

@@ -26,10 +26,10 @@ from halimede.observe.metrics import buses, counter, gauge, registry
 from halimede.offload.circuit_breaker import State
 from halimede.serving.rest_handlers import accepts
 from halimede.serving.router import service_discovery
-from halimede.serving.router.backend_client import Upstream
-from halimede.serving.router.camera_bridge import Cameras, Names
-from halimede.serving.router.response_reader import Reader
-from halimede.serving.router.rest_handlers import Rest
+from halimede.serving.router.backend_client import Backend
+from halimede.serving.router.camera_bridge import CameraBridge, Names
+from halimede.serving.router.response_reader import ResponseReader
+from halimede.serving.router.rest_handlers import RouterHandlers
 from halimede.serving.router.router import Router
 from halimede.serving.settings import seconds
 from halimede.worker.settings import BROKER
@@ -117,20 +117,20 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256), cookie_jar=aiohttp.DummyCookieJar())
         )
         router = Router(
-            Upstream(session, "--edge", given.edge or ""),
-            Upstream(session, "--cloud", given.cloud or ""),
+            Backend(session, "--edge", given.edge or ""),
+            Backend(session, "--cloud", given.cloud or ""),
             miner,
-            Reader(given.output, given.activation),
+            ResponseReader(given.output, given.activation),
             deadline_s=given.deadline_ms / 1000,
         )
         names = Names(namespace, name, environ.get("WORKER_NAME") or f"{name}-router", environ.get("NODE_NAME", ""))
         bus = await stack.enter_async_context(_bus(given, names))
-        rest = Rest(router, name, max_request=MAX_REQUEST)
+        rest = RouterHandlers(router, name, max_request=MAX_REQUEST)
         connections = [bus] if bus else []
         shown = await stack.enter_async_context(_http(given, router, rest, connections, closing_s=grace_s, stop=stop))
         log.info("routing", http=shown.url, model=name)
         group = await stack.enter_async_context(asyncio.TaskGroup())
-        cameras = Cameras(bus, router, names, given.camera) if bus and given.camera else None
+        cameras = CameraBridge(bus, router, names, given.camera) if bus and given.camera else None
         tasks = [group.create_task(cameras.run(), name="cameras")] if cameras else []
         for service, upstream in ((given.edge_service, router.edge), (given.cloud_service, router.cloud)):
             if bus and service:
@@ -163,7 +163,7 @@ async def _bus(given: argparse.Namespace, names: Names) -> AsyncIterator[Bus | N
 async def _http(
     given: argparse.Namespace,
     router: Router,
-    rest: Rest,
+    rest: RouterHandlers,
     connections: Sequence[Bus],
     *,
     closing_s: float,

@@ -9,12 +9,12 @@ from halimede.api import inferencemodel
 from halimede.bus import Bus, Delivery
 from halimede.errors import InvalidFieldError
 from halimede.messages import StatusDocument
-from halimede.serving.router.backend_client import Upstream
+from halimede.serving.router.backend_client import Backend
 
 log = structlog.get_logger()
 
 
-async def follow(bus: Bus, namespace: str, service: str, upstream: Upstream) -> None:
+async def follow(bus: Bus, namespace: str, service: str, upstream: Backend) -> None:
     """Keep an upstream where an InferenceModel is served."""
 
     def move(url: str) -> None:

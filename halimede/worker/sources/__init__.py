@@ -1,5 +1,5 @@
 """Where an edge worker's frames come from: camera topics, a folder of pictures. One file a source."""
 
-from halimede.worker.sources.base import Context, Intake, Source, create, register
+from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, create, register
 
-__all__ = ["Context", "Intake", "Source", "create", "register"]
+__all__ = ["SourceContext", "FrameIntake", "FrameSource", "create", "register"]

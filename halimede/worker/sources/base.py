@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from halimede.api.jointinference import Source as SourceSpec
+from halimede.api.jointinference import FrameSourceSpec as SourceSpec
 from halimede.bus import Bus, Packet
 from halimede.errors import InvalidFieldError
-from halimede.tracing import Context as TraceContext
-from halimede.worker.sources.poison_journal import Suspects
+from halimede.tracing import TraceContext as TraceContext
+from halimede.worker.sources.poison_journal import PoisonJournal
 
 
-class Intake(Protocol):
+class FrameIntake(Protocol):
     """Where sources hand their frames over."""
 
     async def offer(
@@ -42,7 +42,7 @@ class Intake(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class SourceContext:
     """What a source may need. ``connect`` makes a connection of its own to the bus; it is the source's to enter.
     ``dead_letter`` puts what was refused, and why, where operators see it. ``state`` is a folder that outlives the
     worker, and ``life`` names the service's uid and the node: what was done in another life is to be done again.
@@ -62,10 +62,10 @@ class Context:
     life: str = ""
     durable: bool = False
     camera: str = ""
-    suspects: Suspects | None = None
+    suspects: PoisonJournal | None = None
 
 
-class Source(ABC):
+class FrameSource(ABC):
     """Somewhere that frames come from."""
 
     #: frames that were passed over so far, because there was no room and they could not wait
@@ -85,13 +85,13 @@ class Source(ABC):
         return
 
     @abstractmethod
-    async def run(self, intake: Intake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
         """Hand over frame after frame until ``stop``; then finish what is begun, take nothing new, and return."""
 
 
-S = TypeVar("S", bound=type[Source])
+S = TypeVar("S", bound=type[FrameSource])
 
-_sources: dict[str, type[Source]] = {}
+_sources: dict[str, type[FrameSource]] = {}
 
 
 def register(name: str) -> Callable[[S], S]:
@@ -106,7 +106,7 @@ def register(name: str) -> Callable[[S], S]:
     return add
 
 
-def create(context: Context) -> Source:
+def create(context: SourceContext) -> FrameSource:
     """Return the source that the service's spec asks for. Raises InvalidFieldError."""
     discover()
     for name in context.spec.__struct_fields__:

@@ -13,8 +13,8 @@ import asyncio
 
 from halimede import topics
 from halimede.bus import Bus
-from halimede.worker.sources.base import Context, Intake, Source, register
-from halimede.worker.sources.handler import Handing
+from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, register
+from halimede.worker.sources.handler import FrameHandler
 
 #: QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
 QUEUE = 16
@@ -23,10 +23,10 @@ FINISH_S = 3.0
 
 
 @register("cameras")
-class CameraSource(Source):
+class CameraSource(FrameSource):
     """The cameras that a service lists."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: SourceContext) -> None:
         self._connect = context.connect
         self._durable = context.durable
         self._suspects = context.suspects
@@ -37,7 +37,7 @@ class CameraSource(Source):
         self._bus: Bus | None = None
         self._listed = False
         self._subscribed = asyncio.Event()
-        self._handing: Handing | None = None
+        self._handing: FrameHandler | None = None
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the connection
@@ -53,13 +53,13 @@ class CameraSource(Source):
         """Return once the broker has granted the subscriptions: what cameras sent before reached nobody."""
         await self._subscribed.wait()
 
-    async def run(self, intake: Intake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
         """Take frames until ``stop``; those that are being handed over then still are.
 
         With a durable session all that the broker has is answered, or what that leaves within ``FINISH_S`` is left in
         the session.
         """
-        handing = self._handing = Handing(intake, later=self._durable, suspects=self._suspects)
+        handing = self._handing = FrameHandler(intake, later=self._durable, suspects=self._suspects)
         async with self._connect() as bus:
             self._bus = bus
             bus.on_connect(self._connected)

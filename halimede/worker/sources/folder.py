@@ -22,7 +22,7 @@ from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.payloads import ID_BYTES
 from halimede.names import MAX_LABEL
-from halimede.worker.sources.base import Context, Intake, Source, register
+from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, register
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ MAX_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Picture:
+class FolderPicture:
     """A file as one look found it."""
 
     name: str
@@ -42,7 +42,7 @@ class Picture:
     modified_ns: int
 
 
-def look(folder: Path) -> list[Picture]:
+def look(folder: Path) -> list[FolderPicture]:
     """Return the pictures in a folder, by name. Raises OSError."""
     found = []
     with os.scandir(folder) as entries:
@@ -50,13 +50,13 @@ def look(folder: Path) -> list[Picture]:
             if Path(entry.name).suffix.lower() not in SUFFIXES or not entry.is_file():
                 continue
             stat = entry.stat()
-            found.append(Picture(entry.name, stat.st_size, stat.st_mtime_ns))
+            found.append(FolderPicture(entry.name, stat.st_size, stat.st_mtime_ns))
             if len(found) >= MAX_FILES:
                 break
     return sorted(found)
 
 
-def id_of(life: str, picture: Picture, turn: int) -> bytes:
+def id_of(life: str, picture: FolderPicture, turn: int) -> bytes:
     """Return the id of a picture in the life of a service on a node; each turn of a loop gives it a new one."""
     what = f"{life}/{picture.name}/{picture.size}/{picture.modified_ns}/{turn}"
     return hashlib.blake2b(what.encode(errors="surrogateescape"), digest_size=ID_BYTES).digest()
@@ -68,10 +68,10 @@ def camera_of(folder: Path) -> str:
 
 
 @register("path")
-class FolderSource(Source):
+class FolderSource(FrameSource):
     """One folder of the node. Symbolic links to files are followed: a dataset often is a folder of them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: SourceContext) -> None:
         self._folder = Path(context.data_prefix + context.spec.path)
         self._life = f"{context.service}/{context.life}"
         self._memory = Done(context.state / DONE_FILE if context.state and not context.loop else None)
@@ -79,11 +79,11 @@ class FolderSource(Source):
         self._loop = context.loop
         self._durable = context.durable
         self._dead_letter = context.dead_letter
-        self._done: set[Picture] = set()
+        self._done: set[FolderPicture] = set()
         self._known: set[bytes] = set()
         self._turn = 0
 
-    async def run(self, intake: Intake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
         """Hand pictures over until ``stop``. Raises InvalidFieldError when there is no such folder at the start."""
         before = await self._look(strict=True)
         self._known = await asyncio.to_thread(self._memory.read)
@@ -102,7 +102,7 @@ class FolderSource(Source):
                 self._turn += 1
             before = now
 
-    async def _look(self, *, strict: bool = False) -> list[Picture]:
+    async def _look(self, *, strict: bool = False) -> list[FolderPicture]:
         try:
             return await asyncio.to_thread(look, self._folder)
         except OSError as error:
@@ -113,7 +113,7 @@ class FolderSource(Source):
             log.warning("folder unreadable", folder=str(self._folder), error=str(error))
             return []
 
-    async def _hand_over(self, picture: Picture, intake: Intake) -> None:
+    async def _hand_over(self, picture: FolderPicture, intake: FrameIntake) -> None:
         id_ = id_of(self._life, picture, self._turn)
         if id_ in self._known:
             return

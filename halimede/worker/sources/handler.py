@@ -11,8 +11,8 @@ from halimede.bus import Delivery
 from halimede.errors import DecodeError
 from halimede.names import check_name
 from halimede.tracing import read
-from halimede.worker.sources.base import Intake
-from halimede.worker.sources.poison_journal import Suspects
+from halimede.worker.sources.base import FrameIntake
+from halimede.worker.sources.poison_journal import PoisonJournal
 
 #: cameras of one connection that are remembered
 MOST_CAMERAS = 256
@@ -28,7 +28,7 @@ def session_id(client_id: str, cameras: Iterable[str], life: str) -> str:
     return check_name("client id", f"{client_id}.{hashlib.sha256(text.encode()).hexdigest()[:8]}")
 
 
-class Handing:
+class FrameHandler:
     """Hands deliveries over. ``later``: each is acknowledged when its frame is answered, else once it is accepted.
 
     ``suspects`` are told of frames that come again: a worker died while it had them.
@@ -39,12 +39,12 @@ class Handing:
 
     """
 
-    def __init__(self, intake: Intake, *, later: bool, suspects: Suspects | None = None) -> None:
+    def __init__(self, intake: FrameIntake, *, later: bool, suspects: PoisonJournal | None = None) -> None:
         self.taken = self.refused = 0
         self.cameras: set[str] = set()
         self._intake = intake
         self._later = later
-        self._suspects = suspects or Suspects(None)
+        self._suspects = suspects or PoisonJournal(None)
         self._closed = False
         self._in_hand: set[object] = set()
         self._changed = asyncio.Event()

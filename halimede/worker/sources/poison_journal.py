@@ -32,7 +32,7 @@ class _Journal(msgspec.Struct):
     deaths: dict[str, int] = {}
 
 
-class Suspects:
+class PoisonJournal:
     """What came again, and what became of it. Without a folder nothing is remembered beyond this life."""
 
     def __init__(self, folder: Path | None) -> None:

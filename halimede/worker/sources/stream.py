@@ -15,21 +15,21 @@ from dataclasses import replace
 from halimede.bus import Packet
 from halimede.cameras.address import name_of, parse
 from halimede.cameras.camera import Camera
-from halimede.cameras.ipc_messages import Picture
-from halimede.cameras.publisher import ID_BYTES, Herald, frame_of
+from halimede.cameras.ipc_messages import CapturedPicture
+from halimede.cameras.publisher import ID_BYTES, CameraStatusPublisher, frame_of
 from halimede.cameras.settings import login, of_environment
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import pack
-from halimede.worker.sources.base import Context, Intake, Source, register
+from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, register
 
 FIELD = "spec.edgeWorker.source.url"
 
 
 @register("url")
-class UrlSource(Source):
+class StreamSource(FrameSource):
     """One stream, device or file. It needs the packages of the extra ``camera``."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: SourceContext) -> None:
         if importlib.util.find_spec("av") is None:
             raise InvalidFieldError(FIELD, context.spec.url, "install the extra `camera` where this worker runs")
         self._context = context
@@ -45,7 +45,7 @@ class UrlSource(Source):
             window=1,  # in order
         )
         self._camera = Camera(settings, self._take)
-        self._intake: Intake | None = None
+        self._intake: FrameIntake | None = None
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the camera
@@ -65,17 +65,17 @@ class UrlSource(Source):
             return ""
         return f"{self._camera.settings.name}: {tracker.reason}: {tracker.error}"
 
-    async def run(self, intake: Intake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
         """Hand frames over until ``stop``; a file that has been played is not played again."""
         self._intake = intake
         bus = self._context.connect()
-        herald = Herald(bus, self._context.namespace, self._camera.tracker)
+        herald = CameraStatusPublisher(bus, self._context.namespace, self._camera.tracker)
         async with bus, herald:
             await self._camera.run(stop)
             await stop.wait()
             await herald.leave()
 
-    async def _take(self, picture: Picture, sequence: int) -> bool:
+    async def _take(self, picture: CapturedPicture, sequence: int) -> bool:
         assert self._intake is not None  # noqa: S101 - for the type checker
         name, live = self._camera.settings.name, self._camera.settings.address.live
         payload = pack(frame_of(picture, name, sequence, secrets.token_bytes(ID_BYTES)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from services.gm.rate_limit import Budgets
+from services.gm.rate_limit import RateLimit
 
 #: events a second, and at once: of one reason about one thing, and of one reason about all things
 EVENTS_ABOUT, EVENTS_OF = (0.1, 20.0), (20.0, 2000.0)
@@ -15,12 +15,12 @@ EVENTS_ABOUT, EVENTS_OF = (0.1, 20.0), (20.0, 2000.0)
 MAX_LEFT_OUT = 1000
 
 
-class Repeats:
+class EventDeduplicator:
     """Counts what is left out, until that may be told."""
 
     def __init__(self) -> None:
-        self._about: Budgets[tuple[str, str]] = Budgets(*EVENTS_ABOUT)
-        self._reasons: Budgets[str] = Budgets(*EVENTS_OF)
+        self._about: RateLimit[tuple[str, str]] = RateLimit(*EVENTS_ABOUT)
+        self._reasons: RateLimit[str] = RateLimit(*EVENTS_OF)
         #: events left out since the last one of that reason about that thing was told
         self._left_out: Counter[tuple[str, str]] = Counter()
 

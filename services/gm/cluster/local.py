@@ -17,10 +17,19 @@ import structlog
 from halimede.api import Resource
 from halimede.messages import Event, Status
 from halimede.names import Key
-from services.gm.cluster.event_dedup import Repeats
-from services.gm.cluster.port import Applied, ConflictError, EventType, Happening, Memory, Ref, Stored, Workers
+from services.gm.cluster.event_dedup import EventDeduplicator
+from services.gm.cluster.port import (
+    Applied,
+    ClusterWorkers,
+    ConflictError,
+    EventType,
+    Happening,
+    Memory,
+    Ref,
+    StoredResource,
+)
 from services.gm.cluster.sqlite_file import Database, StoreError
-from services.gm.cluster.store import Store, require
+from services.gm.cluster.store import ResourceStore, require
 
 log = structlog.get_logger()
 
@@ -35,12 +44,12 @@ class LocalCluster:
 
     def __init__(self, path: Path) -> None:
         self._database = Database(path)
-        self._store = Store(self._database)
-        self._resources: dict[Key, Stored] = {}
+        self._store = ResourceStore(self._database)
+        self._resources: dict[Key, StoredResource] = {}
         # a set of keys, in order: however many edits there are, it is no longer than the list of resources
         self._changed: dict[Key, None] = {}
         self._change = asyncio.Event()
-        self._repeats = Repeats()
+        self._repeats = EventDeduplicator()
 
     async def __aenter__(self) -> Self:
         self._database.__enter__()
@@ -97,7 +106,7 @@ class LocalCluster:
         """False unless no earlier store can have been lost (see ``Database.lost``)."""
         return not self._database.lost
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
         return self._resources.get(key)
 
@@ -106,13 +115,13 @@ class LocalCluster:
         stored = self._resources.get(key)
         return stored is not None and stored.uid == uid
 
-    def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
+    def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""
         for key, stored in self._resources.items():
             if plural in {"", key.plural} and namespace in {"", key.namespace}:
                 yield stored
 
-    def seconds(self, key: Key) -> tuple[Stored, ...]:  # noqa: ARG002
+    def seconds(self, key: Key) -> tuple[StoredResource, ...]:  # noqa: ARG002
         """A name that is taken by another group is refused when it is applied."""
         return ()
 
@@ -126,13 +135,13 @@ class LocalCluster:
                 del self._changed[key]
                 yield key
 
-    async def write_status(self, stored: Stored, status: Status) -> None:
+    async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a status. Raises ConflictError if the resource was edited since."""
         now = self._resources.get(stored.key)
         if now is None or now.resource_version != stored.resource_version:
             raise ConflictError(f"{stored.key} was edited while its status was made")
         self._store.write_status(stored.key, status)
-        self._resources[stored.key] = Stored(now.resource, status)
+        self._resources[stored.key] = StoredResource(now.resource, status)
 
     async def hold(self, key: Key, uid: str) -> None:
         """Deletions always wait here."""
@@ -145,9 +154,9 @@ class LocalCluster:
             del self._resources[key]
             self._announce(key)
 
-    def workers(self, key: Key) -> Workers:  # noqa: ARG002
+    def workers(self, key: Key) -> ClusterWorkers:  # noqa: ARG002
         """Nodes start them."""
-        return Workers()
+        return ClusterWorkers()
 
     async def secrets(
         self,
@@ -205,7 +214,7 @@ class LocalCluster:
             self._announce(resource.key)
         return applied
 
-    async def delete(self, key: Key) -> Stored:
+    async def delete(self, key: Key) -> StoredResource:
         """Ask for deletion."""
         stored = self._store.mark_deleted(require(self._resources.get(key), key))
         self._resources[key] = stored

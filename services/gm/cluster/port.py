@@ -45,7 +45,7 @@ class UnknownResourceError(HalimedeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredResource:
     """A resource as the cluster has it, and the status beside it."""
 
     resource: Resource[Any]
@@ -78,7 +78,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class NodeReport:
     """A node's last report on a resource.
 
     ``live`` ends when the node has forgotten the resource; its counts stay. ``edge`` is set once the node has run an
@@ -96,7 +96,7 @@ class Report:
 class Memory:
     """What GM should still know after a restart: it cannot be asked from anybody while a node is away."""
 
-    reports: tuple[Report, ...] = ()
+    reports: tuple[NodeReport, ...] = ()
     nodes: tuple[Presence, ...] = ()
     #: nodes that users have drained; kept by ``Editor.mark_drained``, never by ``remember``
     drained: frozenset[str] = frozenset()
@@ -122,7 +122,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class ClusterWorkers:
     """What a cluster that runs workers as pods has of one service: bodies as the API gives them.
 
     ``secrets`` holds the metadata of Secrets that the service names (None: there is none), never their data.
@@ -186,22 +186,22 @@ class Cluster(Protocol):
     def check(self) -> str:
         """Return why nothing can be written now, empty when it can."""
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
 
     def exists(self, key: Key, uid: str) -> bool:
         """Whether there is that very resource, be it one that cannot be read."""
 
-    def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
+    def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""
 
-    def seconds(self, key: Key) -> tuple[Stored, ...]:
+    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
         """Return resources that stand behind the one of that key: the same name in another group, left alone."""
 
     def changes(self) -> AsyncIterator[Happening]:
         """Yield what happens; several edits of one resource may be one key."""
 
-    async def write_status(self, stored: Stored, status: Status) -> None:
+    async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a resource's status. Raises ConflictError if it was edited since ``stored`` was read."""
 
     async def hold(self, key: Key, uid: str) -> None:
@@ -210,7 +210,7 @@ class Cluster(Protocol):
     async def finalize(self, key: Key, uid: str) -> None:
         """Let a resource go whose deletion was asked for. Nothing happens if it is gone, or is another one by now."""
 
-    def workers(self, key: Key) -> Workers:
+    def workers(self, key: Key) -> ClusterWorkers:
         """Return a service's objects and pods, without secrets."""
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
@@ -252,7 +252,7 @@ class Applied:
     """What an apply did."""
 
     outcome: Literal["created", "configured", "unchanged"]
-    stored: Stored
+    stored: StoredResource
 
 
 class Editor(Protocol):
@@ -261,7 +261,7 @@ class Editor(Protocol):
     async def apply(self, resource: Resource[Any]) -> Applied:
         """Create or edit. Raises ConflictError (stale version, name taken by another group, being deleted)."""
 
-    async def delete(self, key: Key) -> Stored:
+    async def delete(self, key: Key) -> StoredResource:
         """Ask for deletion. Raises UnknownResourceError."""
 
     async def mark_drained(self, node: str, *, drained: bool) -> None:
@@ -273,7 +273,7 @@ class Editor(Protocol):
         """
 
 
-def body_of(stored: Stored) -> ResourceBody:
+def body_of(stored: StoredResource) -> ResourceBody:
     """Return the object as users see it."""
     body = {k: v for k, v in stored.resource.body.items() if k != "status"}
     return body if stored.status is None else {**body, "status": msgspec.to_builtins(stored.status)}

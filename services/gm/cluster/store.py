@@ -23,8 +23,8 @@ from services.gm.cluster.port import (
     ConflictError,
     EventType,
     Memory,
-    Report,
-    Stored,
+    NodeReport,
+    StoredResource,
     UnknownResourceError,
     utc_now,
 )
@@ -45,7 +45,7 @@ SERVER_SET = frozenset({
 })  # fmt: skip
 
 
-class Store:
+class ResourceStore:
     """The tables. All methods are atomic."""
 
     def __init__(self, database: Database) -> None:
@@ -54,12 +54,12 @@ class Store:
 
     # --- resources --------------------------------------------------------------------------------------------
 
-    def load(self) -> list[Stored]:
+    def load(self) -> list[StoredResource]:
         """Return everything. Raises StoreError if this version cannot read a resource: nothing is dropped silently."""
         rows = self._db.connection.execute("SELECT namespace, plural, name, body, status FROM resources")
         return [self._read(*row) for row in rows]
 
-    def apply(self, existing: Stored | None, resource: Resource[Any]) -> Applied:
+    def apply(self, existing: StoredResource | None, resource: Resource[Any]) -> Applied:
         """Create or edit. Raises ConflictError; the same content twice writes nothing."""
         wanted = _user_part(resource.body)
         if existing is None:
@@ -89,18 +89,18 @@ class Store:
                 generation=old.generation + (wanted["spec"] != have["spec"]),
                 created=old.creation_timestamp or utc_now(),
             )
-            stored = Stored(parse(body), existing.status)
+            stored = StoredResource(parse(body), existing.status)
             self._write(stored)
         return Applied("configured", stored)
 
-    def mark_deleted(self, existing: Stored) -> Stored:
+    def mark_deleted(self, existing: StoredResource) -> StoredResource:
         """Set the deletion time; once set it stays."""
         if existing.deleting:
             return existing
         with self._db.transaction(durable=True):
             body = existing.resource.body
             metadata = {**body["metadata"], "deletionTimestamp": utc_now(), "resourceVersion": self._next_version()}
-            stored = Stored(parse({**body, "metadata": metadata}), existing.status)
+            stored = StoredResource(parse({**body, "metadata": metadata}), existing.status)
             self._write(stored)
         return stored
 
@@ -139,12 +139,12 @@ class Store:
                 (msgspec.json.encode(status), key.plural, key.namespace, key.name),
             )
 
-    def _create(self, resource: Resource[Any], wanted: ResourceBody) -> Stored:
+    def _create(self, resource: Resource[Any], wanted: ResourceBody) -> StoredResource:
         if resource.metadata.resource_version:
             raise ConflictError(f"{resource.key} is gone: leave metadata.resourceVersion out to create it anew")
         with self._db.transaction(durable=True):
             body = self._with_metadata(wanted, uid=str(uuid.uuid4()), generation=1, created=utc_now())
-            stored = Stored(parse(body))
+            stored = StoredResource(parse(body))
             self._write(stored)
         return stored
 
@@ -163,7 +163,7 @@ class Store:
         ).fetchone()
         return str(row[0])
 
-    def _write(self, stored: Stored) -> None:
+    def _write(self, stored: StoredResource) -> None:
         key = stored.key
         self._db.connection.execute(
             "INSERT INTO resources VALUES (?, ?, ?, ?, ?)"
@@ -177,10 +177,10 @@ class Store:
             ),
         )
 
-    def _read(self, namespace: str, plural: str, name: str, body: bytes, status: bytes | None) -> Stored:
+    def _read(self, namespace: str, plural: str, name: str, body: bytes, status: bytes | None) -> StoredResource:
         try:
             resource = parse(msgspec.json.decode(body))
-            return Stored(resource, msgspec.json.decode(status, type=Status) if status else None)
+            return StoredResource(resource, msgspec.json.decode(status, type=Status) if status else None)
         except (InvalidFieldError, msgspec.DecodeError) as error:
             raise StoreError(
                 f"this version cannot read {namespace}/{plural}/{name} in the store {self._db.path} ({error}):"
@@ -229,7 +229,7 @@ class Store:
 
     # --- memory -----------------------------------------------------------------------------------------------
 
-    def remember(self, reports: Iterable[Report], nodes: Iterable[Presence]) -> None:
+    def remember(self, reports: Iterable[NodeReport], nodes: Iterable[Presence]) -> None:
         """Keep reports and nodes in place of earlier ones."""
         with self._db.transaction() as db:
             db.executemany(
@@ -262,7 +262,7 @@ class Store:
         """
         db = self._db.connection
         reports = [
-            Report(Key(plural, namespace, name), node, status, bool(live), bool(edge))
+            NodeReport(Key(plural, namespace, name), node, status, bool(live), bool(edge))
             for plural, namespace, name, node, live, edge, body in db.execute(
                 "SELECT plural, namespace, name, node, live, edge, body FROM reports"
             )
@@ -274,7 +274,7 @@ class Store:
         return Memory(tuple(reports), tuple(presences), drained)
 
 
-def require(stored: Stored | None, key: Key) -> Stored:
+def require(stored: StoredResource | None, key: Key) -> StoredResource:
     """Return the resource; raise UnknownResourceError if there is none."""
     if stored is None:
         raise UnknownResourceError(key)

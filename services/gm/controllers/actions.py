@@ -8,7 +8,7 @@ from typing import Any
 from halimede.api import Resource
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.port import EventType, Stored
+from services.gm.cluster.port import EventType, StoredResource
 from services.gm.workloads.wishes import Ensure, Remove
 
 __all__ = [
@@ -68,7 +68,7 @@ class WriteStatus:
 
     key: Key
     status: Status
-    second: Stored | None = None
+    second: StoredResource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Finalize:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordEvent:
     """Add to the event log."""
 
     type: EventType
@@ -97,4 +97,4 @@ class Record:
 
 
 Delivery = Send | Keep | Forget
-Action = Delivery | Hold | Ensure | Remove | WriteStatus | ClearStatus | Finalize | Record
+Action = Delivery | Hold | Ensure | Remove | WriteStatus | ClearStatus | Finalize | RecordEvent

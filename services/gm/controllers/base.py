@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from halimede.api import Resource
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.port import Report, Stored, Workers
+from services.gm.cluster.port import ClusterWorkers, NodeReport, StoredResource
 from services.gm.controllers.actions import (
     Action,
     ClearStatus,
@@ -22,14 +22,14 @@ from services.gm.controllers.actions import (
     Finalize,
     Forget,
     Hold,
-    Record,
+    RecordEvent,
     Send,
     WriteStatus,
 )
 from services.gm.nodes import Node
-from services.gm.reference_index import Entry, Roles
+from services.gm.reference_index import ReferenceEntry, Roles
 from services.gm.service_status import conclude
-from services.gm.worker_readiness import UPDATING, Problem, Verdict
+from services.gm.worker_readiness import UPDATING, Problem, Readiness
 from services.gm.workloads.deployments import Built
 from services.gm.workloads.diff import differences
 from services.gm.workloads.pod_settings import PodSettings
@@ -42,7 +42,7 @@ class Pods:
     ``troubles`` kept objects from being made when that was last tried.
     """
 
-    workers: Workers
+    workers: ClusterWorkers
     settings: PodSettings
     troubles: tuple[Problem, ...] = ()
 
@@ -73,10 +73,10 @@ class Observed:
     placed: Mapping[str, Roles] = field(default_factory=dict)
     holders: frozenset[str] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    reports: Mapping[str, Report] = field(default_factory=dict)
+    reports: Mapping[str, NodeReport] = field(default_factory=dict)
     references: Mapping[Key, Resource[Any] | None] = field(default_factory=dict)
     models: tuple[Resource[Any], ...] = ()
-    unheld: tuple[Stored, ...] = ()
+    unheld: tuple[StoredResource, ...] = ()
     as_pods: bool = False
     pods: Pods | None = None
 
@@ -89,7 +89,7 @@ class Observed:
 class Controller(Protocol):
     """One kind's rules. All methods are pure."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
         """Return the resource in the form that nodes understand, with its roles and references.
 
         ``status`` is as last written: what GM has chosen for it stands there.
@@ -150,16 +150,16 @@ def then(desired: Resource[Any], observed: Observed) -> list[Action]:
     if news(status, observed.status):
         trouble = status.phase in {"Failed", "Degraded"} and current.reason != UPDATING
         text = f"{current.reason}: {current.message}" if current.message else current.reason
-        actions.append(Record("Warning" if trouble else "Normal", status.phase, str(desired.key), text))
+        actions.append(RecordEvent("Warning" if trouble else "Normal", status.phase, str(desired.key), text))
     return actions
 
 
-def conflicts(seconds: Iterable[Stored], first: Stored, now: str) -> Iterator[WriteStatus]:
+def conflicts(seconds: Iterable[StoredResource], first: StoredResource, now: str) -> Iterator[WriteStatus]:
     """Say of resources that stand behind another one of the same name, in another group, that they are left alone."""
     group = first.resource.kind.api_version
     for second in seconds:
         text = f"{group} {first.key} has that name already, and both would use the same topics: delete one of the two"
-        verdict = Verdict("Failed", "NameConflict", text)
+        verdict = Readiness("Failed", "NameConflict", text)
         status = conclude(Status(), verdict, second.status, second.resource.metadata.generation, now)
         if not same(status, second.status):
             yield WriteStatus(second.key, status, second)
@@ -205,5 +205,5 @@ def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
     actions: list[Action] = [Forget(node, key, meta.uid, meta.generation) for node in sorted(observed.holders)]
     if not any(observed.online(node) for node in observed.holders):
         # the topic first: were GM killed in between, it would do both again
-        actions += [ClearStatus(key), Finalize(key, meta.uid), Record("Normal", "Deleted", str(key), "")]
+        actions += [ClearStatus(key), Finalize(key, meta.uid), RecordEvent("Normal", "Deleted", str(key), "")]
     return actions

@@ -18,9 +18,9 @@ from halimede.messages import DatasetFacts, Status
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.controllers.model import controlled, on_node
-from services.gm.reference_index import Entry
+from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, conclude
-from services.gm.worker_readiness import Verdict
+from services.gm.worker_readiness import Readiness
 from services.gm.workloads.deployments import Built
 
 
@@ -28,9 +28,9 @@ from services.gm.workloads.deployments import Built
 class DatasetController:
     """The rules of datasets."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:  # noqa: ARG002
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
         """It belongs to its node, whether a service needs it there or not."""
-        return Entry(resource, owner=resource.spec.node_name)
+        return ReferenceEntry(resource, owner=resource.spec.node_name)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to the nodes that need it and have it."""
@@ -52,16 +52,16 @@ class DatasetController:
         verdicts = [verdict for _, verdict in stands]
         troubles = [v for phase in ("Failed", "Pending") for v in verdicts if v.phase == phase]
         if node_name and node_name not in observed.nodes and not silent:
-            verdict = Verdict("Pending", "NodeNotFound", f"spec.nodeName: node {node_name} has never been seen")
+            verdict = Readiness("Pending", "NodeNotFound", f"spec.nodeName: node {node_name} has never been seen")
         elif troubles:
             verdict = troubles[0]
         elif verdicts:
             reason = "Counted" if found else verdicts[0].reason
-            verdict = Verdict("Ready", reason, verdicts[0].message)
+            verdict = Readiness("Ready", reason, verdicts[0].message)
         elif silent:
-            verdict = Verdict("Ready", "NotCounted", f"node {silent[0]} has no local controller that could count it")
+            verdict = Readiness("Ready", "NotCounted", f"node {silent[0]} has no local controller that could count it")
         else:
-            verdict = Verdict("Ready", "Exists", "nobody counts it: spec.nodeName says which node has the data")
+            verdict = Readiness("Ready", "Exists", "nobody counts it: spec.nodeName says which node has the data")
         summaries = sorted((summary for summary, _ in stands), key=lambda each: each.phase == "Ready")
         status = Status(
             active=sum(v.phase == "Ready" for v in verdicts),

@@ -34,26 +34,26 @@ from services.gm.controllers.actions import Delivery, Keep, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.controllers.placement_conditions import nowhere, unplaced
 from services.gm.controllers.version_history import remembered
-from services.gm.reference_index import Entry, Role
+from services.gm.reference_index import ReferenceEntry, WorkerPlacement
 from services.gm.service_status import conclude, service_status
-from services.gm.worker_readiness import Problem, Share, Verdict
+from services.gm.worker_readiness import Problem, Readiness, Share
 from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.endpoints import address, rolled_out, served_version
 from services.gm.workloads.pod_status import PodView, read_pods
 from services.gm.workloads.serving_objects import build, unusable
 
 IMAGE_FIX = "a container needs Kubernetes: give a manifest with versions in onnx"
-NONE_WANTED = Verdict("Stopped", "NoReplicas", "spec.replicas is 0: nothing is served")
+NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: nothing is served")
 
 
 @register(PLURAL)
 class InferenceModelController:
     """The rules of InferenceModels."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:  # noqa: ARG002
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
         """Translate if need be; its one role needs nothing else."""
         made = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
-        return Entry(made, _roles(made))
+        return ReferenceEntry(made, _roles(made))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to the nodes that serve it. Where the cluster runs pods, nodes have no part in it."""
@@ -76,8 +76,8 @@ class InferenceModelController:
         return _served(desired, observed, *_by_pods(desired, observed, built))
 
 
-def _roles(resource: Resource[InferenceModelSpec]) -> tuple[Role, ...]:
-    return (Role(ROLE, pod(resource.spec), (), "spec"),)
+def _roles(resource: Resource[InferenceModelSpec]) -> tuple[WorkerPlacement, ...]:
+    return (WorkerPlacement(ROLE, pod(resource.spec), (), "spec"),)
 
 
 def _by_nodes(desired: Resource[Any], observed: Observed) -> tuple[Status, str, ModelInUse]:

@@ -19,7 +19,7 @@ from services.gm.controllers import per_worker_status
 from services.gm.controllers.base import Observed, register
 from services.gm.controllers.model_selection import selectors, settled
 from services.gm.controllers.worker_service import WorkersController, roles_of
-from services.gm.reference_index import Entry
+from services.gm.reference_index import ReferenceEntry
 from services.gm.workloads.deployments import Built
 
 #: what workers behind the edge count, of a service with tiers: the beginning of the metric, field
@@ -30,11 +30,11 @@ COUNTS = {"served": "served", "deferred": "deferred", "uploadedBytes": "uploaded
 class JointInferenceController(WorkersController):
     """The rules of joint inference services."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
         """Translate if need be, and put the names of the chosen Models in place of selectors."""
         resource = parse(to_sedna(resource)) if resource.kind.api_version == NEPTUNE else native(resource)
         made = settled(resource, status)
-        return Entry(made, roles_of(made), selects=bool(selectors(resource)))
+        return ReferenceEntry(made, roles_of(made), selects=bool(selectors(resource)))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Sum up its nodes or pods; of a service with tiers say of each worker how it fares, and what each tier did."""

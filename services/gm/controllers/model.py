@@ -18,9 +18,9 @@ from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, St
 from services.gm.controllers.actions import Delivery, Send
 from services.gm.controllers.base import Observed, forget, register
 from services.gm.controllers.version_history import remembered
-from services.gm.reference_index import Entry
+from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, conclude
-from services.gm.worker_readiness import Verdict
+from services.gm.worker_readiness import Readiness
 from services.gm.workloads.deployments import Built
 
 #: parts in which progress is shown: each is a write of the status
@@ -31,12 +31,12 @@ PROGRESS_STEP = 5
 class ModelController:
     """The rules of models."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:  # noqa: ARG002
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
         """A model names nothing; of its versions nodes see the one in force."""
         spec: ModelSpec = resource.spec
         if not spec.versions:
-            return Entry(resource)
-        return Entry(parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))}))
+            return ReferenceEntry(resource)
+        return ReferenceEntry(parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))}))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to all nodes that need it."""
@@ -61,16 +61,16 @@ class ModelController:
         waiting = [v for v in verdicts if v.phase == "Pending"]
         facts = _facts(desired, observed)
         if not verdicts and uncontrolled:
-            verdict = Verdict("Ready", "FetchedByPods", "no node that needs it has a local controller: pods fetch it")
+            verdict = Readiness("Ready", "FetchedByPods", "no node that needs it has a local controller: pods fetch it")
         elif not verdicts:
-            verdict = Verdict("Unused", "NotNeeded", "no service that runs on a known node names it")
+            verdict = Readiness("Unused", "NotNeeded", "no service that runs on a known node names it")
         elif failed or waiting:
             verdict = (failed or waiting)[0]
         elif len({each.digest for each in facts}) > 1:
             text = f"the {len(verdicts)} nodes have not all the same content: give spec.sha256, or another url for it"
-            verdict = Verdict("Ready", "ContentDiffers", text)
+            verdict = Readiness("Ready", "ContentDiffers", text)
         else:
-            verdict = Verdict("Ready", "OnAllNodes", f"{ready} of {len(verdicts)} nodes have it")
+            verdict = Readiness("Ready", "OnAllNodes", f"{ready} of {len(verdicts)} nodes have it")
         # those in trouble first, should the list be cut
         summaries.sort(key=lambda s: s.phase == "Ready")
         status = Status(active=ready, failed=len(failed), nodes=summaries[:MAX_SHOWN_NODES])
@@ -129,7 +129,7 @@ def controlled(node: str, observed: Observed) -> bool:
     return known is not None and known.controlled
 
 
-def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Verdict]:
+def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary, Readiness]:
     """Say how a Model or Dataset stands on one node."""
     report = observed.reports.get(node)
     online = observed.online(node)
@@ -137,13 +137,13 @@ def on_node(node: str, generation: int, observed: Observed) -> tuple[NodeSummary
         reason = "Preparing" if online else "NodeOffline"
         message = f"node {node} " + ("has not reported on it yet" if online else "is offline")
         summary = NodeSummary(node=node, online=online, phase="Pending", reason=reason)
-        return summary, Verdict("Pending", reason, message)
+        return summary, Readiness("Pending", reason, message)
     told = report.status
     text = ": ".join(part for part in (told.message, _progress(told.model)) if part) if online else told.message
     summary = NodeSummary(node=node, online=online, phase=told.phase, reason=told.reason, message=text)
     phase = {"Running": "Ready"}.get(told.phase, told.phase)
     message = f"node {node}: {text}" if text else f"node {node}"
-    return summary, Verdict(phase, told.reason or told.phase, message)
+    return summary, Readiness(phase, told.reason or told.phase, message)
 
 
 def _progress(facts: ModelFacts | None) -> str:

@@ -16,7 +16,7 @@ from halimede.api.multiedge import PLURAL
 from halimede.api.placement import placements
 from halimede.messages import ModelOutput, Output, Status, TaskInfo
 from halimede.stats.counters import add_up
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.controllers import per_worker_status
 from services.gm.controllers.base import Observed, register
 from services.gm.controllers.worker_service import WorkersController
@@ -47,5 +47,5 @@ def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
     return list(found.values())[:64]
 
 
-def _counts(report: Report) -> TaskInfo | None:
+def _counts(report: NodeReport) -> TaskInfo | None:
     return report.status.output.task_info if report.status.output else None

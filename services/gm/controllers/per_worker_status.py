@@ -17,7 +17,7 @@ from halimede.api.placement import Placement
 from halimede.errors import hide_secrets
 from halimede.messages import ModelOutput, Output, TaskInfo, WorkerReport, WorkerSummary
 from halimede.names import Key
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.controllers.base import Observed
 from services.gm.service_status import MAX_SHOWN_NODES, NO_DISTRIBUTIONS
 from services.gm.workloads.pod_status import PodView, read_pods
@@ -91,7 +91,7 @@ def _explained(said: WorkerSummary, place: Placement, desired: Resource[Any], ob
     return said
 
 
-def _reported(report: Report, place: Placement) -> WorkerReport | None:
+def _reported(report: NodeReport, place: Placement) -> WorkerReport | None:
     return next((worker for worker in report.status.workers if part_of(worker) == place.name), None)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from halimede.api.placement import matches
 from services.gm.controllers.base import Observed
-from services.gm.reference_index import Role
+from services.gm.reference_index import WorkerPlacement
 from services.gm.worker_readiness import Problem
 
 
-def unplaced(roles: Sequence[Role], observed: Observed) -> Iterator[Problem]:
+def unplaced(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
     """Name the roles that no node has."""
     placed = {name for names in observed.placed.values() for name in names}
     for role in roles:
@@ -31,7 +31,7 @@ def unplaced(roles: Sequence[Role], observed: Observed) -> Iterator[Problem]:
                 yield Problem("NoNode", f"{at}.nodeSelector: no node has {wanted}")
 
 
-def nowhere(roles: Sequence[Role], observed: Observed) -> Iterator[Problem]:
+def nowhere(roles: Sequence[WorkerPlacement], observed: Observed) -> Iterator[Problem]:
     """Say which node a role names that there is not; where a selector leads, the cluster's scheduler says."""
     for role in roles:
         if role.pod.node_name and role.pod.node_name not in observed.nodes:

@@ -24,7 +24,7 @@ from services.gm.controllers.base import Observed, forget
 from services.gm.controllers.dataset import has
 from services.gm.controllers.model_selection import choices, selectors
 from services.gm.controllers.placement_conditions import nowhere, unplaced
-from services.gm.reference_index import Entry, Role, Roles
+from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import service_status
 from services.gm.worker_readiness import Problem, Share
 from services.gm.workloads.deployments import Built, build, replicas, unchosen
@@ -36,9 +36,9 @@ MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
 class WorkersController:
     """The rules of services with workers. A kind says how its resource becomes the form that nodes understand."""
 
-    def entry(self, resource: Resource[Any], status: Status | None = None) -> Entry:  # noqa: ARG002
+    def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
         """Return it as it is: each worker needs its Models, those at the edge the Dataset as well."""
-        return Entry(resource, roles_of(resource))
+        return ReferenceEntry(resource, roles_of(resource))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send each node what its workers name, then the service."""
@@ -96,7 +96,7 @@ class WorkersController:
         return msgspec.structs.replace(status, chosen=choices(asked, observed.models, before))
 
 
-def roles_of(resource: Resource[Any]) -> tuple[Role, ...]:
+def roles_of(resource: Resource[Any]) -> tuple[WorkerPlacement, ...]:
     """Return a service's workers, each with what it names."""
     namespace, dataset = resource.metadata.namespace, resource.spec.dataset
     data = (Key(DATASETS, namespace, dataset.name),) if dataset else ()
@@ -104,7 +104,7 @@ def roles_of(resource: Resource[Any]) -> tuple[Role, ...]:
     for place in placements(resource.spec):
         model = tuple(Key(MODELS, namespace, name) for name in place.models)  # none yet where it is to be chosen
         needed = (*model, *data) if place.role == "edge" else model
-        roles.append(Role(place.name, place.pod, needed, f"{place.at}.template.spec"))
+        roles.append(WorkerPlacement(place.name, place.pod, needed, f"{place.at}.template.spec"))
     return tuple(roles)
 
 

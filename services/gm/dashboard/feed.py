@@ -22,8 +22,8 @@ from halimede.messages import HardSample, Histogram, TaskInfo
 from halimede.names import Key
 from halimede.stats import histogram
 from halimede.topics import HARD_SAMPLE
-from services.gm.cluster.port import Cluster, Editor, Stored
-from services.gm.event_router import Engine
+from services.gm.cluster.port import Cluster, Editor, StoredResource
+from services.gm.event_router import EventRouter
 from services.gm.service_metrics import metrics
 
 #: seconds between two looks, looks kept, and looks over which a latency is taken
@@ -46,10 +46,10 @@ class _History:
     points: deque[list[float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
-class Feed:
+class DashboardFeed:
     """Looks once a second (``run``); ``sections`` is what a page gets, ``picture`` one of its samples."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: Engine, editor: Editor | None) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter, editor: Editor | None) -> None:
         self._bus = bus
         self._cluster = cluster
         self._engine = engine
@@ -142,15 +142,15 @@ class Feed:
             "every": EVERY,
         }
 
-    def _resources(self) -> Iterator[Stored]:
+    def _resources(self) -> Iterator[StoredResource]:
         for plural in SERVICES:
             yield from self._cluster.resources(plural)
 
-    def _shown(self) -> list[Stored]:
+    def _shown(self) -> list[StoredResource]:
         found = sorted(self._resources(), key=lambda s: (_urgency(s), s.key))
         return found[:MOST_SERVICES]
 
-    def _service(self, stored: Stored) -> Row:
+    def _service(self, stored: StoredResource) -> Row:
         status = stored.status
         history = self._histories.get((stored.key, stored.uid)) or _History()
         current = status.conditions[-1] if status and status.conditions else None
@@ -289,5 +289,5 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _urgency(stored: Stored) -> int:
+def _urgency(stored: StoredResource) -> int:
     return URGENCY.get(stored.status.phase if stored.status else "Pending", 2)

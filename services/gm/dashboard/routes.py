@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from services.gm.dashboard.feed import Feed
+from services.gm.dashboard.feed import DashboardFeed
 
 log = structlog.get_logger()
 
@@ -45,10 +45,10 @@ FILES = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Page:
+class DashboardRoutes:
     """The page on a server's application. ``token``: asked for when it is not empty."""
 
-    def __init__(self, feed: Feed, token: str = "") -> None:
+    def __init__(self, feed: DashboardFeed, token: str = "") -> None:
         self._feed = feed
         self._token = token
 

@@ -13,18 +13,18 @@ FIRST_RESEND, LAST_RESEND = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class SentVersion:
     """A uid in a generation."""
 
     uid: str
     generation: int
 
     @classmethod
-    def of(cls, resource: Resource[Any]) -> Version:
+    def of(cls, resource: Resource[Any]) -> SentVersion:
         """Return that of a resource."""
         return cls(resource.metadata.uid, resource.metadata.generation)
 
-    def covers(self, other: Version) -> bool:
+    def covers(self, other: SentVersion) -> bool:
         """Whether whoever holds this needs no ``other``."""
         return self.uid == other.uid and self.generation >= other.generation
 
@@ -43,21 +43,21 @@ class Attempt:
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class SyncReply:
     """The answer to one sync, and how many messages it has taken so far."""
 
     count: int = 0
 
 
 @dataclass(slots=True)
-class Line:
+class NodeState:
     """What GM knows of one node: what it should hold, what it holds, and the difference that is being sent."""
 
     wanted: dict[Key, Resource[Any] | None] = field(default_factory=dict)
-    held: dict[Key, Version] = field(default_factory=dict)
+    held: dict[Key, SentVersion] = field(default_factory=dict)
     inserts: dict[Key, Attempt] = field(default_factory=dict)
     deletes: dict[tuple[Key, str], tuple[int, Attempt]] = field(default_factory=dict)
     #: the sync that waits for its answer
-    sync: Answer | None = None
+    sync: SyncReply | None = None
     #: nothing is sent before, unless a sync comes
     silent_until: float = 0.0

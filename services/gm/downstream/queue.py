@@ -17,8 +17,8 @@ from halimede.bus import Bus
 from halimede.messages import Delete, Held
 from halimede.names import Key
 from halimede.topics import DELETE, INSERT
-from services.gm.downstream.node_state import Answer, Attempt, Line, Version
-from services.gm.downstream.sender import Sender
+from services.gm.downstream.node_state import Attempt, NodeState, SentVersion, SyncReply
+from services.gm.downstream.sender import DownstreamSender
 from services.gm.workqueue import WorkQueue, reached
 
 #: seconds that a node which has just come gets to send its sync: then it is told all that it lacks, in order
@@ -37,13 +37,13 @@ class Downstream:
     """All nodes' lines. ``online`` says whether a node is there; GM's ``epoch`` goes with what is sent (``sender``)."""
 
     def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
-        self.sender = Sender(bus, epoch)
+        self.sender = DownstreamSender(bus, epoch)
         self._bus = bus
         self._online = online
         #: orders (hold this, let go of that) that a node has said it carried out
         self.acknowledgements = 0
-        self._lines: dict[str, Line] = {}
-        self._known: dict[int, tuple[Resource[Any], Key, Version]] = {}
+        self._lines: dict[str, NodeState] = {}
+        self._known: dict[int, tuple[Resource[Any], Key, SentVersion]] = {}
         self._holders: dict[Key, set[str]] = {}
         #: the nodes in whose lines it is wanted: none of them may have it yet
         self._wanting: dict[Key, set[str]] = {}
@@ -65,7 +65,7 @@ class Downstream:
         line.deletes.pop((key, version.uid), None)
         if held and held.covers(version):
             self._settle(node, line, key)
-        elif key not in line.inserts or before is None or Version.of(before) != version:
+        elif key not in line.inserts or before is None or SentVersion.of(before) != version:
             self._insert(node, line, key)
 
     def keep(self, node: str, key: Key, uid: str) -> None:
@@ -100,7 +100,7 @@ class Downstream:
         """Whether one node may hold a resource."""
         return node in self._holders.get(key, ())
 
-    def held(self, key: Key) -> dict[str, Version]:
+    def held(self, key: Key) -> dict[str, SentVersion]:
         """Return what nodes said to hold of a resource."""
         lines = ((node, self._line(node)) for node in self.holders(key))
         return {node: line.held[key] for node, line in lines if key in line.held}
@@ -139,11 +139,11 @@ class Downstream:
 
     def acknowledged(self, node: str, key: Key, uid: str, generation: int) -> bool:
         """The node said that it holds this. Return whether no node that is there is waited for any more."""
-        line, version = self._line(node), Version(uid, generation)
+        line, version = self._line(node), SentVersion(uid, generation)
         line.held[key] = version
         self._holders.setdefault(key, set()).add(node)
         wanted, done = line.wanted.get(key), False
-        if key in line.inserts and wanted and version.covers(Version.of(wanted)):
+        if key in line.inserts and wanted and version.covers(SentVersion.of(wanted)):
             done = self._settle(node, line, key)
             self.acknowledgements += 1
         for other in [d for d in line.deletes if d[0] == key and d[1] != uid]:
@@ -173,7 +173,7 @@ class Downstream:
         before = self.keys(node)
         for key in before:
             self._holders.get(key, set()).discard(node)
-        line.held = {Key(h.plural, h.namespace, h.name): Version(h.uid, h.generation) for h in holds}
+        line.held = {Key(h.plural, h.namespace, h.name): SentVersion(h.uid, h.generation) for h in holds}
         for key in list(line.inserts):
             self._settle(node, line, key)
         line.deletes.clear()
@@ -184,7 +184,7 @@ class Downstream:
     def answer(self, node: str) -> None:
         """Finish the answer to a sync: ``synced`` goes out after all that is to be sent now."""
         line = self._line(node)
-        line.sync, line.silent_until = Answer(), 0.0
+        line.sync, line.silent_until = SyncReply(), 0.0
         self.queue.add(node)
 
     def answering(self, node: str) -> bool:
@@ -207,13 +207,13 @@ class Downstream:
 
     # --- what is waited for -----------------------------------------------------------------------------------
 
-    def _insert(self, node: str, line: Line, key: Key) -> None:
+    def _insert(self, node: str, line: NodeState, key: Key) -> None:
         line.inserts[key] = Attempt(self._now())
         if self._online(node):
             self._awaited.setdefault(key, set()).add(node)
         self.queue.add(node)
 
-    def _settle(self, node: str, line: Line, key: Key) -> bool:
+    def _settle(self, node: str, line: NodeState, key: Key) -> bool:
         line.inserts.pop(key, None)
         return self._answered(node, key)
 
@@ -259,16 +259,16 @@ class Downstream:
         if waiting:
             self.queue.add(node, at=first)
 
-    def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, Version]:
+    def _identity(self, resource: Resource[Any]) -> tuple[Resource[Any], Key, SentVersion]:
         known = self._known.get(id(resource))
         if known is None or known[0] is not resource:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            known = self._known[id(resource)] = resource, resource.key, Version.of(resource)
+            known = self._known[id(resource)] = resource, resource.key, SentVersion.of(resource)
         return known
 
-    def _line(self, node: str) -> Line:
-        return self._lines.setdefault(node, Line())
+    def _line(self, node: str) -> NodeState:
+        return self._lines.setdefault(node, NodeState())
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -12,13 +12,13 @@ from typing import TypeVar
 import structlog
 
 from halimede.bus import Bus
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.bus.reason_codes import judge
 from halimede.errors import BusError, HalimedeError, RefusedError, TooLargeError
 from halimede.messages import Synced
 from halimede.topic import Address
 from halimede.topics import SYNCED
-from services.gm.downstream.node_state import Attempt, Line
+from services.gm.downstream.node_state import Attempt, NodeState
 
 log = structlog.get_logger()
 M = TypeVar("M")
@@ -27,7 +27,7 @@ M = TypeVar("M")
 REFUSED = 16
 
 
-class Sender:
+class DownstreamSender:
     """GM's voice to all nodes. ``epoch`` goes with every message, as it is then."""
 
     def __init__(self, bus: Bus, epoch: int) -> None:
@@ -37,7 +37,9 @@ class Sender:
         #: messages sent, and those among them that were sent again
         self.sent = self.resent = 0
 
-    async def send(self, line: Line, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0) -> None:
+    async def send(
+        self, line: NodeState, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0
+    ) -> None:
         """Send once. Nobody waits for the broker's word, but for the answer to a sync, which has to come behind.
 
         ``patience``: seconds that the node's answer may take because of others. Raises BusError when the broker is
@@ -90,7 +92,7 @@ class Sender:
 
     def _stamp(self) -> dict[str, str]:
         self._number += 1
-        return Stamp(self.epoch, self._number).properties
+        return SequenceNumber(self.epoch, self._number).properties
 
 
 def _now() -> float:

@@ -43,7 +43,7 @@ ENDPOINT, USE_HTTPS = "s3-endpoint", "s3-usehttps"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ModelVolume:
     """What one of a pod's models has to itself, so that two are in no one's way.
 
     ``init`` is the container that brings it, ``volume`` a folder of the node with it, ``downloads`` where others go.
@@ -54,17 +54,17 @@ class Way:
     downloads: str = DOWNLOADS
 
 
-MODEL = Way()
+MODEL = ModelVolume()
 #: by what for (``Placement.needs``)
 WAYS = {
     "model": MODEL,
-    "detector": Way(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
-    "calibration": Way(FETCH_CALIBRATION, "halimede-calibration", f"{DOWNLOADS}/calibration"),
+    "detector": ModelVolume(FETCH_DETECTOR, "halimede-detector", f"{DOWNLOADS}/detector"),
+    "calibration": ModelVolume(FETCH_CALIBRATION, "halimede-calibration", f"{DOWNLOADS}/calibration"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class ModelDelivery:
     """Where the worker finds its model, and what the pod needs for that."""
 
     url: str
@@ -74,7 +74,7 @@ class Delivery:
 
 
 #: the models of a pod by what for, each with how it gets there
-Brought = Mapping[str, tuple[Resource[ModelSpec], Delivery]]
+Brought = Mapping[str, tuple[Resource[ModelSpec], ModelDelivery]]
 
 
 def host_file(url: str) -> str | None:
@@ -95,14 +95,14 @@ def deliver(
     settings: PodSettings,
     *,
     unpack: bool = False,
-    way: Way = MODEL,
-) -> Delivery:
+    way: ModelVolume = MODEL,
+) -> ModelDelivery:
     """Return how a model gets to the container ``worker``. ``secret`` is the metadata of what ``needs_secret``.
 
     ``unpack``: an archive becomes the folder that is in it. One of the node is brought as others are, then.
     """
     if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
-        return Delivery(spec.url)
+        return ModelDelivery(spec.url)
     if path := host_file(spec.url):
         path = posixpath.normpath("/" + path.lstrip("/"))
         if unpack and path.endswith(ARCHIVES):
@@ -124,24 +124,24 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _mounted(spec: ModelSpec, path: str, settings: PodSettings, way: Way) -> Delivery:
+def _mounted(spec: ModelSpec, path: str, settings: PodSettings, way: ModelVolume) -> ModelDelivery:
     volume, mount = mounted(posixpath.dirname(path), way.volume)
     here = DATA + path
     init = _fetcher(way.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
-    return Delivery(here, (init,), (volume,), (mount,))
+    return ModelDelivery(here, (init,), (volume,), (mount,))
 
 
-def _unpacked(spec: ModelSpec, path: str, settings: PodSettings, way: Way) -> Delivery:
+def _unpacked(spec: ModelSpec, path: str, settings: PodSettings, way: ModelVolume) -> ModelDelivery:
     """Unpack an archive of the node into the pod."""
     volume, mount = mounted(posixpath.dirname(path), way.volume)
     made = _downloaded(msgspec.structs.replace(spec, url=DATA + path), {}, settings, way, unpack=True)
     init = {**made.init[0], "volumeMounts": [*made.init[0]["volumeMounts"], mount]}
-    return Delivery(made.url, (init,), (*made.volumes, volume), made.mounts)
+    return ModelDelivery(made.url, (init,), (*made.volumes, volume), made.mounts)
 
 
 def _downloaded(
-    spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings, way: Way, *, unpack: bool
-) -> Delivery:
+    spec: ModelSpec, secret: Mapping[str, Any], settings: PodSettings, way: ModelVolume, *, unpack: bool
+) -> ModelDelivery:
     to = _download_path(spec.url, way.downloads)
     cache: Body = {"name": "halimede-cache"}
     at: Body = {"name": "halimede-cache", "mountPath": CACHE}
@@ -157,7 +157,7 @@ def _downloaded(
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []
     init = _fetcher(way.init, args, env, [down, at], settings)
     volumes = ({"name": "halimede-models", "emptyDir": {}}, cache)
-    return Delivery(to, (init,), volumes, ({**down, "readOnly": True},))
+    return ModelDelivery(to, (init,), volumes, ({**down, "readOnly": True},))
 
 
 def _fetcher(name: str, args: list[str], env: list[Body], mounts: list[Body], settings: PodSettings) -> Body:

@@ -20,7 +20,7 @@ from halimede.api.base import convert
 from halimede.api.inferencemodel import OURS
 from halimede.bus.settings import MqttSettings
 from halimede.errors import InvalidFieldError
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.names import check_name
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -225,7 +225,7 @@ def _check(settings: PodSettings) -> None:
             if unknown := [name for name in PLACE.findall(part) if name not in PLACES]:
                 fix = f"there is no {unknown[0]}: use {', '.join(sorted(PLACES))}"
                 raise InvalidFieldError(f"pods.serving.{framework}", part, fix)
-    Policy.parse(",".join(settings.fetch_allow), "pods.fetchAllow")
+    AddressPolicy.parse(",".join(settings.fetch_allow), "pods.fetchAllow")
     folders = {f"pods.hostPaths[{i}]": folder for i, folder in enumerate(settings.host_paths)}
     folders |= {f"pods.writableHostPaths[{i}]": folder for i, folder in enumerate(settings.writable_host_paths)}
     if settings.node_cache:

@@ -12,13 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from halimede.api import Resource, workers
-from halimede.api.jointinference import EdgeWorker, JointInferenceServiceSpec
+from halimede.api.jointinference import EdgeWorkerSpec, JointInferenceServiceSpec
 from halimede.api.placement import Placement, Program
-from halimede.api.workers import OWN_IMAGE, Told, common
+from halimede.api.workers import OWN_IMAGE, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from services.gm.worker_readiness import Problem
 from services.gm.workloads import object_names
-from services.gm.workloads.model_init_container import CONFINED, DATA, NODE_NAME, Brought, Delivery, literal, mounted
+from services.gm.workloads.model_init_container import (
+    CONFINED,
+    DATA,
+    NODE_NAME,
+    Brought,
+    ModelDelivery,
+    literal,
+    mounted,
+)
 from services.gm.workloads.object_names import OURS, TEMPLATE, Body
 from services.gm.workloads.pod_settings import PodSettings
 from services.gm.workloads.template_policy import writable
@@ -62,7 +70,7 @@ def pod_template(service: Resource[Any], place: Placement, brought: Brought, set
     return _marked(object_names.labels(service, place.role, place.part), given.get("metadata", {}), pod)
 
 
-def _deliveries(brought: Brought) -> list[Delivery]:
+def _deliveries(brought: Brought) -> list[ModelDelivery]:
     return [delivery for _, delivery in brought.values()]
 
 
@@ -132,10 +140,10 @@ def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSe
     return settings.images.get(given, given) if object_names.translated(service) else given
 
 
-def _told(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> Told:
+def _told(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> WorkerEnvironment:
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
-    models = {what: workers.Brought(model, delivery.url) for what, (model, delivery) in brought.items()}
+    models = {what: workers.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}
     told = common(service, place, models, broker=broker, state=STATE, grace_s=grace)
     facts = dict(told.facts)
     if settings.credentials:
@@ -144,17 +152,17 @@ def _told(service: Resource[Any], place: Placement, brought: Brought, settings: 
     if place.role == "edge":
         defaults["LC_SERVER"] = broker
     if not isinstance(service.spec, JointInferenceServiceSpec):
-        return Told(facts, told.defaults | defaults)
+        return WorkerEnvironment(facts, told.defaults | defaults)
     if place.role == "edge":
         meta = service.metadata
         defaults["BIG_MODEL_IP"] = f"{object_names.network_name(meta.name)}.{meta.namespace}"
         defaults["BIG_MODEL_PORT"] = str(BIG_MODEL_PORT)
     elif place.program == "cloud":
         facts["BIG_MODEL_BIND_PORT"] = str(BIG_MODEL_PORT)
-    return Told(facts, told.defaults | defaults)
+    return WorkerEnvironment(facts, told.defaults | defaults)
 
 
-def _environment(told: Told, given: list[Body]) -> Iterator[Body]:
+def _environment(told: WorkerEnvironment, given: list[Body]) -> Iterator[Body]:
     """Yield ours first, so that the user's may refer to them; ours are texts, in which nothing is replaced."""
     theirs = {variable.get("name") for variable in given}
     facts = {"WORKER_NAME", "NODE_NAME", *told.facts}
@@ -212,7 +220,7 @@ def _state_size(place: Placement) -> str:
     """Return the room for a worker's state, with that for hard samples: of 2**20 bytes a megabyte, so some is left."""
     if place.program in {"member", "joint"}:
         return JOINT_STATE_SIZE
-    keep = place.worker.keep_hard_samples if isinstance(place.worker, EdgeWorker) else None
+    keep = place.worker.keep_hard_samples if isinstance(place.worker, EdgeWorkerSpec) else None
     return f"{int(STATE_SIZE.removesuffix('Mi')) + keep.max_megabytes}Mi" if keep else STATE_SIZE
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from halimede.api import Resource
-from halimede.api.inferencemodel import InferenceModelSpec, Ingress, Version, model_spec, pod, target, wanted
+from halimede.api.inferencemodel import InferenceModelSpec, Ingress, ServedVersionSpec, model_spec, pod, target, wanted
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.models.desired_state import Desired, DesiredModel
@@ -26,7 +26,7 @@ from services.gm.workloads.deployments import Built, check_service_name, made, s
 from services.gm.workloads.model_init_container import (
     CONFINED,
     NODE_NAME,
-    Delivery,
+    ModelDelivery,
     deliver,
     host_file,
     literal,
@@ -155,7 +155,7 @@ def _from_image(spec: InferenceModelSpec) -> _Parts:
 
 
 def _from_files(
-    spec: InferenceModelSpec, version: Version, secrets: Mapping[str, Body | None], settings: PodSettings
+    spec: InferenceModelSpec, version: ServedVersionSpec, secrets: Mapping[str, Body | None], settings: PodSettings
 ) -> _Parts:
     server, described = settings.server(spec.framework_type), model_spec(spec, version)
     assert server is not None  # noqa: S101  # _problems has looked
@@ -194,7 +194,7 @@ def _from_files(
     return _Parts(container, annotations, delivery.init, tuple(volumes))
 
 
-def _wish(spec: InferenceModelSpec, version: Version, described: ModelSpec, delivery: Delivery) -> str:
+def _wish(spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery) -> str:
     """Return what our own server is to answer with: its first and only model, so it goes to all requests at once."""
     plain = msgspec.to_builtins(msgspec.structs.replace(described, url="/", credential_name=""))
     model = DesiredModel(

@@ -29,7 +29,7 @@ AGAIN_S = 5.0
 LOOK_S = 600.0
 
 
-class Room:
+class CacheJanitor:
     """The room that models have: those that are ``wanted``, and those that workers run (None: not known now), stay."""
 
     def __init__(

@@ -19,13 +19,13 @@ from halimede.blobs.opener import with_fallback
 from halimede.errors import HalimedeError
 from halimede.messages import ModelFacts
 from halimede.models import Cache, Fetched, fetch
-from halimede.models.address_policy import Policy
+from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import model_file, unpack
 from halimede.models.cache import in_thread
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, try_model
-from halimede.models.source_types import Opener
-from services.lc.models.preparation import Want
+from halimede.models.source_types import SourceOpener
+from services.lc.models.preparation import WantedFile
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
 FORMAT = 1
 
 #: brings what is wanted; raises FetchError and UnusableError
-Bring = Callable[[Want, Cache, Progress], Awaitable["Brought"]]
+Bring = Callable[[WantedFile, Cache, Progress], Awaitable["InstalledModel"]]
 
 
 class UnusableError(HalimedeError):
@@ -50,7 +50,7 @@ class UnusableError(HalimedeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class InstalledModel:
     """A model that is here: its file, and what is known of it."""
 
     path: Path
@@ -61,23 +61,23 @@ class Brought:
 class ModelFiles:
     """The real way. ``openers`` are further schemes, such as the bus's own."""
 
-    policy: Policy | None = None
-    openers: Mapping[str, Opener] = field(default_factory=dict)
+    policy: AddressPolicy | None = None
+    openers: Mapping[str, SourceOpener] = field(default_factory=dict)
     limits: TrialLimits = field(default_factory=TrialLimits)
 
-    async def __call__(self, want: Want, cache: Cache, progress: Progress) -> Brought:
+    async def __call__(self, want: WantedFile, cache: Cache, progress: Progress) -> InstalledModel:
         """Bring a Model. Raises FetchError, and UnusableError for one that must not be used."""
         fetched = await with_fallback(
             fetch, want.url, want.sha256, cache, progress, openers=self.openers, policy=self.policy
         )
         with cache.using(fetched.digest):
             if want.format.lower() not in OURS:  # such as .pt, which is an archive that only its own code may open
-                return Brought(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
+                return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
             place = await unpack(cache, fetched)
             path = model_file(place) if place.is_dir() else place
-            return Brought(path, facts(fetched, await self._try(want, fetched, path, cache)))
+            return InstalledModel(path, facts(fetched, await self._try(want, fetched, path, cache)))
 
-    async def _try(self, want: Want, fetched: Fetched, path: Path, cache: Cache) -> Trial:
+    async def _try(self, want: WantedFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
         record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"
         trial = await in_thread(_remembered, record)
         if trial is None:
@@ -93,9 +93,9 @@ class ModelFiles:
 def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Bring:
     """Return a way that fetches and does no more."""
 
-    async def bring(want: Want, cache: Cache, progress: Progress) -> Brought:
+    async def bring(want: WantedFile, cache: Cache, progress: Progress) -> InstalledModel:
         fetched = await fetch_(want.url, want.sha256, cache, progress)
-        return Brought(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
+        return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
 
     return bring
 
@@ -106,7 +106,7 @@ def facts(fetched: Fetched, trial: Trial) -> ModelFacts:
     return ModelFacts(digest=fetched.digest, size=fetched.size, since=since, inputs=trial.inputs, outputs=trial.outputs)
 
 
-def _mark(want: Want, fetched: Fetched) -> str:
+def _mark(want: WantedFile, fetched: Fetched) -> str:
     """What a verdict is about: the content, and how it is to be used."""
     return hashlib.sha256(f"{FORMAT} {fetched.digest} {want.spec}".encode()).hexdigest()
 

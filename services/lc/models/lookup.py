@@ -13,7 +13,7 @@ from halimede.models import redact
 from halimede.names import Key
 from services.lc.models.preparation import Phase, Preparation
 from services.lc.planning.resource_state import ABSENT, Lack
-from services.lc.store.parsed_resources import Item
+from services.lc.store.parsed_resources import ParsedResource
 
 Found = tuple[Resource[Any], Preparation]
 
@@ -22,11 +22,11 @@ Found = tuple[Resource[Any], Preparation]
 class Models:
     """The Models of this node as the services that name them see them."""
 
-    items: Mapping[Key, Item]
+    items: Mapping[Key, ParsedResource]
     preparations: Mapping[Key, Preparation]
     ready: Mapping[Key, Preparation]
 
-    def held(self, placement: Placement, service: Key) -> list[Item]:
+    def held(self, placement: Placement, service: Key) -> list[ParsedResource]:
         """Return the Models that a worker of a service needs, those that have arrived."""
         keys = (Key(model.PLURAL, service.namespace, name) for name in placement.models)
         return [self.items[key] for key in keys if key in self.items]

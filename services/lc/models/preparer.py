@@ -15,13 +15,13 @@ from pathlib import Path
 import structlog
 
 from halimede.messages import ModelFacts
-from halimede.models import Cache, FetchError, Reason
-from halimede.models.transfer_rate import Speed
+from halimede.models import Cache, FetchError, FetchReason
+from halimede.models.transfer_rate import TransferRate
 from halimede.names import Key
 from halimede.tracing.latency import Distribution
-from services.lc.models.cache_janitor import Room
-from services.lc.models.installer import Bring, Brought, UnusableError
-from services.lc.models.preparation import Phase, Preparation, Want
+from services.lc.models.cache_janitor import CacheJanitor
+from services.lc.models.installer import Bring, InstalledModel, UnusableError
+from services.lc.models.preparation import Phase, Preparation, WantedFile
 
 log = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class Preparer:
     """
 
     def __init__(
-        self, cache: Cache, tasks: asyncio.TaskGroup, changed: Callable[[Key], None], bring: Bring, room: Room
+        self, cache: Cache, tasks: asyncio.TaskGroup, changed: Callable[[Key], None], bring: Bring, room: CacheJanitor
     ) -> None:
         self.preparations: dict[Key, Preparation] = {}
         self.downloads = Downloads()
@@ -64,7 +64,7 @@ class Preparer:
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(PARALLEL)
 
-    def want(self, wanted: Mapping[Key, Want]) -> None:
+    def want(self, wanted: Mapping[Key, WantedFile]) -> None:
         """Prepare exactly this from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             gone = self.preparations.pop(key)
@@ -88,13 +88,13 @@ class Preparer:
         self.preparations[want.key] = preparation
         self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
 
-    async def _prepare(self, want: Want) -> None:
+    async def _prepare(self, want: WantedFile) -> None:
         backoff = FIRST_DELAY
         while (delay := await self._attempt(want, backoff)) is not None:
             await asyncio.sleep(delay)
             backoff = min(backoff * 2, LONGEST_DELAY)
 
-    async def _attempt(self, want: Want, backoff: float) -> float | None:
+    async def _attempt(self, want: WantedFile, backoff: float) -> float | None:
         """Try once; return the seconds to wait before the next time, None if there need be none."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -109,7 +109,7 @@ class Preparer:
             self._set(Preparation(want, phase, error.reason.value, str(error)))
             if error.temporary:
                 return backoff
-            full = error.reason is Reason.DISK_FULL  # there may be room at any time, whatever this has cost
+            full = error.reason is FetchReason.DISK_FULL  # there may be room at any time, whatever this has cost
             return MENDED_DELAY if full else _patience(MENDED_DELAY, loop.time() - began)
         except UnusableError as error:
             log.warning("model unusable", key=str(want.key), reason=error.reason, message=str(error))
@@ -126,10 +126,10 @@ class Preparer:
         self._room.came()
         return None
 
-    async def _bring(self, want: Want) -> Brought:
+    async def _bring(self, want: WantedFile) -> InstalledModel:
         loop = asyncio.get_running_loop()
         began = told = loop.time()
-        speed = Speed(loop.time)
+        speed = TransferRate(loop.time)
         came: int | None = None
 
         def progress(done: int, total: int | None) -> None:

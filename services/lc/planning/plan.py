@@ -17,16 +17,16 @@ from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
 from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
 from services.lc.models.lookup import Models, output
-from services.lc.models.preparation import Preparation, Want
+from services.lc.models.preparation import Preparation, WantedFile
 from services.lc.paths import Worker
-from services.lc.planning.resource_state import ABSENT, Lack, Standing, broke
-from services.lc.store.database import Held
-from services.lc.store.parsed_resources import Item
+from services.lc.planning.resource_state import ABSENT, Lack, ResourceState, broke
+from services.lc.store.database import NodeResource
+from services.lc.store.parsed_resources import ParsedResource
 from services.lc.supervisor.process import Start
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ObservedWorker:
     """A worker that is being looked after. Not ``confirmed``: found at boot, and nobody has asked for it yet.
 
     ``model`` is what it was last asked to answer with. ``swaps``: whether it takes another one while it runs; None: it
@@ -55,8 +55,8 @@ class Plan:
 
     start: tuple[Start, ...]
     stop: tuple[Worker, ...]
-    prepare: Mapping[Key, Want]
-    standings: Mapping[Key, Standing]
+    prepare: Mapping[Key, WantedFile]
+    standings: Mapping[Key, ResourceState]
     swap: tuple[Start, ...] = ()
 
     @property
@@ -69,29 +69,31 @@ class Plan:
         )
 
 
-class Part(Protocol):
+class WorkerPart(Protocol):
     """What a plan asks where it depends on who runs the workers of this node."""
 
     def leaves(self, resource: Resource[Any]) -> str:
         """Return why a Model or Dataset is not this controller's to bring, empty if it is."""
 
-    def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, Mapping[Worker, Start]]:
+    def service(
+        self, held: NodeResource, resource: Resource[Any], models: Models
+    ) -> tuple[ResourceState, Mapping[Worker, Start]]:
         """Return how a service stands on this node, and its workers that are to run."""
 
-    def served(self, held: Held, resource: Resource[Any]) -> Want | None:
+    def served(self, held: NodeResource, resource: Resource[Any]) -> WantedFile | None:
         """Return the file that an InferenceModel needs on this node."""
 
     def server(
-        self, held: Held, resource: Resource[Any], preparation: Preparation | None
-    ) -> tuple[Standing, Mapping[Worker, Start]]:
+        self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None
+    ) -> tuple[ResourceState, Mapping[Worker, Start]]:
         """Return how an InferenceModel stands on this node, and its server if it is to run."""
 
 
 def plan(
-    items: Mapping[Key, Item],
+    items: Mapping[Key, ParsedResource],
     preparations: Mapping[Key, Preparation],
-    running: Mapping[Worker, Running],
-    part: Part,
+    running: Mapping[Worker, ObservedWorker],
+    part: WorkerPart,
     *,
     complete: bool = True,
 ) -> Plan:
@@ -101,7 +103,7 @@ def plan(
     prepare = {key: want for key, want in wants.items() if want and not left[key]}
     ready = {key: p for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready"}
     models = Models(items, preparations, ready)
-    standings: dict[Key, Standing] = {}
+    standings: dict[Key, ResourceState] = {}
     starts: dict[Worker, Start] = {}
     kept: set[Worker] = set()
     for key, item in items.items():
@@ -118,7 +120,7 @@ def plan(
                 standings[key] = _without_workers(item, known, left[key], wants[key])
                 continue
         except Exception as error:  # noqa: BLE001  # one resource that nobody foresaw must not end the node's work
-            standings[key] = Standing(key, uid, item.held.generation, settled=broke(key, error))
+            standings[key] = ResourceState(key, uid, item.held.generation, settled=broke(key, error))
             kept |= {worker for worker, runs in running.items() if (runs.service, runs.uid) == (key, uid)}
             continue
         starts.update(started)
@@ -138,7 +140,7 @@ def plan(
     return Plan(tuple(s for s in start if s.worker not in stop), tuple(stop), prepare, standings, tuple(swap))
 
 
-def _replaces(start: Start, runs: Running) -> bool:
+def _replaces(start: Start, runs: ObservedWorker) -> bool:
     """Whether a worker has to be started anew: as another process, or since it takes no other model as it is."""
     if start.spec.digest != runs.spec_hash:
         return True
@@ -147,7 +149,7 @@ def _replaces(start: Start, runs: Running) -> bool:
     return runs.model is None or not start.wish.same(runs.model)
 
 
-def _want(item: Item, part: Part) -> Want | None:
+def _want(item: ParsedResource, part: WorkerPart) -> WantedFile | None:
     held, resource = item.held, item.resource
     if resource and resource.kind.plural == inferencemodel.PLURAL:
         return part.served(held, resource)
@@ -157,15 +159,17 @@ def _want(item: Item, part: Part) -> Want | None:
     tried = ""
     if resource.kind.plural == model.PLURAL:
         tried = msgspec.json.encode(msgspec.structs.replace(spec, url="/", credential_name="")).decode()
-    return Want(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format, tried)
+    return WantedFile(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format, tried)
 
 
-def _left(item: Item, part: Part) -> str:
+def _left(item: ParsedResource, part: WorkerPart) -> str:
     own = item.resource is not None and item.resource.kind.plural in {model.PLURAL, dataset.PLURAL}
     return part.leaves(item.resource) if item.resource and own else ""
 
 
-def _without_workers(item: Item, preparation: Preparation | None, left: str, want: Want | None) -> Standing:
+def _without_workers(
+    item: ParsedResource, preparation: Preparation | None, left: str, want: WantedFile | None
+) -> ResourceState:
     held, resource = item.held, item.resource
     models: tuple[ModelOutput, ...] = ()
     facts: ModelFacts | DatasetFacts | None = None
@@ -179,4 +183,4 @@ def _without_workers(item: Item, preparation: Preparation | None, left: str, wan
         settled = Lack("Ready", "LeftToPods", left) if left else Lack(known.phase, known.reason, known.message)
         if resource.kind.plural == model.PLURAL:
             models = (output(resource),)
-    return Standing(held.key, held.uid, held.generation, models=models, settled=settled, facts=facts)
+    return ResourceState(held.key, held.uid, held.generation, models=models, settled=settled, facts=facts)

@@ -11,7 +11,7 @@ from typing import Any
 
 from halimede.api import Resource, matches, placements
 from halimede.api.placement import Placement
-from halimede.api.workers import Brought
+from halimede.api.workers import MountedModel
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models.desired_state import Desired
@@ -19,23 +19,23 @@ from halimede.names import check_name
 from halimede.observe.http import OFF
 from services.lc.credentials import NodeCredentials
 from services.lc.models.lookup import Found, Models
-from services.lc.models.preparation import Preparation, Want
-from services.lc.paths import Folders, Worker
+from services.lc.models.preparation import Preparation, WantedFile
+from services.lc.paths import NodePaths, Worker
 from services.lc.planning import serving_planner
-from services.lc.planning.resource_state import Lack, Standing, broke
+from services.lc.planning.resource_state import Lack, ResourceState, broke
 from services.lc.planning.template_process import Host, RefusalError, grace, to_process
 from services.lc.planning.worker_env import WORKER_HTTP, desired, environment
-from services.lc.store.database import Held
+from services.lc.store.database import NodeResource
 from services.lc.supervisor.process import Role, Start
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeContext:
     """The node: its name and labels, its files, where its workers find the broker and what they show it."""
 
     name: str
     labels: Mapping[str, str]
-    folders: Folders
+    folders: NodePaths
     broker: str
     host: Host
     credentials: NodeCredentials | None = None
@@ -45,7 +45,9 @@ class Node:
         """Nothing: whatever its workers need is brought here first."""
         return ""
 
-    def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, dict[Worker, Start]]:
+    def service(
+        self, held: NodeResource, resource: Resource[Any], models: Models
+    ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return how a service stands on this node, and its workers that can run."""
         starts: dict[Worker, Start] = {}
         lacks: dict[Worker, Lack] = {}
@@ -69,20 +71,20 @@ class Node:
                 starts[worker] = outcome
         nowhere = Lack("Pending", "NoPlacement", f"none of its workers asks for node {self.name}")
         settled = None if workers else nowhere
-        standing = Standing(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
+        standing = ResourceState(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
         return standing, starts
 
-    def served(self, held: Held, resource: Resource[Any]) -> Want | None:
+    def served(self, held: NodeResource, resource: Resource[Any]) -> WantedFile | None:
         """Return the file of the version that is to be served here."""
         return serving_planner.want(held, resource) if serving_planner.here(resource, self.name, self.labels) else None
 
     def server(
-        self, held: Held, resource: Resource[Any], preparation: Preparation | None
-    ) -> tuple[Standing, dict[Worker, Start]]:
+        self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None
+    ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return how an InferenceModel stands on this node, and its server if it can run."""
         if not serving_planner.here(resource, self.name, self.labels):
             nowhere = Lack("Pending", "NoPlacement", f"it does not ask for node {self.name}")
-            return Standing(held.key, held.uid, held.generation, settled=nowhere), {}
+            return ResourceState(held.key, held.uid, held.generation, settled=nowhere), {}
         told = {"HALIMEDE_BROKER": self.broker}
         if self.credentials:
             told["HALIMEDE_CREDENTIALS"] = str(self.credentials.worker(resource.spec.deploy_to_layer))
@@ -112,7 +114,7 @@ class Node:
             told = environment(
                 resource,
                 placement,
-                {what: Brought(model, str(prepared.path)) for what, (model, prepared) in models.items()},
+                {what: MountedModel(model, str(prepared.path)) for what, (model, prepared) in models.items()},
                 worker=worker,
                 node=self.name,
                 broker=self.broker,

@@ -29,7 +29,7 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResourceState:
     """What is to be reported of a resource, beside what its workers say."""
 
     key: Key

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from halimede.api import Resource, matches
-from halimede.api.inferencemodel import InferenceModelSpec, Version, is_ours, model_spec, pod, target, wanted
+from halimede.api.inferencemodel import InferenceModelSpec, ServedVersionSpec, is_ours, model_spec, pod, target, wanted
 from halimede.api.placement import worker_name
 from halimede.api.quantity import quantity
 from halimede.api.workers import LC_PERIOD, OWN_IMAGE
@@ -21,11 +21,11 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import ModelFacts
 from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import check_name
-from services.lc.models.preparation import Phase, Preparation, Want
-from services.lc.paths import Folders, Worker
-from services.lc.planning.resource_state import Lack, Standing
+from services.lc.models.preparation import Phase, Preparation, WantedFile
+from services.lc.paths import NodePaths, Worker
+from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.planning.template_process import Host
-from services.lc.store.database import Held
+from services.lc.store.database import NodeResource
 from services.lc.supervisor.process import SERVER, ProcessSpec, Start
 
 GRACE_S = 10.0
@@ -33,27 +33,27 @@ GRACE_S = 10.0
 DESIRED = "model.json"
 
 
-def want(held: Held, resource: Resource[InferenceModelSpec]) -> Want | None:
+def want(held: NodeResource, resource: Resource[InferenceModelSpec]) -> WantedFile | None:
     """Return the file that an InferenceModel needs on this node; None if it needs none."""
     version = target(resource.spec)
     if version is None or not version.has_digest or not is_ours(resource.spec):
         return None
     spec = msgspec.structs.replace(model_spec(resource.spec, version), url="/", credential_name="")
     told = msgspec.json.encode(spec).decode()
-    return Want(held.key, held.uid, held.generation, version.url, version.sha256.lower(), spec.format, told)
+    return WantedFile(held.key, held.uid, held.generation, version.url, version.sha256.lower(), spec.format, told)
 
 
 def serve(
-    held: Held,
+    held: NodeResource,
     resource: Resource[InferenceModelSpec],
     preparation: Preparation | None,
     *,
     node: str,
-    folders: Folders,
+    folders: NodePaths,
     told: dict[str, str],
     host: Host,
     address: str,
-) -> tuple[Standing, dict[Worker, Start]]:
+) -> tuple[ResourceState, dict[Worker, Start]]:
     """Return how an InferenceModel stands on this node, and its server if it can run.
 
     ``told`` is what every worker of the node is told; ``address`` is what the server listens on.
@@ -63,9 +63,9 @@ def serve(
     outcome = _start(held, resource, preparation, worker, node=node, folders=folders, told=told, host=host,
                      address=address)  # fmt: skip
     if isinstance(outcome, Lack):
-        standing = Standing(held.key, held.uid, held.generation, {worker: "serve"}, {worker: outcome}, facts=facts)
+        standing = ResourceState(held.key, held.uid, held.generation, {worker: "serve"}, {worker: outcome}, facts=facts)
         return standing, {}
-    return Standing(held.key, held.uid, held.generation, {worker: "serve"}, facts=facts), {worker: outcome}
+    return ResourceState(held.key, held.uid, held.generation, {worker: "serve"}, facts=facts), {worker: outcome}
 
 
 def here(resource: Resource[InferenceModelSpec], node: str, labels: Mapping[str, str]) -> bool:
@@ -74,13 +74,13 @@ def here(resource: Resource[InferenceModelSpec], node: str, labels: Mapping[str,
 
 
 def _start(
-    held: Held,
+    held: NodeResource,
     resource: Resource[InferenceModelSpec],
     preparation: Preparation | None,
     worker: Worker,
     *,
     node: str,
-    folders: Folders,
+    folders: NodePaths,
     told: dict[str, str],
     host: Host,
     address: str,
@@ -103,7 +103,7 @@ def _start(
         text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is no SHA-256: write 64 hex digits"
         return Lack("Failed", "InvalidDigest", text)
     if preparation is None or preparation.phase != "Ready" or preparation.path is None:
-        known = preparation or Preparation(Want(held.key, held.uid, held.generation, version.url))
+        known = preparation or Preparation(WantedFile(held.key, held.uid, held.generation, version.url))
         phase: Phase = "Failed" if known.phase == "Failed" else "Pending"
         return Lack(phase, known.reason, f"version {version.version!r}: {known.message or 'on its way to this node'}")
     desired = _desired(spec, version, preparation)
@@ -127,7 +127,7 @@ def _start(
     return Start(worker, held.key, held.uid, "serve", process, preparation.path, desired)
 
 
-def _desired(spec: InferenceModelSpec, version: Version, preparation: Preparation) -> Desired:
+def _desired(spec: InferenceModelSpec, version: ServedVersionSpec, preparation: Preparation) -> Desired:
     model = DesiredModel(
         name=spec.model_name,
         path=str(preparation.path),

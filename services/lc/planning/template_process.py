@@ -22,7 +22,7 @@ from halimede.api.base import convert
 from halimede.api.placement import Program
 from halimede.api.podtemplate import Container, EnvVar, PodTemplate, Volume
 from halimede.api.quantity import quantity
-from halimede.api.workers import OWN_IMAGE, Told
+from halimede.api.workers import OWN_IMAGE, WorkerEnvironment
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.lc.supervisor.process import WORKER, NeededPath, ProcessSpec
 
@@ -69,7 +69,7 @@ def grace(template: Mapping[str, Any]) -> float:
 
 
 def to_process(
-    template: dict[str, Any], program: Program, told: Told, folder: Path, host: Host, *, at: str = ""
+    template: dict[str, Any], program: Program, told: WorkerEnvironment, folder: Path, host: Host, *, at: str = ""
 ) -> ProcessSpec:
     """Translate a pod template of a worker that runs ``program``, unless its container says what else.
 
@@ -122,7 +122,7 @@ def _command(
     return command + args, False
 
 
-def _environment(given: list[EnvVar], told: Told, at: str) -> dict[str, str]:
+def _environment(given: list[EnvVar], told: WorkerEnvironment, at: str) -> dict[str, str]:
     """Build the environment in order, so that a value may refer to those before it; our facts always stand."""
     env = told.defaults | told.facts
     for i, variable in enumerate(given):

@@ -13,7 +13,7 @@ import msgspec
 from halimede.api import Resource
 from halimede.api.model import ModelSpec
 from halimede.api.placement import Placement, Service
-from halimede.api.workers import Brought, Told, common
+from halimede.api.workers import MountedModel, WorkerEnvironment, common
 from halimede.messages import ModelFacts
 from halimede.models.desired_state import DesiredModel
 from services.lc.models.preparation import Preparation
@@ -34,7 +34,7 @@ SHORT = 12
 def environment(
     service: Resource[Service],
     placement: Placement,
-    models: Mapping[str, Brought],
+    models: Mapping[str, MountedModel],
     *,
     worker: Worker,
     node: str,
@@ -43,7 +43,7 @@ def environment(
     grace_s: float,
     credentials: Path | None = None,
     http: str = WORKER_HTTP,
-) -> Told:
+) -> WorkerEnvironment:
     """Return what a worker of ``service`` in the role of ``placement`` is told."""
     told = common(service, placement, models, broker=broker, state=str(folder), grace_s=grace_s)
     facts = {"WORKER_NAME": worker.name, "NODE_NAME": node}
@@ -51,7 +51,7 @@ def environment(
         facts["MODEL_FILE"] = f"{folder}/{WISH}"
     if credentials:
         facts["HALIMEDE_CREDENTIALS"] = str(credentials)
-    return Told(told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": http})
+    return WorkerEnvironment(told.facts | facts, told.defaults | {"DATA_PATH_PREFIX": "", "HALIMEDE_HTTP": http})
 
 
 def desired(model: Resource[ModelSpec], here: Preparation) -> DesiredModel:

@@ -16,11 +16,11 @@ from halimede.api.placement import Placement
 from halimede.models import FetchError, local_path
 from halimede.names import Key
 from services.lc.models.lookup import Models
-from services.lc.models.preparation import Preparation, Want
+from services.lc.models.preparation import Preparation, WantedFile
 from services.lc.paths import Worker
-from services.lc.planning.resource_state import Lack, Standing
+from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.status_builder import WORST_FIRST
-from services.lc.store.database import Held
+from services.lc.store.database import NodeResource
 from services.lc.supervisor.process import Start
 
 
@@ -42,7 +42,9 @@ class PodNode:
             return ""
         return "its pods look for it themselves: it is a file of the node" if local else ""
 
-    def service(self, held: Held, resource: Resource[Any], models: Models) -> tuple[Standing, dict[Worker, Start]]:
+    def service(
+        self, held: NodeResource, resource: Resource[Any], models: Models
+    ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Return how the models of a service stand on this node; there is nothing to start."""
         asked = [p for p in placements(resource.spec) if p.pod.node_name in {"", self.name}]
         here = [p for p in asked if models.held(p, held.key) or matches(p.pod, self.name, self.labels)] or asked
@@ -50,19 +52,21 @@ class PodNode:
         used = tuple(output for p in here for output in models.output(p, held.key))
         nowhere = Lack("Pending", "NoPlacement", f"its workers ask for other nodes than {self.name}")
         settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if asked else nowhere)
-        return Standing(held.key, held.uid, held.generation, models=used, settled=settled), {}
+        return ResourceState(held.key, held.uid, held.generation, models=used, settled=settled), {}
 
-    def served(self, held: Held, resource: Resource[Any]) -> Want | None:  # of the port
+    def served(self, held: NodeResource, resource: Resource[Any]) -> WantedFile | None:  # of the port
         """Nothing: pods bring what they serve."""
 
     def server(
         self,
-        held: Held,
+        held: NodeResource,
         resource: Resource[Any],  # noqa: ARG002
         preparation: Preparation | None,  # noqa: ARG002
-    ) -> tuple[Standing, dict[Worker, Start]]:
+    ) -> tuple[ResourceState, dict[Worker, Start]]:
         """Nothing to start: pods serve."""
-        return Standing(held.key, held.uid, held.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")), {}
+        return ResourceState(
+            held.key, held.uid, held.generation, settled=Lack("Ready", "LeftToPods", "pods serve it")
+        ), {}
 
     def _lack(self, placement: Placement, service: Key, models: Models) -> Lack | None:
         left = {

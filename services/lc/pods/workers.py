@@ -19,12 +19,12 @@ from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.paths import Worker
-from services.lc.planning.plan import Plan, Running
-from services.lc.planning.resource_state import Lack, Standing
+from services.lc.planning.plan import ObservedWorker, Plan
+from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.pods.counters import Pod, PodCounts
 from services.lc.pods.store import Owner, PodRecord
 from services.lc.status_builder import status_of
-from services.lc.store.database import Store
+from services.lc.store.database import NodeStore
 
 log = structlog.get_logger()
 
@@ -40,10 +40,10 @@ MAX_LEFT = 64
 OWNERS = {"jointinferenceservice": jointinference.PLURAL, multiedge.KIND: multiedge.PLURAL}
 
 
-class Pods:
+class PodWorkers:
     """The pods of this node. ``changed`` is called with a service when one of its pods has gone silent."""
 
-    def __init__(self, node: str, bus: Bus, store: Store, changed: Callable[[Key], None]) -> None:
+    def __init__(self, node: str, bus: Bus, store: NodeStore, changed: Callable[[Key], None]) -> None:
         self.restarts = 0
         self._node = node
         self._bus = bus
@@ -56,7 +56,7 @@ class Pods:
         self._urgent = False
 
     @property
-    def running(self) -> Mapping[Worker, Running]:
+    def running(self) -> Mapping[Worker, ObservedWorker]:
         """None: plans stop no pod."""
         return {}
 
@@ -119,7 +119,7 @@ class Pods:
         self._urgent |= info.status in LAST_WORDS
         return key
 
-    def status(self, standing: Standing) -> NodeStatus:
+    def status(self, standing: ResourceState) -> NodeStatus:
         """Return the report on a resource: how its pods stand by their own words, and what they all have counted."""
         service = self._services.get((standing.key, standing.uid)) or PodCounts()
         reports = [pod.report() for pod in service.live.values()]

@@ -18,7 +18,7 @@ from typing import Self
 import msgspec
 import structlog
 
-from halimede.bus.ordering import MAX_INTEGER, Stamp
+from halimede.bus.ordering import MAX_INTEGER, SequenceNumber
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.messages.control import WorkerRole
@@ -26,14 +26,14 @@ from halimede.names import Key
 from services.lc.paths import WORKERS, Worker
 from services.lc.pods.store import PodRows
 from services.lc.store import schema
-from services.lc.store.decisions import Identity
-from services.lc.store.deferred_writes import Statements, Writer
-from services.lc.store.message_order import Said
+from services.lc.store.decisions import ResourceVersion
+from services.lc.store.deferred_writes import DeferredWriter, Statements
+from services.lc.store.message_order import MessageOrder
 
 log = structlog.get_logger()
 
 VERSION = 1
-UNKNOWN = Stamp()
+UNKNOWN = SequenceNumber()
 #: beyond this the oldest go. By count alone: their age could only be told by a clock that may be wrong
 MAX_TOMBSTONES = 10_000
 EPOCHS_AT_ONCE = 100
@@ -42,7 +42,7 @@ IDENTITY_BITS = 62
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class NodeResource:
     """One resource that this node holds, as it came."""
 
     key: Key
@@ -51,9 +51,9 @@ class Held:
     body: ResourceBody
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> ResourceVersion:
         """What order is decided by."""
-        return Identity(self.uid, self.generation)
+        return ResourceVersion(self.uid, self.generation)
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
         return Worker(self.namespace, self.name)
 
 
-class Store:
+class NodeStore:
     """The node's SQLite file. Used from the event loop only; each write is on disk when the call returns.
 
     On a full disk it is owed instead: known here, and written with the next that finds room (``settle``).
@@ -87,14 +87,14 @@ class Store:
         self.identity = ""
         #: where a damaged file was put now, and why
         self.put_aside = ""
-        self.said = Said()
+        self.said = MessageOrder()
         self.pods = PodRows()
-        self._writer = Writer()
+        self._writer = DeferredWriter()
         self._complete = False
         #: numbers and tombstones as they would be read, had all been written; of tombstones the oldest first
         self._numbers: dict[str, int] = {}
         self._graves: dict[str, int] = {}
-        self._held: dict[Key, Held] = {}
+        self._held: dict[Key, NodeResource] = {}
         self._farewells: set[Key] = set()
         self._epoch = self._reserved = 0
 
@@ -147,17 +147,17 @@ class Store:
     # --- resources ---------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> Mapping[Key, Held]:
+    def held(self) -> Mapping[Key, NodeResource]:
         """All resources that this node holds."""
         return self._held
 
-    def put(self, new: Held, stamp: Stamp = UNKNOWN) -> None:
+    def put(self, new: NodeResource, stamp: SequenceNumber = UNKNOWN) -> None:
         """Store a resource in place of whatever its name stood for. Another uid is buried, in every generation."""
         old = self._held.get(new.key)
         with self._writer.transaction() as to:
             self.said.note(to, new.key, stamp)
             if old and old.uid != new.uid:
-                self._bury(to, Identity(old.uid, MAX_INTEGER))
+                self._bury(to, ResourceVersion(old.uid, MAX_INTEGER))
             body = msgspec.json.encode(new.body)
             to.execute("REPLACE INTO resources VALUES (?, ?, ?, ?)", (str(new.key), new.uid, new.generation, body))
             if new.key in self._farewells:
@@ -165,7 +165,7 @@ class Store:
         self._held[new.key] = new
         self._farewells.discard(new.key)
 
-    def bury(self, gone: Identity, key: Key, stamp: Stamp = UNKNOWN) -> None:
+    def bury(self, gone: ResourceVersion, key: Key, stamp: SequenceNumber = UNKNOWN) -> None:
         """Remember that this node was told to forget a uid up to a generation."""
         with self._writer.transaction() as to:
             self.said.note(to, key, stamp)
@@ -270,7 +270,9 @@ class Store:
             self.identity = f"{self._number('identity'):016x}"
             self._complete = bool(self._number("complete"))
             rows = self._db.execute("SELECT key, uid, generation, body FROM resources").fetchall()
-            held = [Held(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows]
+            held = [
+                NodeResource(Key.parse(k), uid, generation, msgspec.json.decode(b)) for k, uid, generation, b in rows
+            ]
             self._held = {h.key: h for h in held}
             graves = self._db.execute("SELECT uid, generation FROM tombstones ORDER BY number")
             self._graves = {uid: int(generation) for uid, generation in graves}
@@ -281,7 +283,7 @@ class Store:
             self._db.close()
             raise
 
-    def _bury(self, to: Statements, gone: Identity) -> None:
+    def _bury(self, to: Statements, gone: ResourceVersion) -> None:
         """Write a tombstone under a new number; of two generations the higher one stays."""
         generation = max(gone.generation, self.buried(gone.uid) or 0)
         to.execute("REPLACE INTO tombstones (uid, generation) VALUES (?, ?)", (gone.uid, generation))

@@ -12,14 +12,14 @@ from enum import Enum, auto
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ResourceVersion:
     """One state of one resource: the uid for its life, the generation for its spec."""
 
     uid: str
     generation: int
 
 
-class Insert(Enum):
+class InsertDecision(Enum):
     """What to do with an insert."""
 
     STORE = auto()
@@ -33,7 +33,7 @@ class Insert(Enum):
     BURIED = auto()
 
 
-class Delete(Enum):
+class DeleteDecision(Enum):
     """What to do with a delete."""
 
     DROP = auto()
@@ -43,21 +43,21 @@ class Delete(Enum):
     FOREIGN = auto()
 
 
-def on_insert(held: Identity | None, new: Identity, buried: int | None) -> Insert:
+def on_insert(held: ResourceVersion | None, new: ResourceVersion, buried: int | None) -> InsertDecision:
     """Decide on an insert. ``buried`` is the generation on the tombstone of the new uid, None without one."""
     if buried is not None and new.generation <= buried:
-        return Insert.BURIED
+        return InsertDecision.BURIED
     if held is None:
-        return Insert.STORE
+        return InsertDecision.STORE
     if held.uid != new.uid:
-        return Insert.REPLACE
+        return InsertDecision.REPLACE
     if new.generation == held.generation:
-        return Insert.SAME
-    return Insert.STORE if new.generation > held.generation else Insert.STALE
+        return InsertDecision.SAME
+    return InsertDecision.STORE if new.generation > held.generation else InsertDecision.STALE
 
 
-def on_delete(held: Identity | None, uid: str) -> Delete:
+def on_delete(held: ResourceVersion | None, uid: str) -> DeleteDecision:
     """Decide on a delete. The uid gets its tombstone in every case."""
     if held is None:
-        return Delete.ABSENT
-    return Delete.DROP if held.uid == uid else Delete.FOREIGN
+        return DeleteDecision.ABSENT
+    return DeleteDecision.DROP if held.uid == uid else DeleteDecision.FOREIGN

@@ -32,7 +32,7 @@ class Statements:
         self.listed.append((sql, values))
 
 
-class Writer:
+class DeferredWriter:
     """Writes transactions in their order: each is on disk when its block ends, or owed for want of room."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.names import Key
 from services.lc.store.deferred_writes import Statements
 
@@ -19,7 +19,7 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, epoch INTEGER, 
 MAX_SAID = 10_000
 
 
-class Said:
+class MessageOrder:
     """The latest stamp by resource, of the latest epoch."""
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Said:
         self._epoch = rows[-1][1] if rows else 0
         self._numbers = {Key.parse(key): number for key, epoch, number in rows if epoch == self._epoch}
 
-    def later(self, key: Key, stamp: Stamp) -> bool:
+    def later(self, key: Key, stamp: SequenceNumber) -> bool:
         """Whether GM has said something of this resource later than that."""
-        return stamp.overtaken_by(Stamp(self._epoch, self._numbers.get(key, 0)))
+        return stamp.overtaken_by(SequenceNumber(self._epoch, self._numbers.get(key, 0)))
 
-    def note(self, db: Statements, key: Key, stamp: Stamp) -> None:
+    def note(self, db: Statements, key: Key, stamp: SequenceNumber) -> None:
         """Write a stamp that is the latest; in the caller's transaction."""
         if stamp.epoch != self._epoch:
             db.execute("DELETE FROM said")

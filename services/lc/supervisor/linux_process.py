@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from services.lc.paths import Folders, Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.store.database import ProcessRecord
 from services.lc.supervisor.process import NeededPath, Process, Start, StartError
 
@@ -81,7 +81,7 @@ class LinuxProcess:
 class LinuxLauncher:
     """Starts and finds the workers of one node."""
 
-    def __init__(self, folders: Folders, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folders: NodePaths, environment: Mapping[str, str] | None = None) -> None:
         self.folders = folders
         self.inherited = inherited(os.environ if environment is None else environment)
 

@@ -14,32 +14,32 @@ import msgspec
 import structlog
 
 from halimede.messages import ModelInUse, WorkerInfo
-from services.lc.paths import Folders
+from services.lc.paths import NodePaths
 from services.lc.supervisor.process import StartError
-from services.lc.supervisor.rollout import FAILED, PROVEN_S, Rollout, answers, load, save, tell, told
-from services.lc.supervisor.worker_state import SILENT_S, STABLE_S, Entry
+from services.lc.supervisor.rollout import FAILED, PROVEN_S, WorkerRollout, answers, load, save, tell, told
+from services.lc.supervisor.worker_state import SILENT_S, STABLE_S, WorkerState
 
 log = structlog.get_logger()
 
 
-class Telling:
+class ModelAssignment:
     """What the workers of a node are told. Each is known by its entry.
 
     ``missing`` is called with a model's path when the file has vanished since it was prepared.
     """
 
-    def __init__(self, folders: Folders, missing: Callable[[Path], None]) -> None:
+    def __init__(self, folders: NodePaths, missing: Callable[[Path], None]) -> None:
         self._folders = folders
         self._missing = missing
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: WorkerState) -> None:
         """Find out how a worker stands that is looked after from now on."""
         folder = self._folders.worker(entry.worker)
         entry.rollout = load(folder)
         if entry.adopted:
             entry.told = entry.asked = told(folder)
 
-    def first(self, entry: Entry) -> Path | None:
+    def first(self, entry: WorkerState) -> Path | None:
         """Tell a worker that is about to start what to begin with; return that model's file. Raises StartError."""
         start = entry.start
         if start is None or start.wish is None:
@@ -55,7 +55,7 @@ class Telling:
         entry.told, entry.answering, entry.untold = wish, None, ""
         return Path(wish.path)
 
-    def heard(self, entry: Entry, info: WorkerInfo) -> None:
+    def heard(self, entry: WorkerState, info: WorkerInfo) -> None:
         """Take what a worker says of its model, and tell it the next one if that is due."""
         now, said, known = asyncio.get_running_loop().time(), info.model, entry.told
         if said and known:
@@ -65,7 +65,7 @@ class Telling:
             self._keep(entry, entry.rollout.heard(known, said, entry.spec_hash, proven=proven))
         self.next(entry)
 
-    def next(self, entry: Entry) -> None:
+    def next(self, entry: WorkerState) -> None:
         """Tell a worker what it is asked for, if it can be told and nothing is known against it."""
         wish = entry.start.wish if entry.start else None
         if wish is None:
@@ -86,18 +86,18 @@ class Telling:
         log.info("worker told another model", worker=str(entry.worker), version=wish.version)
         entry.told, entry.answering, entry.untold = wish, None, ""
 
-    def ended(self, entry: Entry, how: str) -> None:
+    def ended(self, entry: WorkerState, how: str) -> None:
         """Take that a worker has ended by itself."""
         if entry.told:
             self._keep(entry, entry.rollout.ended(entry.told, how, entry.spec_hash))
 
-    def _keep(self, entry: Entry, rollout: Rollout) -> None:
+    def _keep(self, entry: WorkerState, rollout: WorkerRollout) -> None:
         if rollout != entry.rollout:
             entry.rollout = rollout
             save(self._folders.worker(entry.worker), rollout)
 
 
-def swaps(entry: Entry) -> bool | None:
+def swaps(entry: WorkerState) -> bool | None:
     """Whether a worker takes another model as it is; None: it may still say so."""
     if entry.process is None or entry.stop.is_set():
         return False
@@ -107,7 +107,7 @@ def swaps(entry: Entry) -> bool | None:
     return entry.info.model is not None and entry.info.status == "running"
 
 
-def model(entry: Entry) -> ModelInUse | None:
+def model(entry: WorkerState) -> ModelInUse | None:
     """Return what a worker says of its model, with what it refused before it was started anew."""
     said = entry.info.model if entry.info else None
     refusal = entry.rollout.refusal(entry.start.wish if entry.start else None)
@@ -116,7 +116,7 @@ def model(entry: Entry) -> ModelInUse | None:
     return msgspec.structs.replace(said, refused=refusal.digest, reason=refusal.reason, message=refusal.message)
 
 
-def trouble(entry: Entry) -> tuple[str, str]:
+def trouble(entry: WorkerState) -> tuple[str, str]:
     """Return reason and message of a worker that runs without the model that it is asked to have; empty: it has it."""
     wish = entry.start.wish if entry.start else None
     said = entry.info.model if entry.info else None
@@ -129,7 +129,7 @@ def trouble(entry: Entry) -> tuple[str, str]:
     return (FAILED, said.message) if said and said.reason and not said.refused else ("", "")
 
 
-def used(entry: Entry) -> list[Path | str]:
+def used(entry: WorkerState) -> list[Path | str]:
     """Return the models that a worker uses or may go back to, by path or digest."""
     start, said = entry.start, entry.info.model if entry.info else None
     wishes = [wish for wish in (entry.told, entry.rollout.good) if wish]

@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from services.lc.supervisor.process import Process
-from services.lc.supervisor.worker_state import Entry
+from services.lc.supervisor.worker_state import WorkerState
 
 log = structlog.get_logger()
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 EXTRA_S, KILL_S = 1.0, 10.0
 
 
-async def until_end(entry: Entry, process: Process) -> int | None:
+async def until_end(entry: WorkerState, process: Process) -> int | None:
     """Wait for a process to end, and end it when its worker is stopped; return its exit code, None if unknown."""
     ended = asyncio.ensure_future(process.wait())
     asked = asyncio.ensure_future(entry.stop.wait())
@@ -37,7 +37,7 @@ async def until_end(entry: Entry, process: Process) -> int | None:
         asked.cancel()
 
 
-def grace(entry: Entry) -> float:
+def grace(entry: WorkerState) -> float:
     """Return the seconds that a worker has to stop."""
     return entry.start.spec.grace_s if entry.start else 10.0
 

@@ -39,7 +39,7 @@ class Refusal(Struct, kw_only=True, frozen=True):
     message: str = ""
 
 
-class Rollout(Struct, kw_only=True, frozen=True):
+class WorkerRollout(Struct, kw_only=True, frozen=True):
     """How a worker stands with its models. ``spec_hash``: of the process that ``good`` has proved itself in."""
 
     spec_hash: str = ""
@@ -53,7 +53,7 @@ class Rollout(Struct, kw_only=True, frozen=True):
         """Return why the worker does not have what is wished, None if nothing is known against it."""
         return self.refused if self.refused and wish and self.refused.mark == wish.mark else None
 
-    def asked(self, wish: DesiredModel) -> Rollout:
+    def asked(self, wish: DesiredModel) -> WorkerRollout:
         """Take what is asked for now. What was known against another wish is forgotten: asked again, it is tried."""
         refused = self.refused if self.refused and self.refused.mark == wish.mark else None
         struck, strikes = (self.struck, self.strikes) if self.struck == wish.mark else ("", 0)
@@ -66,7 +66,7 @@ class Rollout(Struct, kw_only=True, frozen=True):
             return wish
         return good
 
-    def heard(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> Rollout:
+    def heard(self, told: DesiredModel, said: ModelInUse, spec_hash: str, *, proven: bool) -> WorkerRollout:
         """Take what a worker says of the model that it was told. ``proven``: it has answered with it long enough."""
         if not answers(said, told):
             return self
@@ -79,7 +79,7 @@ class Rollout(Struct, kw_only=True, frozen=True):
             return taken
         return msgspec.structs.replace(taken, good=told, spec_hash=spec_hash, struck="", strikes=0)
 
-    def ended(self, told: DesiredModel, how: str, spec_hash: str) -> Rollout:
+    def ended(self, told: DesiredModel, how: str, spec_hash: str) -> WorkerRollout:
         """Take that a worker has ended by itself with the model that it was told last."""
         if self.good is None or self.spec_hash != spec_hash or self.good.same(told):
             return self
@@ -112,18 +112,18 @@ def tell(folder: Path, wish: DesiredModel) -> None:
         wishes.write(folder / WISH, Desired(models=[wish]))
 
 
-def load(folder: Path) -> Rollout:
+def load(folder: Path) -> WorkerRollout:
     """Return how the worker of a folder stood when that was last written."""
     try:
-        return msgspec.json.decode((folder / ROLLOUT).read_bytes(), type=Rollout)
+        return msgspec.json.decode((folder / ROLLOUT).read_bytes(), type=WorkerRollout)
     except FileNotFoundError:
-        return Rollout()
+        return WorkerRollout()
     except (OSError, msgspec.DecodeError) as error:
         log.warning("rollout unreadable", folder=str(folder), error=str(error))
-        return Rollout()
+        return WorkerRollout()
 
 
-def save(folder: Path, rollout: Rollout) -> None:
+def save(folder: Path, rollout: WorkerRollout) -> None:
     """Keep it. What cannot be written is known until the controller ends."""
     new = folder / f".{ROLLOUT}.new"
     try:

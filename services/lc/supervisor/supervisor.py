@@ -18,15 +18,15 @@ import structlog
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
 from services.lc.cleanup import put_aside
-from services.lc.paths import Folders, Worker
-from services.lc.planning.plan import Plan, Running
-from services.lc.planning.resource_state import Standing
+from services.lc.paths import NodePaths, Worker
+from services.lc.planning.plan import ObservedWorker, Plan
+from services.lc.planning.resource_state import ResourceState
 from services.lc.status_builder import compose
-from services.lc.store.database import Store
-from services.lc.supervisor.model_assignment import Telling, model, swaps, trouble, used
+from services.lc.store.database import NodeStore
+from services.lc.supervisor.model_assignment import ModelAssignment, model, swaps, trouble, used
 from services.lc.supervisor.process import Launcher, Process, Start, StartError
 from services.lc.supervisor.process_exit import EXTRA_S, KILL_S, ending, grace, until_end
-from services.lc.supervisor.worker_state import FIRST_DELAY, SILENT_S, STABLE_S, Entry, stand
+from services.lc.supervisor.worker_state import FIRST_DELAY, SILENT_S, STABLE_S, WorkerState, stand
 
 log = structlog.get_logger()
 
@@ -43,9 +43,9 @@ class Supervisor:
 
     def __init__(
         self,
-        folders: Folders,
+        folders: NodePaths,
         launcher: Launcher,
-        store: Store,
+        store: NodeStore,
         tasks: asyncio.TaskGroup,
         *,
         changed: Callable[[Key], None],
@@ -57,8 +57,8 @@ class Supervisor:
         self._tasks = tasks
         self._changed = changed
         self._missing = missing
-        self._entries: dict[Worker, Entry] = {}
-        self._telling = Telling(folders, missing)
+        self._entries: dict[Worker, WorkerState] = {}
+        self._telling = ModelAssignment(folders, missing)
         #: processes started again, of whatever worker, since the controller's start
         self.restarts = 0
 
@@ -67,7 +67,9 @@ class Supervisor:
         known = self._store.processes()
         for process in self._launcher.find(known):
             record = process.record
-            entry = Entry(record.worker, Key.parse(record.service), record.uid, record.role, record.spec_hash, None)
+            entry = WorkerState(
+                record.worker, Key.parse(record.service), record.uid, record.role, record.spec_hash, None
+            )
             entry.adopted = True
             log.info("worker adopted", worker=str(record.worker), pid=record.pid)
             self._look_after(entry, process)
@@ -76,10 +78,10 @@ class Supervisor:
                 self._forget(record.worker)
 
     @property
-    def running(self) -> Mapping[Worker, Running]:
+    def running(self) -> Mapping[Worker, ObservedWorker]:
         """All workers that are looked after, as plans see them. One that is being stopped is still among them."""
         return {
-            e.worker: Running(e.worker, e.service, e.uid, e.spec_hash, e.start is not None, e.asked, swaps(e))
+            e.worker: ObservedWorker(e.worker, e.service, e.uid, e.spec_hash, e.start is not None, e.asked, swaps(e))
             for e in self._entries.values()
         }
 
@@ -103,7 +105,7 @@ class Supervisor:
         """Put the folders of a service's workers aside."""
         put_aside(self._folders, service)
 
-    def status(self, standing: Standing) -> NodeStatus:
+    def status(self, standing: ResourceState) -> NodeStatus:
         """Return the report on a resource."""
         known = (standing.key, standing.uid)
         entries = {e.worker: e for e in self._entries.values() if (e.service, e.uid) == known}
@@ -126,7 +128,7 @@ class Supervisor:
         """Run a worker from now on; one that was adopted with the same spec just goes on."""
         entry = self._entries.get(start.worker)
         if entry is None:
-            entry = Entry(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
+            entry = WorkerState(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
             entry.asked = start.wish
             self._look_after(entry, None)
         elif entry.spec_hash == start.spec.digest:
@@ -173,7 +175,7 @@ class Supervisor:
         """Return how all workers stand now."""
         return [self.report(entry) for entry in self._entries.values()]
 
-    def report(self, entry: Entry) -> WorkerReport:
+    def report(self, entry: WorkerState) -> WorkerReport:
         """Return how a worker stands now."""
         phase, reason, message = stand(entry, asyncio.get_running_loop().time())
         if phase == "Running" and not reason:
@@ -192,12 +194,12 @@ class Supervisor:
 
     # --- one worker's task -------------------------------------------------------------------------------------
 
-    def _look_after(self, entry: Entry, process: Process | None) -> None:
+    def _look_after(self, entry: WorkerState, process: Process | None) -> None:
         self._entries[entry.worker] = entry
         self._telling.begin(entry)
         entry.task = self._tasks.create_task(self._run(entry, process), name=f"worker {entry.worker}")
 
-    async def _run(self, entry: Entry, process: Process | None) -> None:
+    async def _run(self, entry: WorkerState, process: Process | None) -> None:
         while not entry.stop.is_set():
             try:
                 process = process or self._launch(entry)
@@ -219,7 +221,7 @@ class Supervisor:
         del self._entries[entry.worker]
         self._changed(entry.service)
 
-    def _launch(self, entry: Entry) -> Process:
+    def _launch(self, entry: WorkerState) -> Process:
         if entry.start is None:
             raise StartError("NotConfirmed", "nothing says how to start this worker")
         path = self._telling.first(entry)
@@ -238,7 +240,7 @@ class Supervisor:
         log.info("worker started", worker=str(entry.worker), pid=process.record.pid, spec=entry.spec_hash[:12])
         return process
 
-    async def _attend(self, entry: Entry, process: Process) -> None:
+    async def _attend(self, entry: WorkerState, process: Process) -> None:
         """Watch a process until its end, and judge it."""
         loop = asyncio.get_running_loop()
         entry.process, entry.since, entry.info = process, loop.time(), None
@@ -258,7 +260,7 @@ class Supervisor:
         if not entry.stop.is_set():
             self._judge(entry, code, loop.time() - entry.since)
 
-    def _judge(self, entry: Entry, code: int | None, ran_s: float) -> None:
+    def _judge(self, entry: WorkerState, code: int | None, ran_s: float) -> None:
         if ran_s >= STABLE_S:
             entry.failures = 0
         entry.line = self._launcher.last_line(entry.worker)
@@ -269,7 +271,7 @@ class Supervisor:
         if entry.mistaken:
             entry.delay = LONGEST_DELAY
 
-    def _failed(self, entry: Entry, reason: str, ending: str, *, mistaken: bool) -> None:
+    def _failed(self, entry: WorkerState, reason: str, ending: str, *, mistaken: bool) -> None:
         entry.failures += 1
         entry.delay = min(FIRST_DELAY * 2 ** min(entry.failures - 1, 16), LONGEST_DELAY)
         entry.mistaken, entry.reason, entry.ending = mistaken, reason, ending

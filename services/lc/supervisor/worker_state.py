@@ -12,7 +12,7 @@ from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
 from services.lc.paths import Worker
 from services.lc.supervisor.process import Process, Role, Start
-from services.lc.supervisor.rollout import Rollout
+from services.lc.supervisor.rollout import WorkerRollout
 
 WorkerPhase = Literal["Pending", "Running", "Failed"]
 
@@ -29,7 +29,7 @@ _reason = re.compile(r"halimede (?:\w+ )?worker: ((?:[A-Z][a-z]+)+): ")
 
 
 @dataclass(slots=True)
-class Entry:
+class WorkerState:
     """One worker that is looked after."""
 
     worker: Worker
@@ -65,10 +65,10 @@ class Entry:
     answering: float | None = None
     #: why it could not be told; empty once it was
     untold: str = ""
-    rollout: Rollout = field(default_factory=Rollout)
+    rollout: WorkerRollout = field(default_factory=WorkerRollout)
 
 
-def stand(entry: Entry, now: float) -> tuple[WorkerPhase, str, str]:
+def stand(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
     """Return phase, reason and message. One that keeps failing is not called Running before it has proved itself."""
     info = entry.info
     looping = entry.mistaken or entry.failures >= QUICK_FAILURES

@@ -14,9 +14,9 @@ from halimede import log, topics
 from halimede import messages as m
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import Client
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from tests.ports import free_port
@@ -33,19 +33,19 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-async def mosquitto(tmp_path: Path) -> AsyncIterator[Broker]:
-    async with Broker(tmp_path / "broker", port=free_port()) as broker:
+async def mosquitto(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
+    async with MosquittoProcess(tmp_path / "broker", port=free_port()) as broker:
         yield broker
 
 
 @pytest.fixture
-def broker(mosquitto: Broker) -> Address:
+def broker(mosquitto: MosquittoProcess) -> Address:
     """The broker as a command finds it."""
     return Address(MqttSettings("127.0.0.1", mosquitto.port), "the test")
 
 
 @pytest.fixture
-async def gm(mosquitto: Broker, tmp_path: Path) -> AsyncIterator[None]:
+async def gm(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[None]:
     """A global manager that answers."""
     async with LocalCluster(tmp_path / "gm" / "store.db") as cluster:
         work = asyncio.create_task(GlobalManager(MqttBus("gm", mosquitto.url), cluster, cluster).run())
@@ -118,7 +118,7 @@ class Node:
 
 
 @pytest.fixture
-async def nodes(mosquitto: Broker, gm: None) -> AsyncIterator[dict[str, Node]]:
+async def nodes(mosquitto: MosquittoProcess, gm: None) -> AsyncIterator[dict[str, Node]]:
     """An edge node and a cloud node."""
     async with contextlib.AsyncExitStack() as stack:
         found = {}

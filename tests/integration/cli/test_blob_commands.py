@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.commands import blob_files
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models import Cache, FetchError
-from services.broker import Broker
-from services.gm.blobs import Blobs as GmBlobs
-from services.lc.blobs import Blobs as NodeBlobs
+from services.broker import MosquittoProcess
+from services.gm.blobs import BlobServing as GmBlobs
+from services.lc.blobs import NodeBlobs as NodeBlobs
 from tests.unit.blobs.world import digest_of, some_bytes
 
 FILE = some_bytes(5_000_000)
@@ -26,7 +26,7 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-async def peers(mosquitto: Broker, tmp_path: Path) -> AsyncIterator[None]:
+async def peers(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[None]:
     gm = GmBlobs(MqttBus("gm-blobs", mosquitto.url), tmp_path / "gm-blobs")
     node = NodeBlobs("edge0", MqttBus("lc.edge0-blobs", mosquitto.url), Cache(tmp_path / "models"))
     work = [asyncio.create_task(peer.run()) for peer in (gm, node)]

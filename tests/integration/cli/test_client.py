@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from halimede.bus.mqtt import MqttSettings
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import ApiRefusedError, Client, UnreachableError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 
 
 def model(name: str = "small", url: str = "/m.onnx") -> dict[str, Any]:
@@ -68,7 +68,7 @@ async def test_without_a_manager_it_says_what_to_start(broker: Address) -> None:
 
 
 async def test_a_manager_that_comes_back_in_time_is_waited_for(
-    mosquitto: Broker, broker: Address, tmp_path: Path
+    mosquitto: MosquittoProcess, broker: Address, tmp_path: Path
 ) -> None:
     from halimede.bus.mqtt import MqttBus
     from services.gm.app import GlobalManager

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from halimede.api import kind_of
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, describe, events, get, logs, watch
 from halimede.cli.output import Format
@@ -138,9 +138,9 @@ async def test_nodes_and_events_are_tables_and_json(
     assert {node["name"] for node in json.loads(capsys.readouterr().out)} == {"edge0", "cloud0"}
     await apply.apply(broker, [DIGITS], "")
     capsys.readouterr()
-    await events.events(broker, events.Choice("default/models/digits-big"), Format.TABLE, follow=False)
+    await events.events(broker, events.EventSelection("default/models/digits-big"), Format.TABLE, follow=False)
     assert "Created" in capsys.readouterr().out
-    await events.events(broker, events.Choice(limit=2), Format.JSON, follow=False)
+    await events.events(broker, events.EventSelection(limit=2), Format.JSON, follow=False)
     assert len(json.loads(capsys.readouterr().out)) == 2
 
 
@@ -205,21 +205,23 @@ async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_it
     nodes["edge0"].logs["digits-edge-edge0"] = "one\ntwo\nthree\n"
     nodes["cloud0"].logs["digits-cloud-cloud0"] = "four\n"
     capsys.readouterr()
-    assert await logs.logs(broker, logs.Choice("digits", "default", tail=-1), follow=False) == 0
+    assert await logs.logs(broker, logs.LogSelection("digits", "default", tail=-1), follow=False) == 0
     assert capsys.readouterr().out.splitlines() == [
         *(f"digits-edge-edge0  {line}" for line in ("one", "two", "three")),
         "digits-cloud-cloud0  four",
     ]
-    assert await logs.logs(broker, logs.Choice("digits-edge-edge0", "default", tail=2), follow=False) == 0
+    assert await logs.logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=2), follow=False) == 0
     assert capsys.readouterr().out.splitlines() == ["two", "three"]
-    assert await logs.logs(broker, logs.Choice("digits-edge-edge0", "default", "edge0", tail=1), follow=False) == 0
+    assert (
+        await logs.logs(broker, logs.LogSelection("digits-edge-edge0", "default", "edge0", tail=1), follow=False) == 0
+    )
     assert capsys.readouterr().out.splitlines() == ["three"]
 
 
 async def test_logs_follow_new_lines(broker: Address, client: Client, nodes: Any, capsys: Output) -> None:
     written = nodes["edge0"].logs
     written["w"] = "old\n" * 3 + "last\n"
-    following = asyncio.create_task(logs.logs(broker, logs.Choice("w", "default", "edge0", tail=1), follow=True))
+    following = asyncio.create_task(logs.logs(broker, logs.LogSelection("w", "default", "edge0", tail=1), follow=True))
     seen: list[str] = []
 
     def read() -> list[str]:
@@ -241,8 +243,8 @@ async def test_logs_of_what_is_not_there_say_what_there_is(
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     with pytest.raises(HalimedeError, match="worker of namespace default: digits, digits-cloud-cloud0"):
-        await logs.logs(broker, logs.Choice("digit", "default", tail=1), follow=False)
-    assert await logs.logs(broker, logs.Choice("digits-edge-edge0", "default", tail=1), follow=False) == 1
+        await logs.logs(broker, logs.LogSelection("digit", "default", tail=1), follow=False)
+    assert await logs.logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=1), follow=False) == 1
     assert "there is no worker digits-edge-edge0 on this node" in capsys.readouterr().err
 
 

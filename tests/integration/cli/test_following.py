@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import Client
 from halimede.cli.commands import apply, events, logs, publish, record, replay
-from halimede.cli.commands.record import Limits
-from halimede.cli.commands.replay import Plan
+from halimede.cli.commands.record import RecordLimits
+from halimede.cli.commands.replay import ReplayPlan
 from halimede.cli.output import Format
 from halimede.contract.examples import PNG
 from halimede.errors import InvalidFieldError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from tests.integration.cli.test_commands import DIGITS, running
@@ -43,7 +43,7 @@ async def background(work: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Ta
 
 
 @contextlib.asynccontextmanager
-async def manager(mosquitto: Broker, store: Path) -> AsyncIterator[LocalCluster]:
+async def manager(mosquitto: MosquittoProcess, store: Path) -> AsyncIterator[LocalCluster]:
     async with (
         LocalCluster(store) as cluster,
         background(GlobalManager(MqttBus("gm", mosquitto.url), cluster, cluster).run()),
@@ -52,7 +52,7 @@ async def manager(mosquitto: Broker, store: Path) -> AsyncIterator[LocalCluster]
 
 
 async def test_followed_events_have_no_gap_and_no_repeat_through_restarts(
-    mosquitto: Broker, broker: Address, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    mosquitto: MosquittoProcess, broker: Address, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "POLL_S", 0.2)
     monkeypatch.setattr(events, "PAGE", 3)  # several pages
@@ -66,7 +66,7 @@ async def test_followed_events_have_no_gap_and_no_repeat_through_restarts(
         async with manager(mosquitto, tmp_path / "gm.db") as cluster:
             await cluster.record("Warning", "R", "node/a", "0")
             await cluster.record("Normal", "R", "node/a", "not of this type")
-            work = events.events(broker, events.Choice(type="Warning"), Format.JSON, follow=True)
+            work = events.events(broker, events.EventSelection(type="Warning"), Format.JSON, follow=True)
             await stack.enter_async_context(background(work))
             await eventually(lambda: messages() == ["0"], 30)
             for i in range(1, 9):
@@ -84,7 +84,7 @@ async def test_followed_events_have_no_gap_and_no_repeat_through_restarts(
 
 
 async def test_events_are_chosen_by_type_and_time(
-    mosquitto: Broker, broker: Address, tmp_path: Path, capsys: Output
+    mosquitto: MosquittoProcess, broker: Address, tmp_path: Path, capsys: Output
 ) -> None:
     async with manager(mosquitto, tmp_path / "gm.db") as cluster:
         await cluster.record("Warning", "R", "node/a", "old")
@@ -95,10 +95,10 @@ async def test_events_are_chosen_by_type_and_time(
         await asyncio.sleep(0.05)
         for kind, text in (("Warning", "one"), ("Normal", "two"), ("Warning", "three")):
             await cluster.record(kind, "R", "node/a", text)  # type: ignore[arg-type]
-        choice = events.Choice(type="Warning", since=start, limit=1)
+        choice = events.EventSelection(type="Warning", since=start, limit=1)
         await events.events(broker, choice, Format.JSON, follow=False)
         assert [e["message"] for e in json.loads(capsys.readouterr().out)] == ["three"]
-        await events.events(broker, events.Choice(since=start), Format.JSON, follow=False)
+        await events.events(broker, events.EventSelection(since=start), Format.JSON, follow=False)
         assert [e["message"] for e in json.loads(capsys.readouterr().out)] == ["one", "two", "three"]
 
 
@@ -110,18 +110,18 @@ async def test_logs_of_a_role_or_a_node_are_only_theirs(
     nodes["cloud0"].logs["digits-cloud-cloud0"] = "c\n"
     capsys.readouterr()
     for choice, line in (
-        (logs.Choice("digits", "default", role="cloud"), "c"),
-        (logs.Choice("", "default", "edge0"), "e"),
-        (logs.Choice("digits", "default", role="edge"), "e"),
+        (logs.LogSelection("digits", "default", role="cloud"), "c"),
+        (logs.LogSelection("", "default", "edge0"), "e"),
+        (logs.LogSelection("digits", "default", role="edge"), "e"),
     ):
         assert await logs.logs(broker, choice, follow=False) == 0
         assert capsys.readouterr().out.split() == [line]
     with pytest.raises(InvalidFieldError, match="use a node: cloud0, edge0"):
-        await logs.logs(broker, logs.Choice("", "default", "edge9"), follow=False)
+        await logs.logs(broker, logs.LogSelection("", "default", "edge9"), follow=False)
 
 
 async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # noqa: PLR0917 - fixtures
-    mosquitto: Broker,
+    mosquitto: MosquittoProcess,
     broker: Address,
     client: Client,
     nodes: Any,
@@ -143,7 +143,7 @@ async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # 
         seen.extend(capsys.readouterr().out.splitlines())
         return seen
 
-    async with background(logs.logs(broker, logs.Choice("digits", "default"), follow=True)):
+    async with background(logs.logs(broker, logs.LogSelection("digits", "default"), follow=True)):
         await eventually(lambda: "digits-edge-edge0  here" in lines(), 30)
         async with MqttBus("lc-edge1", mosquitto.url) as bus_:
             moved = Node(bus_, "edge1")
@@ -167,7 +167,7 @@ async def test_what_is_recorded_can_be_played(
     for i in range(5):
         (pictures / f"{i}.png").write_bytes(PNG)
     folder = str(tmp_path / "rec")
-    recording = asyncio.create_task(record.record(broker, folder, "cam0", "default", Limits(0.0, 5, 10**6)))
+    recording = asyncio.create_task(record.record(broker, folder, "cam0", "default", RecordLimits(0.0, 5, 10**6)))
     await eventually((tmp_path / "rec" / "index.jsonl").exists, 30)
     await asyncio.sleep(0.5)
     await publish.publish(broker, plan(str(pictures), fps=20))
@@ -175,7 +175,7 @@ async def test_what_is_recorded_can_be_played(
         await recording
     assert "5 frames" in capsys.readouterr().out
     first = await reader.frames(5)
-    assert await replay.replay(broker, Plan(folder, "cam0", "default", fps=100.0)) == 0
+    assert await replay.replay(broker, ReplayPlan(folder, "cam0", "default", fps=100.0)) == 0
     frames = await reader.frames(10)
     assert [frame.sequence for frame in frames[5:]] == list(range(5))
     assert {bytes(frame.data) for frame in frames} == {PNG}
@@ -190,13 +190,13 @@ async def test_a_recording_ends_before_it_is_too_large_and_says_when_nothing_cam
     capsys: Output,
 ) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
-    limits = Limits(0.0, 100, 2000)
+    limits = RecordLimits(0.0, 100, 2000)
     async with background(publish.publish(broker, plan(str(tmp_path / "a.png"), fps=50, rounds=0))):
         async with asyncio.timeout(30):
             await record.record(broker, str(tmp_path / "rec"), "cam0", "default", limits)
     assert sum(p.stat().st_size for p in (tmp_path / "rec").glob("*.png")) <= 2000
     assert "would go over --max-bytes 2000" in capsys.readouterr().out
-    await record.record(broker, str(tmp_path / "none"), "cam9", "default", Limits(0.3, 100, 2000))
+    await record.record(broker, str(tmp_path / "none"), "cam9", "default", RecordLimits(0.3, 100, 2000))
     assert "nothing came: nobody publishes camera cam9" in capsys.readouterr().err
 
 
@@ -210,10 +210,12 @@ async def test_replay_waits_for_somebody_and_tells_what_reached_nobody(
 
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(PNG)
-    await replay.replay(broker, Plan(str(tmp_path), "cam0", "default", fps=100.0))
+    await replay.replay(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0))
     assert "3 of them reached nobody" in capsys.readouterr().err
     listening = Reader()
-    waiting = asyncio.create_task(replay.replay(broker, Plan(str(tmp_path), "cam0", "default", fps=100.0, wait=True)))
+    waiting = asyncio.create_task(
+        replay.replay(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0, wait=True))
+    )
     await asyncio.sleep(1.0)
     assert not waiting.done()
     await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), listening)

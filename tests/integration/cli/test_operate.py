@@ -13,14 +13,14 @@ import pytest
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, drain, get, status, top
 from halimede.cli.doctor import run
 from halimede.cli.doctor.check import Check
 from halimede.cli.output import Format
 from halimede.messages import Load
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from services.site import LocalSite, Security
@@ -82,7 +82,7 @@ async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
 
 
 async def test_top_goes_on_while_the_broker_is_away(
-    mosquitto: Broker, broker: Address, gm: None, capsys: Output
+    mosquitto: MosquittoProcess, broker: Address, gm: None, capsys: Output
 ) -> None:
     watching = asyncio.create_task(top.top(broker, 0.2, "phase", Format.JSON, once=False))
     lines: list[dict[str, Any]] = []
@@ -199,7 +199,7 @@ async def test_doctor_is_content_with_a_guarded_site(
     site = LocalSite(tmp_path / "home", ["edge0"], security)
     site.make()
     async with (
-        Broker(tmp_path / "home", port=free_port(), access=site.access, secure=site.secure) as guarded,
+        MosquittoProcess(tmp_path / "home", port=free_port(), access=site.access, secure=site.secure) as guarded,
         LocalCluster(tmp_path / "store.db") as cluster,
     ):
         settings = MqttSettings.from_url(guarded.url, credentials=site.gm)

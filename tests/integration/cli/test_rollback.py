@@ -14,12 +14,12 @@ import pytest
 
 from halimede.api import kind_of
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import Client
 from halimede.cli.commands.rollback import rollback
 from halimede.cli.manifests import load
 from halimede.errors import HalimedeError
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
 from services.gm.cluster.local import LocalCluster
 from tests.integration.cli.conftest import Node
@@ -31,7 +31,7 @@ A, B = "a" * 64, "b" * 64
 
 
 @contextlib.asynccontextmanager
-async def managed(mosquitto: Broker, store: Path, *, editor: bool) -> AsyncIterator[None]:
+async def managed(mosquitto: MosquittoProcess, store: Path, *, editor: bool) -> AsyncIterator[None]:
     async with LocalCluster(store) as cluster:
         manager = GlobalManager(MqttBus("gm", mosquitto.url), cluster, cluster if editor else None)
         work = asyncio.create_task(manager.run())
@@ -75,7 +75,7 @@ async def test_a_model_goes_back_to_the_version_before_and_to_one_that_is_named(
 
 
 async def test_on_kubernetes_the_command_that_does_it_is_printed(
-    broker: Address, mosquitto: Broker, tmp_path: Path, capsys: Output
+    broker: Address, mosquitto: MosquittoProcess, tmp_path: Path, capsys: Output
 ) -> None:
     store = tmp_path / "kubernetes.db"
     async with (

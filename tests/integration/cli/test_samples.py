@@ -13,15 +13,15 @@ import pytest
 from halimede import codec, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.commands import publish, publish_stream, results
-from halimede.cli.commands.publish import Plan
+from halimede.cli.commands.publish import PublishPlan
 from halimede.cli.output import Format
 from halimede.contract.examples import EXAMPLES, PNG
 from halimede.errors import HalimedeError, TooLargeError
 from halimede.messages import Frame, Result
 from halimede.tracing import read
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.cameras import video
 from tests.collector import collector
 from tests.simulated import eventually
@@ -46,7 +46,7 @@ class Reader:
 
 
 @pytest.fixture
-async def bus(mosquitto: Broker) -> AsyncIterator[MqttBus]:
+async def bus(mosquitto: MosquittoProcess) -> AsyncIterator[MqttBus]:
     async with MqttBus("reader", mosquitto.url) as bus:
         await bus.wait_connected(5)
         yield bus
@@ -65,8 +65,10 @@ def folder(path: Path, count: int) -> str:
     return str(path)
 
 
-def plan(*paths: str, fps: float = 0, rounds: int = 1, qos: int = 1, bare: bool = False, camera: str = "cam0") -> Plan:
-    return Plan(paths, camera, "default", fps, rounds, qos, bare)
+def plan(
+    *paths: str, fps: float = 0, rounds: int = 1, qos: int = 1, bare: bool = False, camera: str = "cam0"
+) -> PublishPlan:
+    return PublishPlan(paths, camera, "default", fps, rounds, qos, bare)
 
 
 async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(

@@ -15,21 +15,21 @@ from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.app import app
-from halimede.cli.broker_address import Broker as Address
+from halimede.cli.broker_address import BrokerAddress as Address
 from halimede.cli.client import UnreachableError
 from halimede.cli.output import Format
 from halimede.cli.views import hard_samples
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import IdentityQuery
 from halimede.multiedge.reid import Matcher
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.graphs import write_describer
 from tests.integration.cli.test_following import background
 from tests.simulated import eventually
 from tests.unit.multiedge.reid.scene import finding, looks, matcher, who
 
 Output = pytest.CaptureFixture[str]
-LOBBY = hard_samples.Service("default", "lobby")
+LOBBY = hard_samples.ServiceQuery("default", "lobby")
 A, B = looks(2)
 
 
@@ -55,7 +55,7 @@ class Gallery:
 
 
 @pytest.fixture
-async def gallery(mosquitto: Broker, tmp_path: Path) -> AsyncIterator[Gallery]:
+async def gallery(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[Gallery]:
     async with MqttBus("lobby-door-edge0", mosquitto.url) as bus:
         gallery = Gallery(bus, matcher(tmp_path))
         await gallery.start()
@@ -79,7 +79,7 @@ async def test_what_cannot_be_answered_is_one_clear_line(broker: Address, galler
     with pytest.raises(HalimedeError, match="could not answer"):
         await hard_samples.seen(broker, LOBBY, IdentityQuery(embedding=b"\0"), Format.TABLE)
     with pytest.raises(UnreachableError, match=r"service hall.*its application is reid"):
-        await hard_samples.seen(broker, hard_samples.Service("default", "hall"), IdentityQuery(), Format.TABLE)
+        await hard_samples.seen(broker, hard_samples.ServiceQuery("default", "hall"), IdentityQuery(), Format.TABLE)
 
 
 async def test_who_is_seen_now_is_followed(broker: Address, gallery: Gallery, capsys: Output) -> None:

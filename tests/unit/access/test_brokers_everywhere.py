@@ -13,7 +13,7 @@ import yaml
 from halimede.access.bridge import configuration as place_configuration
 from halimede.access.mosquitto import ENVIRONMENT, LIMITS, MAX_INFLIGHT, MAX_PACKET, MAX_QUEUED, configuration
 from halimede.access.site import Site, read_site
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.bridged import SITE
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ def written() -> Iterator[Any]:
         for document in yaml.safe_load_all(path.read_text()):
             if text := (document.get("data") or {}).get("mosquitto.conf"):
                 yield pytest.param(text, id=str(path.relative_to(ROOT)))
-    yield pytest.param("\n".join(Broker(ROOT)._configuration(1883)), id="services/broker.py")
+    yield pytest.param("\n".join(MosquittoProcess(ROOT)._configuration(1883)), id="services/broker.py")
     for passwords in (True, False):
         site = Site(passwords=passwords)
         yield pytest.param(configuration(site, Path("/site")), id=f"a site, passwords: {passwords}")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from halimede.blobs import BlobClient, Shelf, Source
+from halimede.blobs import BlobClient, BlobServer, FileProvider
 from halimede.bus.memory import MemoryBus
 from halimede.errors import HalimedeError, NoSubscriberError
 from halimede.messages import BlobAnswer, BlobOrder
 from halimede.models import Cache
-from services.gm.blobs import Blobs as GmBlobs
-from services.lc.blobs import Blobs as NodeBlobs
+from services.gm.blobs import BlobServing as GmBlobs
+from services.lc.blobs import NodeBlobs as NodeBlobs
 from tests.simulated import simulated
 from tests.unit.blobs.world import World, digest_of, keep, some_bytes, world
 
@@ -46,7 +46,7 @@ async def operator(made: World, file: Path | None = None) -> BlobClient:
     async def find(digest: str) -> Path | None:
         return file if digest == DIGEST else None
 
-    source = Source(bus, "cli-1", Shelf(find))
+    source = BlobServer(bus, "cli-1", FileProvider(find))
     await source.start(queries=False)
     work = asyncio.create_task(source.run())
 

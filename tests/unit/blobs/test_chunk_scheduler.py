@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.blobs.chunk_scheduler import AHEAD, Transfer
-from halimede.blobs.flow_control import FAST, FIRST, FIRST_WAIT, LARGEST, LATEST, MOST, SMALLEST, Pace
+from halimede.blobs.chunk_scheduler import AHEAD, ChunkScheduler
+from halimede.blobs.flow_control import FAST, FIRST, FIRST_WAIT, LARGEST, LATEST, MOST, SMALLEST, FlowControl
 
 
 def piece(file: bytes, offset: int, length: int) -> memoryview:
@@ -17,7 +17,7 @@ def piece(file: bytes, offset: int, length: int) -> memoryview:
 def test_any_order_any_loss_and_short_pieces_give_the_file(data: st.DataObject) -> None:
     file = bytes(range(256)) * 2000
     start = data.draw(st.integers(0, len(file)))
-    transfer, now, given_ = Transfer(start, len(file)), 0.0, b""
+    transfer, now, given_ = ChunkScheduler(start, len(file)), 0.0, b""
     flying: list[tuple[int, int]] = []
     for _ in range(2000):
         given_ += b"".join(transfer.give())
@@ -41,7 +41,7 @@ def test_any_order_any_loss_and_short_pieces_give_the_file(data: st.DataObject) 
 
 
 def test_what_nobody_asked_for_is_not_taken() -> None:
-    transfer = Transfer(0, 10 * FIRST)
+    transfer = ChunkScheduler(0, 10 * FIRST)
     first, second = transfer.ask(0.0)
     assert not transfer.came(5 * FIRST, memoryview(bytes(FIRST)), 0.1), "nobody asked"
     assert not transfer.came(first.offset, memoryview(bytes(first.length + 1)), 0.1), "too long"
@@ -51,7 +51,7 @@ def test_what_nobody_asked_for_is_not_taken() -> None:
 
 
 def test_a_piece_that_was_given_up_is_taken_when_it_comes_after_all() -> None:
-    transfer = Transfer(0, FIRST)
+    transfer = ChunkScheduler(0, FIRST)
     (asked,) = transfer.ask(0.0)
     assert transfer.expire(FIRST_WAIT) == 1
     assert transfer.misses == 1
@@ -61,7 +61,7 @@ def test_a_piece_that_was_given_up_is_taken_when_it_comes_after_all() -> None:
 
 
 def test_a_reader_that_takes_nothing_bounds_what_is_asked_for() -> None:
-    transfer, held = Transfer(0, 10_000 * LARGEST), 0
+    transfer, held = ChunkScheduler(0, 10_000 * LARGEST), 0
     for _ in range(200):
         for asked in transfer.ask(0.0):
             transfer.came(asked.offset, memoryview(bytes(asked.length)), FAST / 2)
@@ -70,14 +70,14 @@ def test_a_reader_that_takes_nothing_bounds_what_is_asked_for() -> None:
 
 
 def test_another_source_is_asked_for_all_that_the_first_owes() -> None:
-    transfer = Transfer(0, 2 * FIRST)
+    transfer = ChunkScheduler(0, 2 * FIRST)
     owed = {asked.offset for asked in transfer.ask(0.0)}
     transfer.another()
     assert {asked.offset for asked in transfer.ask(1.0)} == owed
 
 
 def test_a_fast_source_is_asked_for_more_and_a_slow_one_for_less() -> None:
-    pace = Pace()
+    pace = FlowControl()
     for _ in range(50):
         pace.came(0.005)
     assert (pace.window, pace.length) == (MOST, LARGEST)

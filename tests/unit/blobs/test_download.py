@@ -13,8 +13,8 @@ from halimede.blobs.uris import url
 from halimede.bus.memory import MemoryBus
 from halimede.bus.message import Delivery
 from halimede.messages import BlobAnswer, BlobChunk, BlobQuery, BlobRequest
-from halimede.models import Cache, FetchError, Reason, fetch
-from halimede.models.source_types import Limits
+from halimede.models import Cache, FetchError, FetchReason, fetch
+from halimede.models.source_types import TransferLimits
 from tests.simulated import simulated
 from tests.unit.blobs.world import World, digest_of, keep, read, some_bytes, world
 
@@ -43,7 +43,7 @@ async def liar(made: World, name: str, file: bytes, *, says: str = DIGEST, size:
     return bus
 
 
-async def fetched(client: BlobClient, cache: Cache, source: str, limits: Limits | None = None) -> bytes:
+async def fetched(client: BlobClient, cache: Cache, source: str, limits: TransferLimits | None = None) -> bytes:
     openers = {"bus": BusOpener(client)}
     found = await with_fallback(fetch, url(source, DIGEST), "", cache, openers=openers, limits=limits)
     return found.path.read_bytes()
@@ -62,7 +62,7 @@ async def test_a_part_that_is_longer_than_the_file_is_begun_anew(tmp_path: Path)
     async with world(tmp_path) as made:
         await made.source("gm", FILE)
         opener = BusOpener(await made.client())
-        async with opener(url("gm", DIGEST), "", Limits(), len(FILE) + 1) as stream:
+        async with opener(url("gm", DIGEST), "", TransferLimits(), len(FILE) + 1) as stream:
             assert (stream.offset, stream.size) == (0, len(FILE))
 
 
@@ -70,7 +70,7 @@ async def test_a_part_that_is_longer_than_the_file_is_begun_anew(tmp_path: Path)
 async def test_what_is_known_already_is_not_sent(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         opener = BusOpener(await made.client())
-        async with opener(url("gm", DIGEST), DIGEST, Limits(), 0) as stream:
+        async with opener(url("gm", DIGEST), DIGEST, TransferLimits(), 0) as stream:
             assert stream.blocks is None
 
 
@@ -91,7 +91,7 @@ async def test_a_source_that_falls_silent_is_left_for_another(tmp_path: Path) ->
     async with world(tmp_path) as made:
         first, second = await made.source("lc.edge0", FILE), await made.source("lc.edge1", FILE)
         client, got = await made.client(), b""
-        async with BusOpener(client)(url("edge0", DIGEST), "", Limits(), 0) as stream:
+        async with BusOpener(client)(url("edge0", DIGEST), "", TransferLimits(), 0) as stream:
             assert stream.blocks is not None
             async for block in stream.blocks:
                 got += block
@@ -108,9 +108,9 @@ async def test_without_another_source_the_reader_waits_for_it_to_come_back_and_n
         asyncio.get_running_loop().call_later(0.4, giver.work.cancel)
         made.broker.faults.delay_s = (0.01, 0.02)
         with pytest.raises(FetchError) as caught:
-            await read(client, url("edge0", DIGEST), limits=Limits(inactivity_s=30))
+            await read(client, url("edge0", DIGEST), limits=TransferLimits(inactivity_s=30))
         assert giver.source.stats.bytes > 100_000
-        assert (caught.value.reason, caught.value.temporary) == (Reason.INTERRUPTED, True)
+        assert (caught.value.reason, caught.value.temporary) == (FetchReason.INTERRUPTED, True)
         assert asyncio.get_running_loop().time() < 120
 
 
@@ -119,7 +119,7 @@ async def test_a_source_that_is_cut_off_and_comes_back_goes_on(tmp_path: Path) -
     async with world(tmp_path) as made:
         giver, client = await made.source("lc.edge0", FILE), await made.client()
         got, cut = b"", False
-        async with BusOpener(client)(url("edge0", DIGEST), "", Limits(inactivity_s=60), 0) as stream:
+        async with BusOpener(client)(url("edge0", DIGEST), "", TransferLimits(inactivity_s=60), 0) as stream:
             assert stream.blocks is not None
             async for block in stream.blocks:
                 got += block
@@ -137,7 +137,7 @@ async def test_wrong_bytes_are_found_out_and_their_source_is_left_alone(tmp_path
         client, cache = await made.client(), made.cache("own")
         with pytest.raises(FetchError, match="what wrong gave") as caught:
             await fetched(client, cache, "any")
-        assert (caught.value.reason, caught.value.temporary) == (Reason.DIGEST_MISMATCH, True)
+        assert (caught.value.reason, caught.value.temporary) == (FetchReason.DIGEST_MISMATCH, True)
         await made.source("lc.right", FILE)
         assert await fetched(client, cache, "wrong") == FILE, "although the wrong one is named"
         assert wrong.connected
@@ -153,7 +153,7 @@ async def test_when_all_who_have_it_lie_somebody_has_to_act(tmp_path: Path) -> N
             with pytest.raises(FetchError) as caught:
                 await fetched(client, cache, "any")
             found.append((caught.value.reason, caught.value.temporary))
-        assert found == [(Reason.DIGEST_MISMATCH, True), (Reason.DIGEST_MISMATCH, False)]
+        assert found == [(FetchReason.DIGEST_MISMATCH, True), (FetchReason.DIGEST_MISMATCH, False)]
 
 
 @simulated
@@ -161,8 +161,8 @@ async def test_a_source_that_claims_endless_size_is_refused_by_the_limit(tmp_pat
     async with world(tmp_path) as made:
         await liar(made, "lc.endless", FILE, size=2**62)
         with pytest.raises(FetchError) as caught:
-            await fetched(await made.client(), made.cache("own"), "endless", Limits(max_bytes=10**7))
-        assert caught.value.reason is Reason.TOO_LARGE
+            await fetched(await made.client(), made.cache("own"), "endless", TransferLimits(max_bytes=10**7))
+        assert caught.value.reason is FetchReason.TOO_LARGE
 
 
 @simulated
@@ -171,12 +171,12 @@ async def test_what_nobody_has_and_who_is_not_there_are_two_things(tmp_path: Pat
         await made.source("lc.edge0", b"something else")
         client = await made.client()
         for source, reason, temporary in (
-            ("any", Reason.NOT_FOUND, False),
-            ("edge0", Reason.NOT_FOUND, False),
-            ("edge9", Reason.UNREACHABLE, True),
+            ("any", FetchReason.NOT_FOUND, False),
+            ("edge0", FetchReason.NOT_FOUND, False),
+            ("edge9", FetchReason.UNREACHABLE, True),
         ):
             with pytest.raises(FetchError) as caught:
-                await read(client, url(source, DIGEST), limits=Limits(connect_s=5))
+                await read(client, url(source, DIGEST), limits=TransferLimits(connect_s=5))
             assert (caught.value.reason, caught.value.temporary) == (reason, temporary), source
 
 
@@ -186,8 +186,8 @@ async def test_without_a_broker_the_reader_says_so_in_time(tmp_path: Path) -> No
         client = await made.client()
         made.broker.stop()
         with pytest.raises(FetchError) as caught:
-            await read(client, url("any", DIGEST), limits=Limits(connect_s=5))
-        assert (caught.value.reason, caught.value.temporary) == (Reason.UNREACHABLE, True)
+            await read(client, url("any", DIGEST), limits=TransferLimits(connect_s=5))
+        assert (caught.value.reason, caught.value.temporary) == (FetchReason.UNREACHABLE, True)
         assert asyncio.get_running_loop().time() < 30
 
 
@@ -239,4 +239,4 @@ async def test_a_file_that_is_in_the_cache_is_given_under_its_own_digest_alone(t
         giver.cache.path(DIGEST).write_bytes(b"tampered")
         with pytest.raises(FetchError) as caught:
             await read(await made.client(), url("edge0", DIGEST))
-        assert caught.value.reason is Reason.NOT_FOUND
+        assert caught.value.reason is FetchReason.NOT_FOUND

@@ -10,11 +10,11 @@ import pytest
 
 from halimede.blobs import with_fallback
 from halimede.blobs.uris import url
-from halimede.models import Cache, Fetched, FetchError, Reason
+from halimede.models import Cache, Fetched, FetchError, FetchReason
 from tests.simulated import simulated
 
 DIGEST = "0" * 64
-AWAY = FetchError(Reason.UNREACHABLE, "away", temporary=True)
+AWAY = FetchError(FetchReason.UNREACHABLE, "away", temporary=True)
 OPENERS: dict[str, Any] = {"bus": None}
 
 
@@ -52,9 +52,9 @@ async def test_an_origin_that_is_away_is_replaced_by_the_bus(scheme: str) -> Non
 @pytest.mark.parametrize(
     ("error", "url_", "sha256", "openers"),
     [
-        (FetchError(Reason.NOT_FOUND, "gone"), "http://host/m", DIGEST, OPENERS),
-        (FetchError(Reason.DIGEST_MISMATCH, "other"), "http://host/m", DIGEST, OPENERS),
-        (FetchError(Reason.CACHE_FAILED, "full", temporary=True), "http://host/m", DIGEST, OPENERS),
+        (FetchError(FetchReason.NOT_FOUND, "gone"), "http://host/m", DIGEST, OPENERS),
+        (FetchError(FetchReason.DIGEST_MISMATCH, "other"), "http://host/m", DIGEST, OPENERS),
+        (FetchError(FetchReason.CACHE_FAILED, "full", temporary=True), "http://host/m", DIGEST, OPENERS),
         (AWAY, "http://host/m", "", OPENERS),
         (AWAY, "http://host/m", DIGEST, {}),
         (AWAY, "/data/m", DIGEST, OPENERS),
@@ -73,7 +73,7 @@ async def test_the_bus_is_no_way_out_of_anything_else(
 
 @simulated
 async def test_when_the_bus_does_not_help_the_origins_reason_stands() -> None:
-    origin = Origin(AWAY, FetchError(Reason.NOT_FOUND, "nobody has it"))
+    origin = Origin(AWAY, FetchError(FetchReason.NOT_FOUND, "nobody has it"))
     with pytest.raises(FetchError) as caught:
         await fetched(origin, "http://host/m", DIGEST)
     assert caught.value is AWAY

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede import codec, topics
-from halimede.blobs.fair_queue import EACH, Turns
+from halimede.blobs.fair_queue import EACH, FairQueue
 from halimede.blobs.uris import read_url, url
 from halimede.bus.memory import MemoryBus
 from halimede.bus.message import Delivery, Packet
@@ -179,7 +179,7 @@ async def test_the_same_question_waits_once(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), max_size=200))
 def test_each_asker_has_its_turn_and_none_more_than_its_places(questions: list[tuple[str, int]]) -> None:
     async def run() -> None:
-        turns: Turns[tuple[str, int]] = Turns(each=8, askers=2)
+        turns: FairQueue[tuple[str, int]] = FairQueue(each=8, askers=2)
         kept = {question for question in questions if turns.put(question[0], question[1], question)}
         waiting = {name for name, _ in kept}
         assert len(waiting) <= 2

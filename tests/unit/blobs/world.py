@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from halimede.blobs import BlobClient, BusOpener, Shelf, Source, of_cache
+from halimede.blobs import BlobClient, BlobServer, BusOpener, FileProvider, of_cache
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.models import Cache
-from halimede.models.source_types import Limits
+from halimede.models.source_types import TransferLimits
 
 
 def some_bytes(size: int, seed: int = 0) -> bytes:
@@ -55,7 +55,7 @@ class World:
         for data in files:
             keep(cache, data)
         bus = await self.bus(f"{name}-blobs")
-        source = Source(bus, name, Shelf(of_cache(cache)))
+        source = BlobServer(bus, name, FileProvider(of_cache(cache)))
         await source.start()
         giver = Giver(source, bus, cache, asyncio.create_task(source.run()))
         self.stack.push_async_callback(giver.stop)
@@ -71,7 +71,7 @@ class World:
 class Giver:
     """A source at work."""
 
-    source: Source
+    source: BlobServer
     bus: MemoryBus
     cache: Cache
     work: asyncio.Task[None]
@@ -89,9 +89,9 @@ async def world(folder: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def read(client: BlobClient, url: str, offset: int = 0, limits: Limits | None = None) -> bytes:
+async def read(client: BlobClient, url: str, offset: int = 0, limits: TransferLimits | None = None) -> bytes:
     """Return what a URL gives from an offset on."""
-    async with BusOpener(client)(url, "", limits or Limits(), offset) as stream:
+    async with BusOpener(client)(url, "", limits or TransferLimits(), offset) as stream:
         assert stream.blocks is not None
         assert stream.offset == offset
         return b"".join([bytes(block) async for block in stream.blocks])

@@ -6,17 +6,17 @@ import asyncio
 import random
 from bisect import bisect
 
-from halimede.bus.backoff import FIRST_BACKOFF, LAST_BACKOFF, SPREAD, STABLE_AFTER, BackOff
-from halimede.bus.connection import LinkedBus
+from halimede.bus.backoff import FIRST_BACKOFF, LAST_BACKOFF, SPREAD, STABLE_AFTER, Backoff
+from halimede.bus.connection import ReconnectingBus
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Packet
-from halimede.bus.transport import Deliver, Link
+from halimede.bus.transport import Deliver, Transport
 from tests.simulated import eventually, simulated
 
 CLIENTS, AWAY_S = 1000, 0.3
 
 
-class Waiting(LinkedBus):
+class Waiting(ReconnectingBus):
     """A client of a broker that takes no connection before a time of the loop."""
 
     def __init__(self, number: int, until: float) -> None:
@@ -24,7 +24,7 @@ class Waiting(LinkedBus):
         self.until = until
         self.came_at = 0.0
 
-    async def _open(self, will: Packet | None, deliver: Deliver) -> Link:
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
         now = asyncio.get_running_loop().time()
         if now >= self.until:
             self.came_at = now
@@ -32,12 +32,12 @@ class Waiting(LinkedBus):
         raise ConnectionRefusedError("nobody listens")
 
 
-def widest(back_off: BackOff) -> float:
+def widest(back_off: Backoff) -> float:
     return max(back_off.pause() for _ in range(1000))
 
 
 def test_pauses_widen_to_a_limit_and_start_small_again_after_a_connection_that_held() -> None:
-    back_off, seen = BackOff(random.Random(1)), []
+    back_off, seen = Backoff(random.Random(1)), []
     for _ in range(10_000):
         back_off.ended(STABLE_AFTER / 2)
         if len(seen) < 8:
@@ -50,7 +50,7 @@ def test_pauses_widen_to_a_limit_and_start_small_again_after_a_connection_that_h
 
 
 def test_a_broker_that_takes_no_connection_is_given_a_second_at_least_and_one_that_did_is_not() -> None:
-    back_off = BackOff(random.Random(1))
+    back_off = Backoff(random.Random(1))
     back_off.refused()
     assert 0.95 * SPREAD < widest(back_off) <= SPREAD
     back_off.ended(STABLE_AFTER)

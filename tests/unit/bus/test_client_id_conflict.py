@@ -16,14 +16,14 @@ from halimede.bus.client_id_conflict import (
     RETURNED,
     SETTLED,
     UNPROVEN,
-    Rivalry,
+    ClientIdConflict,
 )
 
 CHANCE = random.Random(1)
 SHORT = BRIEF / 2
 
 
-def until_it_gives_way(rivalry: Rivalry, *, told: bool = False) -> int:
+def until_it_gives_way(rivalry: ClientIdConflict, *, told: bool = False) -> int:
     """End brief connections until it gives way; return how many that took."""
     for count in range(1, 100):
         if rivalry.ended(SHORT, told=told, chance=CHANCE):
@@ -31,24 +31,24 @@ def until_it_gives_way(rivalry: Rivalry, *, told: bool = False) -> int:
     raise AssertionError("it never gives way")
 
 
-def settled() -> Rivalry:
-    rivalry = Rivalry()
+def settled() -> ClientIdConflict:
+    rivalry = ClientIdConflict()
     assert rivalry.ended(SETTLED, told=False, chance=CHANCE) == 0
     return rivalry
 
 
 def test_the_newcomer_gives_way_before_the_one_that_was_there() -> None:
-    assert until_it_gives_way(Rivalry()) == NEWCOMER
+    assert until_it_gives_way(ClientIdConflict()) == NEWCOMER
     assert until_it_gives_way(settled()) == INCUMBENT > 2 * NEWCOMER - 1
 
 
 def test_with_the_brokers_word_a_newcomer_gives_way_at_once_and_the_other_still_does_not() -> None:
-    assert until_it_gives_way(Rivalry(), told=True) == 1
+    assert until_it_gives_way(ClientIdConflict(), told=True) == 1
     assert until_it_gives_way(settled(), told=True) == INCUMBENT
 
 
 def test_a_proof_sends_a_newcomer_away_and_no_settled_client() -> None:
-    newcomer, incumbent = Rivalry(), settled()
+    newcomer, incumbent = ClientIdConflict(), settled()
     assert newcomer.proven()
     assert newcomer.ended(SHORT, told=False, chance=CHANCE) >= PAUSE[0]
     assert not incumbent.proven()
@@ -56,7 +56,7 @@ def test_a_proof_sends_a_newcomer_away_and_no_settled_client() -> None:
 
 
 def test_one_that_came_back_gives_way_sooner_and_for_longer_up_to_a_bound() -> None:
-    rivalry = Rivalry()
+    rivalry = ClientIdConflict()
     until_it_gives_way(rivalry)
     for factor in (UNPROVEN, UNPROVEN, UNPROVEN):
         for _ in range(RETURNED - 1):
@@ -69,20 +69,20 @@ def test_one_that_came_back_gives_way_sooner_and_for_longer_up_to_a_bound() -> N
 
 
 def test_with_the_brokers_word_it_gives_way_longer() -> None:
-    rivalry = Rivalry()
+    rivalry = ClientIdConflict()
     for factor in (1, 2, LONGEST, LONGEST):
         assert factor * PAUSE[0] <= rivalry.ended(SHORT, told=True, chance=CHANCE) <= factor * PAUSE[1]
 
 
 def test_connections_that_we_end_ourselves_say_nothing_of_a_rival() -> None:
-    rivalry = Rivalry()
+    rivalry = ClientIdConflict()
     for _ in range(50):
         assert rivalry.ended(SHORT, told=False, explained=True, chance=CHANCE) == 0
     assert not rivalry.suspected
 
 
 def test_a_broker_that_is_away_is_no_rival() -> None:
-    rivalry = Rivalry()
+    rivalry = ClientIdConflict()
     for _ in range(50):
         rivalry.ended(SHORT, told=False, chance=CHANCE)
         rivalry.refused()
@@ -95,7 +95,7 @@ def test_whatever_two_have_seen_before_they_do_not_chase_each_other(
 ) -> None:
     """A broker that lets in whoever comes and ends the other's connection, for an hour."""
     chance = random.Random(seed)
-    clients = [settled() if was else Rivalry() for was in were_settled]
+    clients = [settled() if was else ClientIdConflict() for was in were_settled]
     comes = [0.0, chance.uniform(0, 10)]
     holder, since, connects, now = -1, 0.0, [0, 0], 0.0
     while now < 3600:
@@ -114,7 +114,7 @@ def test_whatever_two_have_seen_before_they_do_not_chase_each_other(
 
 
 def test_a_session_that_goes_round_makes_no_rivals() -> None:
-    rivalry = Rivalry(share=True)
+    rivalry = ClientIdConflict(share=True)
     for told in (True, False) * 20:
         assert rivalry.ended(SHORT, told=told, chance=CHANCE) == 0
     assert not rivalry.suspected

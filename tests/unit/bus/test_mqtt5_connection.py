@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from halimede.bus.message import Announcement, Packet
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.mqtt5 import encoder, keepalive
-from halimede.bus.mqtt5.buffers import Outflow
+from halimede.bus.mqtt5.buffers import SendBuffer
 from halimede.bus.mqtt5.connect import connect
-from halimede.bus.mqtt5.connection import LeanLink
+from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.settings import Client
 from halimede.errors import DisconnectedError, NotAllowedError
 from halimede.messages import Frame
@@ -49,7 +49,7 @@ SMALL = Packet("t", b"x")
 EMPTY = Frame(id=bytes(16), encoding="raw", data=memoryview(b""))
 
 
-async def over(link: LeanLink) -> str:
+async def over(link: Mqtt5Transport) -> str:
     """Wait for the end of a link; return the reason."""
     async with asyncio.timeout(PATIENCE):
         return (await asyncio.shield(link.ended)).reason
@@ -173,7 +173,7 @@ def test_all_that_is_put_leaves_in_order_whatever_the_socket_takes_at_a_time(siz
         ours.setblocking(False)
         theirs.setblocking(False)
         failures: list[str] = []
-        out, came = Outflow(ours, loop, keepalive.Watch(0, 10), failures.append), bytearray()
+        out, came = SendBuffer(ours, loop, keepalive.KeepAlive(0, 10), failures.append), bytearray()
         parts = [bytes([number % 251]) * size for number, size in enumerate(sizes) if size]
         for number, part in enumerate(parts):
             out.put(memoryview(part) if number % 2 else part)

@@ -13,7 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from halimede.bus.message import MAX_PROPERTIES, Grants, Packet
-from halimede.bus.mqtt5.buffers import LARGE, ROOM, Inflow
+from halimede.bus.mqtt5.buffers import LARGE, ROOM, ReceiveBuffer
 from halimede.bus.mqtt5.decoder import Acknowledged, ConnAck, Disconnect, MalformedError, Pong
 from halimede.bus.mqtt5.encoder import varint
 from tests.attacks.flooding import publish, user
@@ -70,7 +70,7 @@ def test_messages_of_all_sizes_come_through_in_pieces_of_all_sizes(messages: lis
     assert [bytes(each.packet.payload) for each in came if isinstance(each, Message)] == payloads
 
 
-def fill(inflow: Inflow, data: bytes) -> list[tuple[int, bytes | memoryview]]:
+def fill(inflow: ReceiveBuffer, data: bytes) -> list[tuple[int, bytes | memoryview]]:
     inflow.room[: len(data)] = data
     packets, malformed = inflow.filled(len(data))
     if malformed:
@@ -79,7 +79,7 @@ def fill(inflow: Inflow, data: bytes) -> list[tuple[int, bytes | memoryview]]:
 
 
 def test_a_large_message_is_a_view_of_a_buffer_of_its_own_and_a_small_one_is_bytes() -> None:
-    inflow = Inflow(MIB)
+    inflow = ReceiveBuffer(MIB)
     [(_, small)] = fill(inflow, publish("t", b"x"))
     assert isinstance(small, bytes)
     data = publish("t", bytes(100_000))
@@ -97,7 +97,7 @@ def test_a_large_message_is_a_view_of_a_buffer_of_its_own_and_a_small_one_is_byt
 
 
 def test_what_is_malformed_comes_behind_the_packets_before_it() -> None:
-    inflow = Inflow(MIB)
+    inflow = ReceiveBuffer(MIB)
     data = publish("t", b"x") + publish("t", b"y") + b"\x30\xff\xff\xff\xff\x01"
     inflow.room[: len(data)] = data
     packets, malformed = inflow.filled(len(data))
@@ -109,7 +109,7 @@ def test_a_packet_of_the_limit_comes_through_and_one_byte_more_does_not() -> Non
     data = publish("t", bytes(1000))
     assert len(targets.packets_of_any_size(data)) == 1
     with pytest.raises(MalformedError, match=f"over our limit of {len(data) - 1}") as caught:
-        fill(Inflow(len(data) - 1), data)
+        fill(ReceiveBuffer(len(data) - 1), data)
     assert caught.value.code == 0x95
 
 
@@ -117,7 +117,7 @@ def test_a_packet_of_the_limit_comes_through_and_one_byte_more_does_not() -> Non
 def test_an_announced_length_over_the_limit_takes_no_memory(length: bytes) -> None:
     tracemalloc.start()
     try:
-        inflow = Inflow(16 * MIB)
+        inflow = ReceiveBuffer(16 * MIB)
         with pytest.raises(MalformedError, match="over our limit"):
             fill(inflow, b"\x30" + length)
         assert tracemalloc.get_traced_memory()[1] < 2 * ROOM

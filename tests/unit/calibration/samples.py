@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from halimede.calibration.temperature import softmax
-from halimede.evaluation.data import Labelled
+from halimede.evaluation.data import LabelledPicture
 from halimede.messages import Prediction
 
 LABELS = ["ant", "bee", "cat", "dog"]
@@ -17,14 +17,14 @@ def answers(rows: np.ndarray) -> list[Prediction]:
     ]
 
 
-def pair(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], Labelled]:
+def pair(samples: int, seed: int = 0) -> tuple[list[Prediction], list[Prediction], LabelledPicture]:
     """Edge, cloud and data: of what the edge calls an ant half is something else, as sure as it is."""
     chance = np.random.default_rng(seed)
     truth = chance.integers(0, 4, samples)
     seen = np.where((truth == 1) & (chance.random(samples) < 0.5), 0, truth)
     edge = softmax(np.eye(4)[seen] * 2.5 + chance.normal(0, 0.8, (samples, 4)))
     cloud = softmax(np.eye(4)[truth] * 5 + chance.normal(0, 1, (samples, 4)))
-    data = Labelled(
+    data = LabelledPicture(
         images=[np.zeros(1)] * samples,
         names=[str(i) for i in range(samples)],
         sizes=[100] * samples,

@@ -14,7 +14,7 @@ from halimede.evaluation import curves
 from halimede.evaluation.quality import right
 from halimede.messages import Box, Prediction
 from halimede.mining import create, hardness_of, judge
-from halimede.mining.calibration_file import Artefact, read_artefact, write_artefact
+from halimede.mining.calibration_file import CalibrationFile, read_artefact, write_artefact
 from halimede.mining.learned import expected_gain
 from tests.unit.calibration.samples import LABELS, answers, pair
 
@@ -210,9 +210,9 @@ class TestTheFile:
 
     def test_a_file_that_has_changed_is_read_again(self, tmp_path):
         path = tmp_path / "c"
-        path.write_bytes(write_artefact(Artefact(service="one")))
+        path.write_bytes(write_artefact(CalibrationFile(service="one")))
         assert read_artefact(path).service == "one"
-        path.write_bytes(write_artefact(Artefact(service="another")))
+        path.write_bytes(write_artefact(CalibrationFile(service="another")))
         assert read_artefact(path).service == "another"
 
     def test_a_learned_rule_of_other_features_is_refused(self, tmp_path):
@@ -223,6 +223,6 @@ class TestTheFile:
         path.write_bytes(write_artefact(found.artefact))
         with pytest.raises(InvalidFieldError, match=r"calibration.*needs 25 weights"):
             create("Learned", {}, calibration=path)
-        path.write_bytes(write_artefact(Artefact(service="s")))
+        path.write_bytes(write_artefact(CalibrationFile(service="s")))
         with pytest.raises(InvalidFieldError, match="no learned rule"):
             create("Learned", {"calibration": str(path)})

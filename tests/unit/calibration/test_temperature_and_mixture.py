@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from halimede.calibration.fusion import fit_mixture, mixture
 from halimede.calibration.temperature import calibrate, calibration_error, temperature
 from halimede.messages import Box, Prediction
-from halimede.mining.calibration_file import Artefact, MixtureRule
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.mining.mixture import mix, pool, tempered
 
 
@@ -76,7 +76,7 @@ class TestFittingAMixture:
 
 
 class TestMixing:
-    rule = Artefact(service="s", labels=["a", "b"], mixture=MixtureRule(edge=0.5, cloud=0.5))
+    rule = CalibrationFile(service="s", labels=["a", "b"], mixture=MixtureRule(edge=0.5, cloud=0.5))
 
     def test_two_answers_become_one_with_the_label_of_its_best_class(self):
         edge = Prediction(label="a", score=0.9, probabilities=[0.9, 0.1])
@@ -101,9 +101,9 @@ class TestMixing:
     def test_a_calibration_of_other_labels_renames_nothing(self, labels):
         edge = Prediction(label="a", probabilities=[0.9, 0.1])
         cloud = Prediction(label="b", probabilities=[0.4, 0.6])
-        other = Artefact(service="s", labels=labels, mixture=self.rule.mixture)
+        other = CalibrationFile(service="s", labels=labels, mixture=self.rule.mixture)
         assert mix(other, edge, cloud) is cloud
 
     def test_without_a_mixture_the_clouds_answer_stands(self):
         cloud = Prediction(label="b", probabilities=[0.4, 0.6])
-        assert mix(Artefact(service="s"), Prediction(label="a", probabilities=[0.9, 0.1]), cloud) is cloud
+        assert mix(CalibrationFile(service="s"), Prediction(label="a", probabilities=[0.9, 0.1]), cloud) is cloud

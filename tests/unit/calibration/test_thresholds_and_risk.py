@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.calibration.deadline import Way, share_in_time
+from halimede.calibration.deadline import UploadPath, share_in_time
 from halimede.calibration.intervals import bootstrap, mean_interval, share
 from halimede.calibration.risk import cut_for_risk, least, losses_allowed, p_value
 from halimede.calibration.thresholds import cut_for_budget
@@ -60,7 +60,7 @@ class TestRisk:
 
 
 class TestDeadline:
-    way = Way(edge_ms=5, cloud_ms=10, link_ms=20, link_kbps=1000)
+    way = UploadPath(edge_ms=5, cloud_ms=10, link_ms=20, link_kbps=1000)
 
     def test_samples_that_are_too_large_for_the_time_stay(self):
         sizes = np.array([1000.0] * 6 + [100_000.0] * 4)  # 8 ms, and 800 ms
@@ -71,7 +71,7 @@ class TestDeadline:
 
     def test_of_many_a_second_fewer_fit_and_never_more_than_the_link_carries(self):
         sizes = np.full(100, 1000.0)
-        busy = Way(edge_ms=5, cloud_ms=10, link_ms=20, link_kbps=1000, per_second=500)
+        busy = UploadPath(edge_ms=5, cloud_ms=10, link_ms=20, link_kbps=1000, per_second=500)
         assert 0.1 < share_in_time(sizes, busy, 100) < 0.2  # 100 a second is all that the model can do
         assert share_in_time(sizes, self.way, 100) == 1.0
 

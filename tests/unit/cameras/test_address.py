@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.cameras.address import Kind, name_of, parse
+from halimede.cameras.address import SourceKind, name_of, parse
 from halimede.errors import InvalidFieldError
 
 SECRET = "S3cr3t@/p?ss#word"
@@ -17,19 +17,19 @@ SECRET = "S3cr3t@/p?ss#word"
 @pytest.mark.parametrize(
     ("text", "kind", "target", "shown"),
     [
-        ("rtsp://10.0.0.7/live", Kind.RTSP, "rtsp://10.0.0.7/live", "rtsp://10.0.0.7/live"),
-        ("rtsps://a:b@cam:322/x", Kind.RTSP, "rtsps://a:b@cam:322/x", "rtsps://***@cam:322/x"),
-        ("http://cam/video?key=abc", Kind.HTTP, "http://cam/video?key=abc", "http://cam/video?***"),
-        ("/dev/video0", Kind.DEVICE, "/dev/video0", "/dev/video0"),
-        ("v4l2:///dev/video2", Kind.DEVICE, "/dev/video2", "/dev/video2"),
-        ("/data/a b.mp4", Kind.FILE, "/data/a b.mp4", "/data/a b.mp4"),
-        ("file:///data/a%20b.mp4", Kind.FILE, "/data/a b.mp4", "/data/a b.mp4"),
+        ("rtsp://10.0.0.7/live", SourceKind.RTSP, "rtsp://10.0.0.7/live", "rtsp://10.0.0.7/live"),
+        ("rtsps://a:b@cam:322/x", SourceKind.RTSP, "rtsps://a:b@cam:322/x", "rtsps://***@cam:322/x"),
+        ("http://cam/video?key=abc", SourceKind.HTTP, "http://cam/video?key=abc", "http://cam/video?***"),
+        ("/dev/video0", SourceKind.DEVICE, "/dev/video0", "/dev/video0"),
+        ("v4l2:///dev/video2", SourceKind.DEVICE, "/dev/video2", "/dev/video2"),
+        ("/data/a b.mp4", SourceKind.FILE, "/data/a b.mp4", "/data/a b.mp4"),
+        ("file:///data/a%20b.mp4", SourceKind.FILE, "/data/a b.mp4", "/data/a b.mp4"),
     ],
 )
-def test_what_it_means(text: str, kind: Kind, target: str, shown: str) -> None:
+def test_what_it_means(text: str, kind: SourceKind, target: str, shown: str) -> None:
     address = parse(text)
     assert (address.kind, address.target, address.shown) == (kind, target, shown)
-    assert address.live is (kind is not Kind.FILE)
+    assert address.live is (kind is not SourceKind.FILE)
 
 
 @pytest.mark.parametrize(

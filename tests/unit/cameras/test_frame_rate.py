@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.cameras import ipc_messages
-from halimede.cameras.camera import Backoff
-from halimede.cameras.frame_rate import MOST_FPS, Brake, Thinner, Timeline
+from halimede.cameras.camera import CameraBackoff
+from halimede.cameras.frame_rate import MOST_FPS, Brake, FrameThinner, Timeline
 
 
 @given(
@@ -17,7 +17,7 @@ from halimede.cameras.frame_rate import MOST_FPS, Brake, Thinner, Timeline
     jitter=st.lists(st.floats(-0.3, 0.3), min_size=64, max_size=64),
 )
 def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wanted: float, jitter: list[float]) -> None:
-    thinner, seconds = Thinner(wanted), 20.0
+    thinner, seconds = FrameThinner(wanted), 20.0
     count = int(source * seconds)
     taken = sum(thinner.wants((i + jitter[i % 64]) / source) for i in range(count))
     assert taken <= wanted * seconds + 2
@@ -28,12 +28,12 @@ def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wante
 
 @pytest.mark.parametrize(("source", "wanted", "every"), [(25, 5, 5), (60, 30, 2), (30, 30, 1), (30, 10, 3)])
 def test_of_a_steady_source_every_nth(source: int, wanted: int, every: int) -> None:
-    thinner = Thinner(wanted)
+    thinner = FrameThinner(wanted)
     assert [i for i in range(100) if thinner.wants(i / source)] == list(range(0, 100, every))
 
 
 def test_a_source_that_was_away_owes_nothing() -> None:
-    thinner = Thinner(10)
+    thinner = FrameThinner(10)
     assert thinner.wants(0.0)
     assert [thinner.wants(t) for t in (50.0, 50.01, 50.02, 50.1)] == [True, False, False, True]
     assert thinner.wants(3.0)  # its clock went back
@@ -64,7 +64,7 @@ def test_a_file_that_says_no_times_is_played_evenly() -> None:
 
 
 def test_pauses_grow_to_a_bound_and_are_longer_where_a_password_is_wrong() -> None:
-    backoff = Backoff()
+    backoff = CameraBackoff()
     assert [backoff.pause(n, ipc_messages.STALLED, 1.0) for n in (1, 2, 3, 50)] == [0.5, 1.0, 2.0, 30.0]
     assert backoff.pause(3, ipc_messages.STALLED, 0.0) == 1.0
     assert backoff.pause(1, ipc_messages.UNAUTHORIZED, 0.0) == 10.0

@@ -12,9 +12,9 @@ from halimede import topics
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.cameras import camera_group
 from halimede.cameras.address import parse
-from halimede.cameras.camera import Backoff
-from halimede.cameras.ipc_messages import Counts, Picture
-from halimede.cameras.publisher import Publisher
+from halimede.cameras.camera import CameraBackoff
+from halimede.cameras.ipc_messages import CapturedPicture, ReaderCounts
+from halimede.cameras.publisher import CameraPublisher
 from halimede.cameras.settings import CameraSettings, ProcessSettings
 from halimede.errors import RefusedError
 from tests.cameras import jpeg, video
@@ -48,12 +48,12 @@ class Forbidding(MemoryBus):
 
 
 async def test_every_frame_that_reached_nobody_is_counted(memory_broker: MemoryBroker) -> None:
-    picture = Picture(
-        taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=Counts(), data=jpeg(1)
+    picture = CapturedPicture(
+        taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=ReaderCounts(), data=jpeg(1)
     )  # fmt: skip
     async with Slow("camera", memory_broker) as bus:
         await bus.wait_connected(PATIENCE_S)
-        publisher = Publisher(bus, "default", "a", qos=1, bare=False, patient=True, stop=asyncio.Event())
+        publisher = CameraPublisher(bus, "default", "a", qos=1, bare=False, patient=True, stop=asyncio.Event())
         await asyncio.gather(*(publisher.take(picture, number) for number in range(20)))
     assert publisher.unheard == 20
 
@@ -81,7 +81,7 @@ async def test_a_camera_that_the_broker_refuses_is_tried_again_and_the_others_go
         def came(name: str) -> int:
             return sum(delivery.names["camera"] == name for delivery in inbox.deliveries)
 
-        running = asyncio.create_task(camera_group.run(settings, connect, asyncio.Event(), Backoff(locked_s=0.1)))
+        running = asyncio.create_task(camera_group.run(settings, connect, asyncio.Event(), CameraBackoff(locked_s=0.1)))
         await eventually(lambda: came("good") == 5 and made["bad"].asked > 5, PATIENCE_S)  # type: ignore[attr-defined]
         assert not running.done()
         made["bad"].allowed = True  # type: ignore[attr-defined]

@@ -8,24 +8,24 @@ import pytest
 
 from halimede.cameras import ipc_messages, open_source
 from halimede.cameras.address import parse
-from halimede.cameras.camera_status import Tracker
+from halimede.cameras.camera_status import CameraStatusTracker
 from halimede.cameras.frame_encoder import NoTablesError, fitting, size_of
-from halimede.cameras.ipc_messages import Beat, Counts, Job, Over, Picture, SourceError
-from halimede.cameras.latest_value import Box
+from halimede.cameras.ipc_messages import Beat, CapturedPicture, Over, ReaderCounts, ReaderJob, SourceError
+from halimede.cameras.latest_value import LatestValue
 from halimede.cameras.reader_client import environment
 from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from tests.cameras import jpeg
 
-JOB = Job(parent=1, kind="device", target="/dev/video0")
+JOB = ReaderJob(parent=1, kind="device", target="/dev/video0")
 
 
 def test_a_newer_one_takes_an_older_ones_place_and_a_patient_box_waits() -> None:
-    box: Box[int] = Box(patient=False)
+    box: LatestValue[int] = LatestValue(patient=False)
     for i in range(5):
         box.put(i)
     assert (box.take(0.0), box.take(0.0), box.skipped) == (4, None, 4)
-    patient: Box[int] = Box(patient=True)
+    patient: LatestValue[int] = LatestValue(patient=True)
     thread = threading.Thread(target=lambda: [patient.put(i) for i in range(5)], daemon=True)
     thread.start()
     assert [patient.take(10.0) for _ in range(5)] == [0, 1, 2, 3, 4]
@@ -33,7 +33,7 @@ def test_a_newer_one_takes_an_older_ones_place_and_a_patient_box_waits() -> None
 
 
 def test_what_is_in_the_box_comes_out_before_the_end_is_told() -> None:
-    box: Box[int] = Box(patient=False)
+    box: LatestValue[int] = LatestValue(patient=False)
     box.put(1)
     box.close(SourceError(ipc_messages.ENDED, "over"))
     assert box.take(0.0) == 1
@@ -69,7 +69,7 @@ def test_what_is_no_jpeg(data: bytes) -> None:
     ],
 )
 def test_what_is_too_wide_is_made_narrower(most: int, size: tuple[int, int], sent: tuple[int, int]) -> None:
-    assert fitting(Job(parent=1, kind="file", target="", max_width=most), *size) == sent
+    assert fitting(ReaderJob(parent=1, kind="file", target="", max_width=most), *size) == sent
 
 
 def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
     monkeypatch.setattr(open_source.av, "open", refuse)
     with pytest.raises(SourceError, match="Garbage"):
-        open_source.open_source(Job(parent=1, kind="device", target="/dev/video0", fps=10.0))
+        open_source.open_source(ReaderJob(parent=1, kind="device", target="/dev/video0", fps=10.0))
     assert asked == [
         ("/dev/video0", "v4l2", {"input_format": "mjpeg", "framerate": "10"}),
         ("/dev/video0", "v4l2", {"input_format": "mjpeg"}),
@@ -91,17 +91,17 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
 def test_v4l2_is_in_the_installed_ffmpeg() -> None:
     with pytest.raises(SourceError) as caught:
-        open_source.open_source(Job(parent=1, kind="device", target="/dev/video99"))
+        open_source.open_source(ReaderJob(parent=1, kind="device", target="/dev/video99"))
     assert caught.value.reason == ipc_messages.NOT_FOUND
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        Beat(counts=Counts(seen=3)),
-        Over(reason=ipc_messages.ENDED, message="x", counts=Counts(refused=1, why="y")),
-        Picture(
-            taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=Counts(), data=jpeg(1)
+        Beat(counts=ReaderCounts(seen=3)),
+        Over(reason=ipc_messages.ENDED, message="x", counts=ReaderCounts(refused=1, why="y")),
+        CapturedPicture(
+            taken_ns=1, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=ReaderCounts(), data=jpeg(1)
         ),
     ],
 )  # fmt: skip
@@ -118,14 +118,22 @@ def test_a_reader_inherits_no_credentials_and_no_proxy() -> None:
     }  # fmt: skip
 
 
-def picture(seen: int) -> Picture:
-    return Picture(
-        taken_ns=0, encoding="jpeg", codec="mjpeg", width=64, height=48, counts=Counts(seen=seen, skipped=1), data=b"x"
+def picture(seen: int) -> CapturedPicture:
+    return CapturedPicture(
+        taken_ns=0,
+        encoding="jpeg",
+        codec="mjpeg",
+        width=64,
+        height=48,
+        counts=ReaderCounts(seen=seen, skipped=1),
+        data=b"x",
     )
 
 
 def test_a_status_goes_on_counting_over_the_lives_of_a_reader() -> None:
-    tracker = Tracker(CameraSettings(name="door", address=parse("rtsp://me:hidden@cam/x"), fps=10.0, node="edge0"))
+    tracker = CameraStatusTracker(
+        CameraSettings(name="door", address=parse("rtsp://me:hidden@cam/x"), fps=10.0, node="edge0")
+    )
     tracker.opening(1000.0, again=False)
     assert (tracker.status(0.0).state, tracker.status(0.0).started) == ("connecting", "1970-01-01T00:16:40Z")
     for second in range(6):

@@ -13,7 +13,7 @@ from halimede.cli import completion
 from halimede.cli.commands.describe import render
 from halimede.cli.commands.logs import workers
 from halimede.cli.commands.results import line
-from halimede.cli.commands.top_rates import State
+from halimede.cli.commands.top_rates import TopState
 from halimede.cli.views import tables
 from halimede.cli.views.top_screen import screen
 from halimede.messages import Load, NodeInfo, Peer, Prediction, Result
@@ -75,7 +75,7 @@ def test_logs_are_looked_for_where_the_workers_are() -> None:
 
 
 def test_two_services_of_one_name_are_two_rows_and_peers_are_shown() -> None:
-    state = State()
+    state = TopState()
     state.take(0.0, document(1), "jointinferenceservices")
     state.take(0.0, document(2, uid="u2"), "multiedgeinferenceservices")
     state.peers["default", "crossing", "crossing.north.edge0"] = Peer(rank=1, life="a", share=Load(credits=3))

@@ -9,7 +9,7 @@ import pytest
 from halimede import codec, topics
 from halimede.cli import recording
 from halimede.cli.commands import replay
-from halimede.cli.commands.replay import Plan
+from halimede.cli.commands.replay import ReplayPlan
 from halimede.contract.examples import PNG
 from halimede.errors import DecodeError, HalimedeError
 from halimede.messages import Frame
@@ -73,7 +73,7 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_bad_one_is_named(tmp_path: Pa
 
 
 def offsets(folder: Path, **how: float) -> list[float]:
-    reel = replay.load(folder, Plan(str(folder), "cam0", "default", **how))  # type: ignore[arg-type]
+    reel = replay.load(folder, ReplayPlan(str(folder), "cam0", "default", **how))  # type: ignore[arg-type]
     return [round(entry.offset_ms, 3) for entry in reel.entries]
 
 
@@ -82,7 +82,7 @@ def test_times_are_those_of_the_recording_or_as_wanted(tmp_path: Path) -> None:
     assert offsets(folder) == [0.0, 100.0, 200.0]
     assert offsets(folder, speed=4.0) == [0.0, 25.0, 50.0]
     assert offsets(folder, fps=10.0) == [0.0, 100.0, 200.0]
-    reel = replay.load(folder, Plan(str(folder), "cam0", "default"))
+    reel = replay.load(folder, ReplayPlan(str(folder), "cam0", "default"))
     assert replay.length_ms(reel.entries) == 300.0
 
 
@@ -90,8 +90,8 @@ def test_a_plain_folder_of_pictures_is_played_in_the_order_of_names(tmp_path: Pa
     for name in ("b.png", "a.png"):
         (tmp_path / name).write_bytes(PNG)
     (tmp_path / "notes.txt").write_text("no picture")
-    reel = replay.load(tmp_path, Plan(str(tmp_path), "cam0", "default", fps=5.0))
+    reel = replay.load(tmp_path, ReplayPlan(str(tmp_path), "cam0", "default", fps=5.0))
     assert [(entry.file, entry.offset_ms) for entry in reel.entries] == [("a.png", 0.0), ("b.png", 200.0)]
     assert offsets(tmp_path) == [0.0, 40.0]
     with pytest.raises(HalimedeError, match="no such folder"):
-        replay.load(tmp_path / "absent", Plan("x", "cam0", "default"))
+        replay.load(tmp_path / "absent", ReplayPlan("x", "cam0", "default"))

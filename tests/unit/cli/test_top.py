@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from halimede.cli.commands.top_rates import WINDOW_S, State
+from halimede.cli.commands.top_rates import WINDOW_S, TopState
 from halimede.cli.views.top_screen import screen
 from halimede.messages import (
     Condition,
@@ -40,12 +40,12 @@ def document(
     )  # fmt: skip
 
 
-def row(state: State, now: float, sort: str = "phase") -> dict[str, object]:
+def row(state: TopState, now: float, sort: str = "phase") -> dict[str, object]:
     return state.view(now, sort)["services"][0]  # type: ignore[no-any-return]
 
 
 def test_rates_are_taken_from_what_was_counted_in_between() -> None:
-    state = State()
+    state = TopState()
     state.take(0.0, document(100))
     state.take(1.0, document(120))
     state.take(2.0, document(140))
@@ -55,7 +55,7 @@ def test_rates_are_taken_from_what_was_counted_in_between() -> None:
 
 
 def test_who_says_nothing_new_has_counted_nothing() -> None:
-    state = State()
+    state = TopState()
     state.take(0.0, document(0))
     state.take(1.0, document(100))
     assert row(state, 2.0)["framesPerSecond"] == 50.0
@@ -65,7 +65,7 @@ def test_who_says_nothing_new_has_counted_nothing() -> None:
 
 
 def test_another_service_of_the_same_name_begins_anew() -> None:
-    state = State()
+    state = TopState()
     state.take(0.0, document(1000))
     state.take(1.0, document(5, uid="u2"))
     assert row(state, 2.0)["framesPerSecond"] == 0.0
@@ -76,7 +76,7 @@ def test_another_service_of_the_same_name_begins_anew() -> None:
     ("sort", "first"), [("phase", "broken"), ("name", "broken"), ("rate", "fast"), ("upload", "fast")]
 )
 def test_services_are_sorted(sort: str, first: str) -> None:
-    state = State()
+    state = TopState()
     state.take(0.0, document(0, name="fast"))
     state.take(1.0, document(50, name="fast"))
     state.take(0.0, document(0, name="broken", phase="Failed"))
@@ -84,7 +84,7 @@ def test_services_are_sorted(sort: str, first: str) -> None:
 
 
 def view(services: int = 1) -> dict[str, object]:
-    state = State(gm=GmPresence(epoch=7, online=True, version="1.2.3"))
+    state = TopState(gm=GmPresence(epoch=7, online=True, version="1.2.3"))
     for i in range(services):
         state.take(0.0, document(i, name=f"helmet{i:02}", phase="Degraded"))
     state.loads["default", "helmet", "helmet-cloud-cloud0"] = Load(credits=9, service_ms=2.5)

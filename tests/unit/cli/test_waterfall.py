@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.cli.views.waterfall import Timeline, timelines
+from halimede.cli.views.waterfall import Waterfall, timelines
 from halimede.messages import Span, TraceReply
 
 MS = 1_000_000
@@ -36,7 +36,7 @@ def cloud(ahead_ms: float, worker: str = "c1", **changes: Any) -> TraceReply:
     )  # fmt: skip
 
 
-def at(timeline: Timeline, worker: str, step: str) -> float:
+def at(timeline: Waterfall, worker: str, step: str) -> float:
     (found,) = [row.start_ms for row in timeline.rows if (row.worker, row.step) == (worker, step)]
     return round(found, 3)
 

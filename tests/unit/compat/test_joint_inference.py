@@ -22,7 +22,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import WorkerInfo
 from halimede.worker.bootstrap import serve
 from halimede.worker.main import connect_to
-from services.broker import Broker
+from services.broker import MosquittoProcess
 from tests.ports import free_port
 from tests.simulated import eventually
 
@@ -54,7 +54,7 @@ class Big:
 
 
 class World:
-    def __init__(self, broker: Broker, service: str) -> None:
+    def __init__(self, broker: MosquittoProcess, service: str) -> None:
         self.broker, self.service = broker, service
         self.infos: dict[str, WorkerInfo] = {}
 
@@ -79,7 +79,7 @@ def _own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def world(mosquitto: Broker, unique: str) -> AsyncIterator[World]:
+async def world(mosquitto: MosquittoProcess, unique: str) -> AsyncIterator[World]:
     made = World(mosquitto, unique)
 
     async def heard(delivery: Delivery[WorkerInfo]) -> None:

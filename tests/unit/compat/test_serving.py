@@ -15,7 +15,7 @@ from halimede.errors import DecodeError
 from halimede.frames.payloads import new_frame
 from halimede.inference.estimator import open_estimator
 from halimede.messages import Prediction
-from halimede.pipeline.inference import Inference, Item, prepare
+from halimede.pipeline.inference import Inference, PlainSample, prepare
 
 
 class Counting:
@@ -41,7 +41,7 @@ def test_calls_and_frames_are_answered_side_by_side_and_a_bad_one_alone_fails(mo
     values = [1, 13, 2, 3]
     calls = [write_call([value], {}) for value in values]
     frames = [*calls, new_frame(np.array([1], np.uint8))]
-    outcomes = Inference(8)(model, [Item(frame) for frame in frames])
+    outcomes = Inference(8)(model, [PlainSample(frame) for frame in frames])
     said = [read_answer(o.prediction) if o.prediction else o.error for o in outcomes]
     assert said == [
         [0.25, 0.75],
@@ -66,7 +66,7 @@ def test_a_call_that_makes_no_sense_is_the_frames_own_fault(model: BigModel) -> 
 
 def test_an_answer_that_cannot_travel_is_an_error_of_that_sample(model: BigModel) -> None:
     model._service.inference = lambda *_, **__: object()
-    outcomes = Inference(1)(model, [Item(write_call("text", {}))])
+    outcomes = Inference(1)(model, [PlainSample(write_call("text", {}))])
     assert outcomes[0].prediction is None
     assert "JSON" in outcomes[0].error
 

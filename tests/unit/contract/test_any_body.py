@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from halimede import codec, topics
 from halimede.contract.examples import EXAMPLES
 from halimede.errors import DecodeError
-from halimede.topic import Encoding, Topic
+from halimede.topic import BodyEncoding, Topic
 from halimede.topics import CONTRACT
 from tests.anything import is_struct, json_values, plain_values, spoiled, valid
 
 TYPED = [topic for topic in CONTRACT if is_struct(topic.message)]
-JSON = [topic for topic in CONTRACT if topic.encoding is Encoding.JSON]
-MSGPACK = [topic for topic in CONTRACT if topic.encoding is Encoding.MSGPACK]
+JSON = [topic for topic in CONTRACT if topic.encoding is BodyEncoding.JSON]
+MSGPACK = [topic for topic in CONTRACT if topic.encoding is BodyEncoding.MSGPACK]
 named = {"ids": lambda topic: topic.id}
 #: of each topic: there are dozens of them
 few = settings(max_examples=15)
@@ -55,7 +55,7 @@ def test_any_msgpack_is_a_body_or_a_decode_error(topic: Topic[Any], value: Any) 
 def test_a_spoiled_body_is_one_that_can_be_passed_on_or_a_decode_error(topic: Topic[Any], data: st.DataObject) -> None:
     example = EXAMPLES[topic.id]
     body = data.draw(spoiled(msgspec.to_builtins(example, builtin_types=[memoryview, bytes])))
-    if topic.encoding is Encoding.JSON:
+    if topic.encoding is BodyEncoding.JSON:
         read(topic, json.dumps(body, allow_nan=False, default=str).encode())
     else:
         with contextlib.suppress(OverflowError):  # no number of more than 64 bits can be written

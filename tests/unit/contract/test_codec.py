@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from halimede import codec, topics
 from halimede import messages as m
 from halimede.errors import DecodeError, TooLargeError
-from halimede.topic import Encoding, Topic
+from halimede.topic import BodyEncoding, Topic
 from halimede.topics import CONTRACT
 
 each_topic = pytest.mark.parametrize("topic", CONTRACT, ids=lambda topic: topic.id)
@@ -35,7 +35,9 @@ def test_any_bytes_give_a_message_or_a_decode_error(topic: Topic[Any], payload: 
         codec.decode(topic, payload)
 
 
-@pytest.mark.parametrize("topic", [t for t in CONTRACT if t.encoding is Encoding.MSGPACK], ids=lambda topic: topic.id)
+@pytest.mark.parametrize(
+    "topic", [t for t in CONTRACT if t.encoding is BodyEncoding.MSGPACK], ids=lambda topic: topic.id
+)
 @given(st.dictionaries(st.sampled_from(["v", "id", "encoding", "shape", "data", "worker", "prediction"]), plain))
 def test_well_formed_msgpack_of_any_types_gives_a_message_or_a_decode_error(topic: Topic[Any], body: Any) -> None:
     with contextlib.suppress(DecodeError):

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.datasets import DatasetError, count
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.messages import DatasetFacts
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks end in the middle of numbers and of characters."""
-    monkeypatch.setattr(Source.blocks, "__defaults__", (13,))
+    monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (13,))
 
 
 def facts(path: Path) -> DatasetFacts:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from halimede.datasets import DatasetError, count, find
-from halimede.datasets.count_process import Job, Progress, count_in_child
-from halimede.datasets.counts import Tally
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.count_process import CountJob, Progress, count_in_child
+from halimede.datasets.counts import DatasetCounts
+from halimede.datasets.file_blocks import FileBlocks
 from tests.simulated import eventually
 
 
@@ -25,14 +25,14 @@ from tests.simulated import eventually
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the blocks that are read."""
     lengths: list[int] = []
-    blocks = Source.blocks
+    blocks = FileBlocks.blocks
 
-    def seen(self: Source, block: int = 100, **where: Any) -> Iterator[bytes]:
+    def seen(self: FileBlocks, block: int = 100, **where: Any) -> Iterator[bytes]:
         for data in blocks(self, block, **where):
             lengths.append(len(data))
             yield data
 
-    monkeypatch.setattr(Source, "blocks", seen)
+    monkeypatch.setattr(FileBlocks, "blocks", seen)
     return lengths
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_counted_says_why(tmp_path: Path) -> None:
 
 
 def test_broken_entries_and_classes_are_bounded() -> None:
-    tally = Tally()
+    tally = DatasetCounts()
     for number in range(100):
         tally.fault(f"line {number}", "x" * 10_000)
     tally.sort({f"class {number}": 1 for number in range(5000)})
@@ -121,11 +121,11 @@ def test_broken_entries_and_classes_are_bounded() -> None:
 async def test_a_child_counts_and_says_why_it_cannot(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("x,label\n1,a\n2,b\n")
-    counted = await count_in_child(Job(path, "csv", tmp_path / "l.db"), lambda _: None)
+    counted = await count_in_child(CountJob(path, "csv", tmp_path / "l.db"), lambda _: None)
     assert counted.facts.number_of_samples == 2
     assert list(counted.watch) == [str(path)]
     with pytest.raises(DatasetError, match="does not exist on this node") as raised:
-        await count_in_child(Job(tmp_path / "gone", "csv"), lambda _: None)
+        await count_in_child(CountJob(tmp_path / "gone", "csv"), lambda _: None)
     assert raised.value.reason == "DatasetNotFound"
 
 
@@ -138,7 +138,7 @@ def _large(path: Path) -> Path:
 
 async def test_a_count_that_is_not_wanted_any_more_ends(tmp_path: Path) -> None:
     told: list[Progress] = []
-    task = asyncio.create_task(count_in_child(Job(_large(tmp_path / "data"), "txt"), told.append))
+    task = asyncio.create_task(count_in_child(CountJob(_large(tmp_path / "data"), "txt"), told.append))
     await eventually(lambda: told, 30)
     assert told[0].total == 1 << 40
     child = next(pid for pid, line in _processes() if str(tmp_path) in line)
@@ -187,7 +187,7 @@ async def test_a_count_that_takes_too_much_memory_ends_alone(tmp_path: Path, mon
     path = tmp_path / "data.txt"
     path.write_text("a\n")
     with pytest.raises(DatasetError, match="takes over 256 MiB of memory"):
-        await count_in_child(Job(path, "txt"), lambda _: None)
+        await count_in_child(CountJob(path, "txt"), lambda _: None)
 
 
 def parquet(path: Path, **columns: list[Any]) -> Path:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from halimede.datasets import count, csv_
 from halimede.datasets import rows as rows_
-from halimede.datasets.file_blocks import Source
-from halimede.datasets.forked_task import Beside
+from halimede.datasets.file_blocks import FileBlocks
+from halimede.datasets.forked_task import ForkedTask
 from halimede.messages import DatasetFacts
 
 VALUES = st.sampled_from(["", "1", "0.5", "cat", "dog", "a,b", "a\nb", 'say "x"', '"', " s ", "\u00e9"])
@@ -28,7 +28,7 @@ LABELS = st.sampled_from(["cat", "dog", "a,b", 'say "x"', "two\nlines", "\u00e9"
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and halves of few bytes: rows end anywhere."""
-    monkeypatch.setattr(Source.blocks, "__defaults__", (61,))
+    monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (61,))
     monkeypatch.setattr(rows_, "SMALL", 16)
 
 
@@ -120,10 +120,10 @@ def test_two_processes_find_what_one_finds(
     text = "x,label\n" + "".join(lines)
     path.write_bytes((text if ended else text.removesuffix("\n")).encode())
     alone = facts(path)
-    begun: list[Beside | None] = []
+    begun: list[ForkedTask | None] = []
 
-    def start(work: Any) -> Beside | None:
-        begun.append(Beside.start(work))
+    def start(work: Any) -> ForkedTask | None:
+        begun.append(ForkedTask.start(work))
         return begun[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.datasets import DatasetError, count
-from halimede.datasets.file_blocks import Source
+from halimede.datasets.file_blocks import FileBlocks
 from halimede.messages import DatasetFacts
 
 LINES = st.lists(
@@ -22,7 +22,7 @@ LINES = st.lists(
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks end in the middle of lines."""
-    monkeypatch.setattr(Source.blocks, "__defaults__", (7,))
+    monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (7,))
 
 
 def facts(path: Path, form: str, ledger: Path | None = None) -> DatasetFacts:

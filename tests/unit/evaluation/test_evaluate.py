@@ -14,20 +14,20 @@ from typer.testing import CliRunner
 
 from halimede.cli.app import app
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import Labelled
-from halimede.evaluation.evaluate import Link, Report, evaluate
+from halimede.evaluation.data import LabelledPicture
+from halimede.evaluation.evaluate import EvaluationReport, TierLink, evaluate
 from halimede.evaluation.page import page, ticks
 from halimede.evaluation.quality import referenced
 from halimede.evaluation.service import Chain, read_chain
 from halimede.messages import Box, Prediction
-from halimede.mining.calibration_file import Artefact, MixtureRule, write_artefact
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule, write_artefact
 from tests.unit.evaluation.worlds import joint, model, write
 
 #: rows of three scores: of the first 60 the highest is the truth; the others lie, and the less the surer they are
 ROWS = 100
 
 
-def data() -> Labelled:
+def data() -> LabelledPicture:
     """The big model negates what the small one says: it is right where that lies, about two classes."""
     random = np.random.default_rng(3)
     images, truths = [], []
@@ -36,7 +36,7 @@ def data() -> Labelled:
         row = np.array([sure, -sure, -9], np.float32)
         images.append(row)
         truths.append("a" if i < 60 else "b")
-    return Labelled(images=images, names=[str(i) for i in range(ROWS)], sizes=[12] * ROWS, truths=truths)
+    return LabelledPicture(images=images, names=[str(i) for i in range(ROWS)], sizes=[12] * ROWS, truths=truths)
 
 
 def chain(folder: Path, body: dict[str, Any] | None = None, **deferral: Any) -> Chain:
@@ -60,7 +60,7 @@ def test_curves_run_from_the_edge_to_the_cloud(tmp_path: Path) -> None:
 
 
 def test_the_configured_point_is_what_the_rule_itself_decides(tmp_path: Path) -> None:
-    report = evaluate(chain(tmp_path), data(), link=Link(ms=10, kbps=8, assumed=False))
+    report = evaluate(chain(tmp_path), data(), link=TierLink(ms=10, kbps=8, assumed=False))
     point = report.operating_point
     assert (point.rule, point.parameters) == ("Margin", {"threshold_margin": "0.4"})
     assert 0 < point.upload_ratio == report.tiers[1].reached < 0.5
@@ -88,7 +88,7 @@ def test_a_budget_bounds_a_rule_without_numbers(tmp_path: Path) -> None:
 
 
 def test_with_a_mixture_the_curve_ends_at_what_both_say_together(tmp_path: Path) -> None:
-    found = Artefact(service="letters", labels=["a", "b", "c"], mixture=MixtureRule(edge=2.0, cloud=1.0))
+    found = CalibrationFile(service="letters", labels=["a", "b", "c"], mixture=MixtureRule(edge=2.0, cloud=1.0))
     (tmp_path / "found.calibration").write_bytes(write_artefact(found))
     named = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": "found"},
              "spec": {"url": "./found.calibration", "format": "calibration"}}  # fmt: skip
@@ -136,20 +136,20 @@ def test_of_three_tiers_each_sends_on_what_it_finds_hard(tmp_path: Path) -> None
 
 def test_without_labels_the_clouds_answers_are_true(tmp_path: Path) -> None:
     known = data()
-    bare = Labelled(images=known.images, names=known.names, sizes=known.sizes)
+    bare = LabelledPicture(images=known.images, names=known.names, sizes=known.sizes)
     report = evaluate(chain(tmp_path), bare)
     assert (report.cloud_only, report.edge_only, report.reference) == (1.0, 0.0, "cloud")
 
 
 def test_boxes_without_labels_are_those_that_the_cloud_is_sure_of() -> None:
-    bare = Labelled(images=[np.zeros((4, 4), np.uint8)], names=["a"], sizes=[1])
+    bare = LabelledPicture(images=[np.zeros((4, 4), np.uint8)], names=["a"], sizes=[1])
     cloud = [Prediction(boxes=[Box(0, 0, 1, 1, 0.6, "cat"), Box(0, 0, 1, 1, 0.4, "cat")])]
     assert referenced(bare, cloud).boxes == [[Box(0, 0, 1, 1, 1.0, "cat")]]
 
 
 def test_labels_and_answers_of_different_kinds_are_refused(tmp_path: Path) -> None:
     known = data()
-    boxes = Labelled(images=known.images, names=known.names, sizes=known.sizes, boxes=[[]] * ROWS)
+    boxes = LabelledPicture(images=known.images, names=known.names, sizes=known.sizes, boxes=[[]] * ROWS)
     with pytest.raises(InvalidFieldError, match="the model answers no boxes"):
         evaluate(chain(tmp_path), boxes)
     with pytest.raises(InvalidFieldError, match="the model answers boxes"):
@@ -157,7 +157,9 @@ def test_labels_and_answers_of_different_kinds_are_refused(tmp_path: Path) -> No
     with pytest.raises(InvalidFieldError, match=r"'a, b' .* but 0, 1: set the Model's spec.labels"):
         referenced(known, [Prediction(label=str(i % 2)) for i in range(ROWS)])
     with pytest.raises(InvalidFieldError, match="neither classes nor boxes"):
-        referenced(Labelled(images=known.images, names=known.names, sizes=known.sizes), [Prediction(value=1)] * ROWS)
+        referenced(
+            LabelledPicture(images=known.images, names=known.names, sizes=known.sizes), [Prediction(value=1)] * ROWS
+        )
 
 
 def test_only_the_rules_that_are_wanted(tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_without_matplotlib_it_says_what_to_install(
     shown = CliRunner().invoke(app, ["evaluate", *files, "--json", "--rules", "Margin", "--link-ms", "1"])
     assert shown.exit_code == 0, shown.output
     assert "halimede[demo]" in shown.stderr
-    printed = msgspec.json.decode(shown.stdout, type=Report)
+    printed = msgspec.json.decode(shown.stdout, type=EvaluationReport)
     assert list(printed.curves) == ["Margin"]
     assert (printed.link.ms, printed.link.assumed) == (1.0, False)
     assert not (tmp_path / "o" / "evaluation.png").exists()
@@ -272,7 +274,7 @@ def test_a_service_of_detectors_has_curves_too(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "out"), "--json"]
     shown = CliRunner().invoke(app, ["evaluate", "--service", str(tmp_path / "f.yaml"), "--data", str(tmp_path), *out])
     assert shown.exit_code == 0, shown.output
-    report = msgspec.json.decode(shown.stdout, type=Report)
+    report = msgspec.json.decode(shown.stdout, type=EvaluationReport)
     assert (report.task, report.metric, report.edge_only) == ("detection", "mAP@0.5", 1.0)
     assert {"IBT", "Threshold", "BoxCount", "UncertainBoxes", "SmallestBox"} <= set(report.curves)
     assert set(json.loads(shown.stdout)["curves"]["IBT"][0]) == {"upload_ratio", "accuracy", "map_50_95", "recall"}

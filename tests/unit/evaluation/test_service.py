@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from halimede.errors import InvalidFieldError
-from halimede.evaluation.data import Labelled
+from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.service import answered, answers, read_chain
 from tests.unit.evaluation.worlds import joint, model, write
 
@@ -101,7 +101,7 @@ def test_a_selector_cannot_be_resolved_here(tmp_path: Path) -> None:
 def test_answers_come_in_order_and_within_a_running_loop(tmp_path: Path) -> None:
     chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), model(tmp_path, "big"))])
     rows = [np.array([i % 3 == 0, i % 3 == 1, i % 3 == 2], np.float32) * 5 for i in range(300)]
-    data = Labelled(images=rows, names=[str(i) for i in range(300)], sizes=[12] * 300)
+    data = LabelledPicture(images=rows, names=[str(i) for i in range(300)], sizes=[12] * 300)
     told: list[int] = []
     found = answered(chain.edge, data, lambda done, _: told.append(done))
     assert [p.label for p in found.predictions] == ["abc"[i % 3] for i in range(300)]
@@ -116,6 +116,8 @@ def test_answers_come_in_order_and_within_a_running_loop(tmp_path: Path) -> None
 
 def test_a_sample_that_does_not_fit_the_model_is_named(tmp_path: Path) -> None:
     chain = read_chain([write(tmp_path, joint(), model(tmp_path, "small"), model(tmp_path, "big"))])
-    data = Labelled(images=[np.zeros(3, np.float32), np.zeros(4, np.float32)], names=["good", "bad"], sizes=[1, 1])
+    data = LabelledPicture(
+        images=[np.zeros(3, np.float32), np.zeros(4, np.float32)], names=["good", "bad"], sizes=[1, 1]
+    )
     with pytest.raises(InvalidFieldError, match=r"--data: 'bad' .* model small"):
         answers(chain.edge, data)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import decode, encode_image, new_frame
-from halimede.frames.encodings import DTYPES, Encoding, measure, register
+from halimede.frames.encodings import DTYPES, ImageEncoding, measure, register
 from halimede.frames.image_headers import MAX_SIDE
 from halimede.messages import Frame
 
@@ -123,4 +123,4 @@ def test_an_unknown_encoding_is_refused_on_both_ways() -> None:
 
 def test_an_encodings_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="twice"):
-        register("raw", Encoding(decode, encode_image, measure))
+        register("raw", ImageEncoding(decode, encode_image, measure))

@@ -14,31 +14,35 @@ from halimede.frames.transcode_policy import (
     MOST_TRIES,
     POWER,
     SHARES,
-    Densities,
-    Size,
-    Try,
-    Wish,
+    EncodeAttempt,
+    PixelSize,
+    SizeEstimator,
+    UploadFormat,
     first,
     following,
 )
 
-VGA = Size(640, 480, 3)
+VGA = PixelSize(640, 480, 3)
 #: bytes of a pixel in any file
 MOST_OF_A_PIXEL = 4
 
 
-def bytes_of(made: Try, channels: int = 3, density: float = 1.0, power: float = POWER, header: int = 0) -> int:
+def bytes_of(
+    made: EncodeAttempt, channels: int = 3, density: float = 1.0, power: float = POWER, header: int = 0
+) -> int:
     """Return how large a file is, of pictures of that kind."""
     if made.encoding == "raw":
         return made.pixels * channels
     return header + int(min(density * SHARES[made.quality] * made.pixels**power, MOST_OF_A_PIXEL * made.pixels))
 
 
-def tried(picture: Size, wish: Wish, densities: Densities | None = None, **kind: float) -> list[tuple[Try, int]]:
+def tried(
+    picture: PixelSize, wish: UploadFormat, densities: SizeEstimator | None = None, **kind: float
+) -> list[tuple[EncodeAttempt, int]]:
     """Return what is tried, with its bytes, up to what fits or the end."""
-    densities = densities or Densities()
-    found: list[tuple[Try, int]] = []
-    made: Try | None = first(picture, wish, densities)
+    densities = densities or SizeEstimator()
+    found: list[tuple[EncodeAttempt, int]] = []
+    made: EncodeAttempt | None = first(picture, wish, densities)
     while made and len(found) < MOST_TRIES:
         found.append((made, bytes_of(made, picture.channels, **kind)))  # type: ignore[arg-type]
         densities.learn(made, picture.channels, found[-1][1])
@@ -50,22 +54,22 @@ def tried(picture: Size, wish: Wish, densities: Densities | None = None, **kind:
 
 @pytest.mark.parametrize("came", ["raw", "jpeg", "png"])
 def test_what_fits_goes_as_it_came(came: str) -> None:
-    assert Wish().met(came, 10**9)
-    assert Wish(max_bytes=2048).met(came, 2048)
-    assert not Wish(max_bytes=2048).met(came, 2049)
-    assert [Wish(encoding=wanted).met(came, 1) for wanted in ("raw", "jpeg", "png")] == [
+    assert UploadFormat().met(came, 10**9)
+    assert UploadFormat(max_bytes=2048).met(came, 2048)
+    assert not UploadFormat(max_bytes=2048).met(came, 2049)
+    assert [UploadFormat(encoding=wanted).met(came, 1) for wanted in ("raw", "jpeg", "png")] == [
         came == wanted for wanted in ("raw", "jpeg", "png")
     ]
 
 
 @pytest.mark.parametrize("encoding", ["raw", "jpeg", "png"])
 def test_without_a_bound_the_whole_picture_is_written_at_its_best(encoding: str) -> None:
-    made = first(VGA, Wish(encoding=encoding), Densities())  # type: ignore[arg-type]
-    assert made == Try(encoding, 90 if encoding == "jpeg" else 0, 640, 480)  # type: ignore[arg-type]
+    made = first(VGA, UploadFormat(encoding=encoding), SizeEstimator())  # type: ignore[arg-type]
+    assert made == EncodeAttempt(encoding, 90 if encoding == "jpeg" else 0, 640, 480)  # type: ignore[arg-type]
 
 
 def test_quality_falls_before_the_picture_gets_smaller() -> None:
-    found = tried(VGA, Wish(max_bytes=12_000))
+    found = tried(VGA, UploadFormat(max_bytes=12_000))
     whole = [made.quality for made, _ in found if made.pixels == VGA.pixels]
     assert whole == [90, 75, 50]
     last, size = found[-1]
@@ -74,7 +78,7 @@ def test_quality_falls_before_the_picture_gets_smaller() -> None:
 
 
 def test_what_the_pictures_before_were_far_too_large_for_is_not_tried_again() -> None:
-    densities, wish = Densities(), Wish(max_bytes=3000)
+    densities, wish = SizeEstimator(), UploadFormat(max_bytes=3000)
     before = tried(VGA, wish, densities)
     assert len(before) > 3
     after = tried(VGA, wish, densities)
@@ -83,30 +87,30 @@ def test_what_the_pictures_before_were_far_too_large_for_is_not_tried_again() ->
 
 
 def test_pictures_that_became_simple_go_whole_again() -> None:
-    densities, wish = Densities(), Wish(max_bytes=3000)
+    densities, wish = SizeEstimator(), UploadFormat(max_bytes=3000)
     tried(VGA, wish, densities)
     for _ in range(30):
         found = tried(VGA, wish, densities, density=0.05)
-    assert found[-1][0] == Try("jpeg", 90, 640, 480)
+    assert found[-1][0] == EncodeAttempt("jpeg", 90, 640, 480)
 
 
 def test_a_sliver_is_tried_whatever_the_pictures_before_were() -> None:
-    densities, wish, sliver = Densities(), Wish(max_bytes=3000), Size(2000, LEAST_SIDE, 3)
+    densities, wish, sliver = SizeEstimator(), UploadFormat(max_bytes=3000), PixelSize(2000, LEAST_SIDE, 3)
     tried(VGA, wish, densities, density=20)
-    assert tried(sliver, wish, densities, density=0.5) == [(Try("jpeg", 50, 2000, LEAST_SIDE), 749)]
-    assert following(Try("jpeg", 50, 2000, LEAST_SIDE), 3001, sliver, wish) is None
+    assert tried(sliver, wish, densities, density=0.5) == [(EncodeAttempt("jpeg", 50, 2000, LEAST_SIDE), 749)]
+    assert following(EncodeAttempt("jpeg", 50, 2000, LEAST_SIDE), 3001, sliver, wish) is None
 
 
 def test_a_named_encoding_stays_and_the_picture_gets_smaller() -> None:
     for encoding in ("raw", "png"):
-        found = tried(VGA, Wish(encoding=encoding, max_bytes=20_000))
+        found = tried(VGA, UploadFormat(encoding=encoding, max_bytes=20_000))
         assert {made.encoding for made, _ in found} == {encoding}
         assert found[-1][1] <= 20_000
-    assert len(tried(VGA, Wish(encoding="raw", max_bytes=20_000))) == 1  # its size is known before
+    assert len(tried(VGA, UploadFormat(encoding="raw", max_bytes=20_000))) == 1  # its size is known before
 
 
 def test_it_keeps_its_form_about() -> None:
-    made, _ = tried(VGA, Wish(max_bytes=4000))[-1]
+    made, _ = tried(VGA, UploadFormat(max_bytes=4000))[-1]
     assert made.width / made.height == pytest.approx(640 / 480, rel=0.05)
 
 
@@ -118,9 +122,9 @@ def kinds(draw: st.DrawFn) -> dict[str, float]:
 
 
 @given(
-    picture=st.builds(Size, st.integers(1, 16_384), st.integers(1, 16_384), st.sampled_from([1, 3])),
+    picture=st.builds(PixelSize, st.integers(1, 16_384), st.integers(1, 16_384), st.sampled_from([1, 3])),
     wish=st.builds(
-        lambda encoding, most: Wish(encoding=encoding, max_bytes=most),
+        lambda encoding, most: UploadFormat(encoding=encoding, max_bytes=most),
         st.sampled_from(["as-it-came", "raw", "jpeg", "png"]),
         st.integers(1024, 4_000_000),
     ),
@@ -128,9 +132,9 @@ def kinds(draw: st.DrawFn) -> dict[str, float]:
     now=kinds(),
 )
 def test_each_try_is_smaller_and_the_end_fits_or_is_a_sliver(
-    picture: Size, wish: Wish, before: dict[str, float], now: dict[str, float]
+    picture: PixelSize, wish: UploadFormat, before: dict[str, float], now: dict[str, float]
 ) -> None:
-    densities = Densities()
+    densities = SizeEstimator()
     tried(picture, wish, densities, **before)
     found = tried(picture, wish, densities, **now)
     sides = sorted((picture.width, picture.height))
@@ -147,9 +151,11 @@ def test_each_try_is_smaller_and_the_end_fits_or_is_a_sliver(
 
 
 def test_a_step_is_passed_over_only_where_it_is_surely_too_large() -> None:
-    densities = Densities()
-    densities.learn(Try("jpeg", 90, 640, 480), 3, 10_000)
+    densities = SizeEstimator()
+    densities.learn(EncodeAttempt("jpeg", 90, 640, 480), 3, 10_000)
     doubted, sure = int(10_000 / DOUBT) + 1, int(10_000 / DOUBT) - 1
-    assert first(VGA, Wish(max_bytes=doubted), densities) == Try("jpeg", 90, 640, 480)
-    assert first(VGA, Wish(max_bytes=sure), densities) == Try("jpeg", 75, 640, 480)
-    assert first(Size(640, 480, 1), Wish(max_bytes=sure), densities) == Try("jpeg", 90, 640, 480)  # grey ones differ
+    assert first(VGA, UploadFormat(max_bytes=doubted), densities) == EncodeAttempt("jpeg", 90, 640, 480)
+    assert first(VGA, UploadFormat(max_bytes=sure), densities) == EncodeAttempt("jpeg", 75, 640, 480)
+    assert first(PixelSize(640, 480, 1), UploadFormat(max_bytes=sure), densities) == EncodeAttempt(
+        "jpeg", 90, 640, 480
+    )  # grey ones differ

@@ -10,11 +10,11 @@ import pytest
 from halimede.api import Resource, parse
 from halimede.messages import ClassCount, DatasetFacts, NodeStatus, Presence, Status
 from halimede.names import Key
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.controllers import CONTROLLERS, Observed
 from services.gm.controllers.actions import Forget, Send
 from services.gm.nodes import Node, Nodes
-from services.gm.reference_index import Index
+from services.gm.reference_index import ReferenceIndex
 from tests.integration.gm_world import dataset, service
 
 RULES = CONTROLLERS["datasets"]
@@ -35,19 +35,19 @@ def known(name: str, *, controlled: bool = True) -> Node:
     return Node(name, online=True, epoch=1 if controlled else 0, presence=presence)
 
 
-def said(phase: Any, *, facts: DatasetFacts | None = None, generation: int = 1, **fields: Any) -> Report:
+def said(phase: Any, *, facts: DatasetFacts | None = None, generation: int = 1, **fields: Any) -> NodeReport:
     status = NodeStatus(phase=phase, uid="u", observed_generation=generation, dataset=facts, **fields)
-    return Report(OWNED.key, "edge1", status)
+    return NodeReport(OWNED.key, "edge1", status)
 
 
-def seen(*reports: Report, **changes: Any) -> Observed:
+def seen(*reports: NodeReport, **changes: Any) -> Observed:
     nodes = {name: known(name) for name in ("edge0", "edge1")}
     fresh = Observed(now="2026-02-02T00:00:00Z", placed={"edge1": frozenset()}, nodes=nodes)
     return replace(fresh, reports={report.node: report for report in reports}, **changes)
 
 
 def test_a_dataset_belongs_to_its_node_alone_and_whether_a_service_names_it_or_not() -> None:
-    index = Index(Nodes())
+    index = ReferenceIndex(Nodes())
     key = OWNED.key
     index.put(key, RULES.entry(OWNED))
     assert (index.placed(key), index.belongs(key, "edge0")) == ({"edge1": frozenset()}, None)

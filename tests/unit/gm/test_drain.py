@@ -10,7 +10,7 @@ from halimede.names import Key
 from services.gm.controllers import CONTROLLERS, plan
 from services.gm.controllers.actions import Forget, WriteStatus
 from services.gm.nodes import Change, Node, Nodes
-from services.gm.reference_index import Index
+from services.gm.reference_index import ReferenceIndex
 from tests.integration.gm_world import service
 from tests.unit.gm.test_plan import CLOUD, NODES, node, report, seen, stored
 
@@ -64,7 +64,7 @@ def test_of_a_drained_node_no_labels_need_to_be_known() -> None:
 
 def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector() -> None:
     nodes = known("edge0", "edge1", labels=SITE)
-    index = Index(nodes)
+    index = ReferenceIndex(nodes)
     named, chosen = stored(service("named", edge="edge0", cloud="edge1")), stored(service("chosen", edge=SITE))
     for each in (named, chosen):
         index.put(each.key, CONTROLLERS[each.kind.plural].entry(each))

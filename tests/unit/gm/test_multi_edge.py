@@ -10,7 +10,7 @@ import pytest
 
 from halimede.api import Resource
 from halimede.messages import Histogram, NodeStatus, Output, Presence, Status, TaskInfo, WorkerReport
-from services.gm.cluster.port import Report, Workers
+from services.gm.cluster.port import ClusterWorkers, NodeReport
 from services.gm.controllers import CONTROLLERS, Observed, plan
 from services.gm.controllers.actions import Forget, Keep, Send, WriteStatus
 from services.gm.controllers.base import Pods
@@ -56,14 +56,14 @@ def worker(part: str, phase: Any = "Running", **more: Any) -> WorkerReport:
     return WorkerReport(name=f"crossing.{part}.n", role=role, part=part, phase=phase, **more)
 
 
-def report(on: str, *workers: WorkerReport, counts: TaskInfo | None = None) -> Report:
+def report(on: str, *workers: WorkerReport, counts: TaskInfo | None = None) -> NodeReport:
     meta = CROSSING.metadata
     output = Output(task_info=counts) if counts else None
     status = NodeStatus(phase="Running", uid=meta.uid, observed_generation=1, workers=list(workers), output=output)
-    return Report(CROSSING.key, on, status, edge=any(w.role == "edge" for w in workers))
+    return NodeReport(CROSSING.key, on, status, edge=any(w.role == "edge" for w in workers))
 
 
-def reports(*north: WorkerReport, joint: WorkerReport | None = None) -> dict[str, Report]:
+def reports(*north: WorkerReport, joint: WorkerReport | None = None) -> dict[str, NodeReport]:
     return {"edge0": report("edge0", *north), "cloud0": report("cloud0", joint or worker("joint"))}
 
 
@@ -192,7 +192,7 @@ def pod(part: str, *, ready: bool = True) -> dict[str, Any]:
 @pytest.mark.parametrize(("ready", "phase"), [(True, "Running"), (False, "Pending")])
 def test_pods_say_how_workers_stand_and_nodes_what_they_have_done(ready: bool, phase: str) -> None:
     north = WorkerReport(name="pod-north", role="edge", phase="Running", task_info=done(2))
-    pods = Workers(
+    pods = ClusterWorkers(
         {}, (pod("north", ready=ready), pod("joint")), {"halimede-edge-worker": {}, "halimede-cloud-worker": {}}
     )
     settings = replace(SETTINGS, host_paths=("/models",))

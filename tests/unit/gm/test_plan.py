@@ -11,9 +11,9 @@ import pytest
 from halimede.api import Resource, parse
 from halimede.messages import Metric, ModelFacts, NodeStatus, Presence, Status, WorkerReport
 from halimede.names import Key
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.controllers import CONTROLLERS, Observed, plan
-from services.gm.controllers.actions import ClearStatus, Finalize, Forget, Keep, Record, Send, WriteStatus
+from services.gm.controllers.actions import ClearStatus, Finalize, Forget, Keep, RecordEvent, Send, WriteStatus
 from services.gm.nodes import Node
 from tests.integration.gm_world import dataset, model, service
 
@@ -47,11 +47,11 @@ def deliveries(resource: Resource[Any], observed: Observed) -> list[Any]:
     return [action for action in plan(resource, observed) if isinstance(action, Send | Keep | Forget)]
 
 
-def report(resource: Resource[Any], on: str, *roles: Any, phase: Any = "Running") -> Report:
+def report(resource: Resource[Any], on: str, *roles: Any, phase: Any = "Running") -> NodeReport:
     meta = resource.metadata
     workers = [WorkerReport(name=f"w-{role}", role=role, phase=phase) for role in roles]
     status = NodeStatus(phase=phase, uid=meta.uid, observed_generation=meta.generation, workers=workers)
-    return Report(resource.key, on, status, edge="edge" in roles)
+    return NodeReport(resource.key, on, status, edge="edge" in roles)
 
 
 def test_each_node_gets_what_its_roles_name_and_then_the_service() -> None:
@@ -124,7 +124,7 @@ def test_planning_again_with_the_status_written_asks_for_no_second_write() -> No
     reports = {"edge0": report(helmet, "edge0", "edge"), "cloud0": report(helmet, "cloud0", "cloud")}
     actions = plan(helmet, seen(reports=reports))
     [write] = [a for a in actions if isinstance(a, WriteStatus)]
-    assert Record("Normal", "Running", str(helmet.key), "AllWorkersRun: 2 workers run") in actions
+    assert RecordEvent("Normal", "Running", str(helmet.key), "AllWorkersRun: 2 workers run") in actions
     later = seen(reports=reports, status=write.status, now="2026-01-01T01:00:00Z")
     assert all(isinstance(a, Send) for a in plan(helmet, later))
 
@@ -135,7 +135,11 @@ def test_deleting_waits_for_online_holders_alone() -> None:
     both = seen(holders=frozenset({"edge0", "edge1"}))
     assert plan(gone, both) == [Forget("edge0", key, uid, 1), Forget("edge1", key, uid, 1)]
     away = replace(both, nodes={"edge0": node("edge0", online=False), "edge1": node("edge1", online=False)})
-    assert plan(gone, away)[2:] == [ClearStatus(key), Finalize(key, uid), Record("Normal", "Deleted", str(key), "")]
+    assert plan(gone, away)[2:] == [
+        ClearStatus(key),
+        Finalize(key, uid),
+        RecordEvent("Normal", "Deleted", str(key), ""),
+    ]
     assert plan(gone, seen())[0] == ClearStatus(key)
 
 

@@ -10,7 +10,7 @@ from halimede.messages import Presence
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS
 from services.gm.nodes import Nodes
-from services.gm.reference_index import Entry, Index
+from services.gm.reference_index import ReferenceEntry, ReferenceIndex
 from tests.integration.gm_world import MODELS, SERVICES, service
 
 SMALL, BIG = Key(MODELS, "default", "small"), Key(MODELS, "default", "big")
@@ -29,8 +29,8 @@ STEPS = st.lists(
 @given(STEPS)
 def test_after_any_history_placement_is_what_matching_everything_gives(steps: list[tuple[str, str, object]]) -> None:
     nodes = Nodes()
-    index = Index(nodes)
-    entries: dict[Key, Entry] = {}
+    index = ReferenceIndex(nodes)
+    entries: dict[Key, ReferenceEntry] = {}
     for epoch, (what, name, detail) in enumerate(steps):
         if what == "node":
             change = nodes.saw(Presence(node=name, epoch=epoch, online=True, labels=detail))  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def test_after_any_history_placement_is_what_matching_everything_gives(steps: li
         _compare(index, nodes, entries)
 
 
-def _compare(index: Index, nodes: Nodes, entries: dict[Key, Entry]) -> None:
+def _compare(index: ReferenceIndex, nodes: Nodes, entries: dict[Key, ReferenceEntry]) -> None:
     everywhere = {*nodes, "n0", "n1", "n2"}
     for key, entry in entries.items():
         wanted = {}
@@ -69,7 +69,7 @@ def _compare(index: Index, nodes: Nodes, entries: dict[Key, Entry]) -> None:
 
 
 def test_a_model_concerns_the_services_that_name_it_and_the_other_way_round() -> None:
-    index = Index(Nodes())
+    index = ReferenceIndex(Nodes())
     key = Key(SERVICES, "default", "helmet")
     assert index.put(key, CONTROLLERS[SERVICES].entry(parse(service()))) == {SMALL, BIG}
     assert index.put(SMALL, None) == {key}
@@ -81,7 +81,7 @@ def test_where_pods_run_only_names_and_the_scheduler_place_a_service() -> None:
     nodes = Nodes()
     for name in ("edge0", "edge1", "cloud0", "cloud1"):
         nodes.register(name, {"pool": name[:-1]})
-    index = Index(nodes, pods=True)
+    index = ReferenceIndex(nodes, pods=True)
     entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
     key = entry.resource.key
     index.put(key, entry)
@@ -95,7 +95,7 @@ def test_where_pods_run_only_names_and_the_scheduler_place_a_service() -> None:
 
 
 def test_a_role_whose_pods_are_being_replaced_keeps_its_nodes_until_others_have_them() -> None:
-    index = Index(Nodes(), pods=True)
+    index = ReferenceIndex(Nodes(), pods=True)
     entry = CONTROLLERS[SERVICES].entry(parse(service(edge="edge0", cloud={"pool": "cloud"})))
     key = entry.resource.key
     index.put(key, entry)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.messages import NodeStatus, Output, TaskInfo, WorkerReport
 from halimede.names import Key
-from services.gm.reports import Reports
+from services.gm.reports import NodeReports
 
 KEY = Key("jointinferenceservices", "default", "helmet")
 EDGE = [WorkerReport(name="w", role="edge", phase="Running")]
@@ -18,13 +18,13 @@ def told(count: int | None = None, *, uid: str = "u", generation: int = 1, worke
     return NodeStatus(phase="Running", uid=uid, observed_generation=generation, output=output, workers=workers)
 
 
-def count(reports: Reports) -> int | None:
+def count(reports: NodeReports) -> int | None:
     output = reports.of(KEY)["edge0"].status.output
     return output.task_info.inference_number if output and output.task_info else None
 
 
 def test_counts_stay_when_the_node_has_nothing_to_say_or_has_forgotten() -> None:
-    reports = Reports()
+    reports = NodeReports()
     reports.take(KEY, "edge0", told(5))
     reports.take(KEY, "edge0", told(None, workers=[]))
     assert count(reports) == 5
@@ -35,7 +35,7 @@ def test_counts_stay_when_the_node_has_nothing_to_say_or_has_forgotten() -> None
 
 
 def test_another_uid_starts_at_nothing() -> None:
-    reports = Reports()
+    reports = NodeReports()
     reports.take(KEY, "edge0", told(5))
     reports.take(KEY, "edge0", told(None, uid="v", workers=[]))
     assert count(reports) is None
@@ -43,7 +43,7 @@ def test_another_uid_starts_at_nothing() -> None:
 
 
 def test_a_report_that_was_overtaken_is_ignored() -> None:
-    reports = Reports()
+    reports = NodeReports()
     assert reports.take(KEY, "edge0", told(5, generation=2))
     assert not reports.take(KEY, "edge0", told(4, generation=1))
     assert count(reports) == 5
@@ -52,17 +52,17 @@ def test_a_report_that_was_overtaken_is_ignored() -> None:
 
 
 def test_of_two_reports_on_one_generation_the_later_one_counts_whatever_comes_first() -> None:
-    reports = Reports()
-    assert reports.take(KEY, "n", told(), Stamp(7, 4))
-    assert not reports.take(KEY, "n", told(), Stamp(7, 3))
-    assert not reports.take(KEY, "n", told(), Stamp(6, 9)), "of an earlier connection"
-    assert reports.take(KEY, "n", told(), Stamp(7, 4)), "the same again does no harm"
+    reports = NodeReports()
+    assert reports.take(KEY, "n", told(), SequenceNumber(7, 4))
+    assert not reports.take(KEY, "n", told(), SequenceNumber(7, 3))
+    assert not reports.take(KEY, "n", told(), SequenceNumber(6, 9)), "of an earlier connection"
+    assert reports.take(KEY, "n", told(), SequenceNumber(7, 4)), "the same again does no harm"
     reports.heard("n", 2)
-    assert reports.take(KEY, "n", told(), Stamp(2, 1)), "the node has a new store and counts anew"
+    assert reports.take(KEY, "n", told(), SequenceNumber(2, 1)), "the node has a new store and counts anew"
 
 
 def test_changes_are_handed_out_once_and_again_if_they_could_not_be_kept() -> None:
-    reports = Reports()
+    reports = NodeReports()
     reports.take(KEY, "edge0", told(1))
     reports.take(KEY, "edge0", told(2))
     first = reports.take_dirty()
@@ -78,10 +78,10 @@ def test_changes_are_handed_out_once_and_again_if_they_could_not_be_kept() -> No
 
 
 def test_only_what_still_exists_is_restored() -> None:
-    reports = Reports()
+    reports = NodeReports()
     reports.take(KEY, "edge0", told(1))
     kept = reports.take_dirty()
-    again = Reports()
+    again = NodeReports()
     again.restore(kept, {KEY: "other"})
     assert again.of(KEY) == {}
     again.restore(kept, {KEY: "u"})
@@ -89,7 +89,7 @@ def test_only_what_still_exists_is_restored() -> None:
 
 
 def test_what_a_sync_does_not_list_was_cleared_unheard() -> None:
-    reports = Reports()
+    reports = NodeReports()
     reports.take(KEY, "edge0", told(5))
     assert reports.missing("edge0", {KEY: "u"}) == []
     assert reports.missing("edge0", {KEY: "another life"}) == [KEY]

@@ -9,7 +9,7 @@ import pytest
 from halimede.messages import Histogram, NodeStatus, Output, Presence, Status, TaskInfo, WorkerReport
 from halimede.names import Key
 from halimede.stats.histogram import record
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.nodes import Node
 from services.gm.service_metrics import metrics
 from services.gm.service_status import MAX_SHOWN_NODES, service_status
@@ -41,7 +41,7 @@ def share(
         workers=workers,
         output=Output(task_info=info) if info else None,
     )
-    return Share(node, frozenset(roles), known, Report(KEY, node, told, edge="edge" in roles) if reported else None)
+    return Share(node, frozenset(roles), known, NodeReport(KEY, node, told, edge="edge" in roles) if reported else None)
 
 
 def status(*shares: Share, previous: Status | None = None, now: str = "t1", **more: Any) -> Status:
@@ -116,9 +116,9 @@ def test_samples_are_counted_where_they_were_accepted() -> None:
     cloud = TaskInfo(inference_number=20, served=20)
     gone = TaskInfo(inference_number=7, lost=1)
     left = [
-        Report(KEY, "old", NodeStatus(phase="Running", uid="u", observed_generation=1, output=Output(task_info=gone)),
+        NodeReport(KEY, "old", NodeStatus(phase="Running", uid="u", observed_generation=1, output=Output(task_info=gone)),
                live=False, edge=True),
-        Report(KEY, "old-cloud", NodeStatus(phase="Running", uid="u", observed_generation=1,
+        NodeReport(KEY, "old-cloud", NodeStatus(phase="Running", uid="u", observed_generation=1,
                                             output=Output(task_info=cloud)), live=False, edge=False),
     ]  # fmt: skip
     found = status(share("e", E, info=edge), share("c", C, info=cloud), left=left)

@@ -20,18 +20,18 @@ from halimede.api import parse
 from halimede.messages import NodeStatus, Presence, Status
 from halimede.names import Key
 from services.gm.cluster.local import LocalCluster
-from services.gm.cluster.port import ConflictError, Report, Stored
+from services.gm.cluster.port import ConflictError, NodeReport, StoredResource
 from services.gm.cluster.sqlite_file import SCHEMA_VERSION, Database, StoreError
-from services.gm.cluster.store import EVENT_SLACK, MAX_EVENTS, Store
+from services.gm.cluster.store import EVENT_SLACK, MAX_EVENTS, ResourceStore
 from tests.integration.gm_world import model, service
 
 SMALL = Key("models", "default", "small")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Store]:
+def opened(path: Path) -> Iterator[ResourceStore]:
     with Database(path) as database:
-        yield Store(database)
+        yield ResourceStore(database)
 
 
 def edited(body: dict[str, Any], **metadata: Any) -> Any:
@@ -113,7 +113,7 @@ STEPS = st.lists(st.one_of(APPLIES, OTHERS), max_size=25)
 def test_identity_follows_the_history_of_edits_whatever_it_is(steps: list[tuple[str, int, str]]) -> None:
     folder = Path(tempfile.mkdtemp())
     database = Database(folder / "store.db").__enter__()
-    store, have = Store(database), None
+    store, have = ResourceStore(database), None
     versions: set[str] = set()
     uids: set[str] = set()
     try:
@@ -121,7 +121,7 @@ def test_identity_follows_the_history_of_edits_whatever_it_is(steps: list[tuple[
             if what == "reopen":
                 database.__exit__(None, None, None)
                 database = Database(folder / "store.db").__enter__()
-                store = Store(database)
+                store = ResourceStore(database)
             elif what == "delete":
                 if have:
                     marked = store.mark_deleted(have)
@@ -141,7 +141,7 @@ def test_identity_follows_the_history_of_edits_whatever_it_is(steps: list[tuple[
         shutil.rmtree(folder)
 
 
-def _check(old: Stored | None, outcome: str, new: Stored, versions: set[str], uids: set[str]) -> None:
+def _check(old: StoredResource | None, outcome: str, new: StoredResource, versions: set[str], uids: set[str]) -> None:
     if outcome == "unchanged":
         assert old == new
         return
@@ -175,18 +175,20 @@ def test_a_repeated_event_is_counted_and_old_ones_go(tmp_path: Path) -> None:
 
 
 def test_reports_and_nodes_are_remembered_and_unreadable_ones_left_out(tmp_path: Path) -> None:
-    report = Report(SMALL, "edge0", NodeStatus(phase="Ready", uid="u", observed_generation=1), live=False, edge=True)
+    report = NodeReport(
+        SMALL, "edge0", NodeStatus(phase="Ready", uid="u", observed_generation=1), live=False, edge=True
+    )
     presence = Presence(node="edge0", epoch=3, online=True, labels={"a": "b"})
     with opened(tmp_path / "store.db") as store:
         store.remember([report], [presence])
         store.remember([report], [presence])
     with Database(tmp_path / "store.db") as database:
         database.connection.execute("INSERT INTO nodes VALUES ('x', '{}')")
-        memory = Store(database).recall()
+        memory = ResourceStore(database).recall()
         assert memory.reports == (report,)
         assert memory.nodes == (presence,)
-        Store(database).remove(SMALL, "u", 1)
-        assert Store(database).recall().reports == ()
+        ResourceStore(database).remove(SMALL, "u", 1)
+        assert ResourceStore(database).recall().reports == ()
 
 
 def test_the_epoch_rises_at_every_start_even_if_the_file_is_lost(
@@ -235,7 +237,7 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 def test_a_resource_that_cannot_be_read_stops_the_start_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with Database(path) as database:
-        store = Store(database)
+        store = ResourceStore(database)
         store.apply(None, parse(model("small")))
         database.connection.execute("UPDATE resources SET body = replace(body, 'sedna.io', 'other.io')")
         with pytest.raises(StoreError, match="default/models/small"):
@@ -245,7 +247,7 @@ def test_a_resource_that_cannot_be_read_stops_the_start_and_is_named(tmp_path: P
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with Database(tmp_path / "store.db") as database:
         database.connection.execute("PRAGMA max_page_count = 1")
-        store = Store(database)
+        store = ResourceStore(database)
         with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
             store.apply(None, parse(model("small", labels=["x" * 100] * 1000)))
         assert database.connection.in_transaction is False

@@ -7,7 +7,7 @@ from typing import Any
 
 from halimede.api import Resource
 from halimede.messages import NodeStatus, Output, Status, TaskInfo, WorkerReport
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.controllers import Observed, plan
 from services.gm.controllers.actions import Keep, Send, WriteStatus
 from tests.integration.gm_world import metric, model, service
@@ -35,7 +35,7 @@ def seen(**changes: Any) -> Observed:
     return replace(fresh, **changes)
 
 
-def report(on: str, part: str, phase: Any = "Running", **done: int) -> Report:
+def report(on: str, part: str, phase: Any = "Running", **done: int) -> NodeReport:
     role: Any = "edge" if part == "edge" else "cloud"
     info = TaskInfo(**done)  # type: ignore[arg-type]  # counts alone
     worker = WorkerReport(name=f"w-{part}", role=role, part=part, phase=phase, task_info=info)
@@ -43,10 +43,10 @@ def report(on: str, part: str, phase: Any = "Running", **done: int) -> Report:
     status = NodeStatus(
         phase=phase, uid=meta.uid, observed_generation=1, workers=[worker], output=Output(task_info=info)
     )
-    return Report(SITE.key, on, status, edge=role == "edge")
+    return NodeReport(SITE.key, on, status, edge=role == "edge")
 
 
-def reports(gate: Any = "Running") -> dict[str, Report]:
+def reports(gate: Any = "Running") -> dict[str, NodeReport]:
     return {
         "edge0": report("edge0", "edge", inference_number=10, cloud_inference_number=6, uploaded_bytes=600),
         "gate0": report("gate0", "gate", gate, served=6, deferred=2, uploaded_bytes=200),

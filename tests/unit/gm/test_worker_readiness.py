@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from halimede.messages import NodeStatus, WorkerReport
 from halimede.names import Key
-from services.gm.cluster.port import Report
+from services.gm.cluster.port import NodeReport
 from services.gm.nodes import Node
-from services.gm.worker_readiness import Share, Tally, count_share, judge
+from services.gm.worker_readiness import ReadinessTally, Share, count_share, judge
 
 KEY = Key("jointinferenceservices", "default", "helmet")
 
 
 def share(worker: WorkerReport) -> Share:
     told = NodeStatus(phase="Running", status="running", uid="u1", observed_generation=1, workers=[worker])
-    return Share("edge0", frozenset({"edge"}), Node("edge0", online=True, epoch=1), Report(KEY, "edge0", told))
+    return Share("edge0", frozenset({"edge"}), Node("edge0", online=True, epoch=1), NodeReport(KEY, "edge0", told))
 
 
 def test_a_worker_that_runs_and_gets_no_frames_degrades_its_service_and_says_why() -> None:
-    tally = Tally()
+    tally = ReadinessTally()
     worker = WorkerReport(
         name="w", role="edge", phase="Running", reason="SourceFailed", message="gate: Unreachable: nobody is there"
     )
@@ -28,6 +28,6 @@ def test_a_worker_that_runs_and_gets_no_frames_degrades_its_service_and_says_why
 
 
 def test_a_worker_that_runs_is_enough() -> None:
-    tally = Tally()
+    tally = ReadinessTally()
     count_share(share(WorkerReport(name="w", role="edge", phase="Running")), 1, tally)
     assert judge(tally, []).phase == "Running"

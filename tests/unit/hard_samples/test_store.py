@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.errors import TooLargeError
-from halimede.hard_samples.store import BLOCK, Store
+from halimede.hard_samples.store import BLOCK, HardSampleStore
 from halimede.messages import KeptRequest
 from tests.unit.hard_samples.samples import sample
 
@@ -26,11 +26,11 @@ class CrashError(BaseException):
     """The process ends here."""
 
 
-def store(folder: Path, room: int = ROOM, samples: int = SAMPLES) -> Store:
-    return Store(folder / "hard", room, samples)
+def store(folder: Path, room: int = ROOM, samples: int = SAMPLES) -> HardSampleStore:
+    return HardSampleStore(folder / "hard", room, samples)
 
 
-def ids(kept: Store, **wanted: Any) -> list[int]:
+def ids(kept: HardSampleStore, **wanted: Any) -> list[int]:
     return [int(entry.id, 16) for entry in kept.page(KeptRequest(**wanted)).entries]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.inference import SampleError, group, isolate, signature
-from halimede.inference.batching import AGAIN, Together
+from halimede.inference.batching import AGAIN, BatchGain
 
 KINDS = [np.zeros(2, np.float32), np.zeros(3, np.float32), np.zeros(2, np.float64), np.zeros((1, 2), np.float32)]
 waiting_items = st.lists(st.integers(0, len(KINDS) - 1), max_size=40).map(lambda kinds: list(enumerate(kinds)))
@@ -97,7 +97,7 @@ def test_an_interrupt_is_no_fault_of_a_sample():
 
 @pytest.mark.parametrize(("together_ms", "alone_ms"), [(1.0, 25.0), (2.0, 1.0), (1.0, 1.0)])
 def test_samples_run_in_the_way_that_costs_less_and_the_other_is_tried_again_at_little_cost(together_ms, alone_ms):
-    ways, chosen = Together(), []
+    ways, chosen = BatchGain(), []
     for _ in range(100 * AGAIN):
         together = ways.choose()
         chosen.append(together)
@@ -109,7 +109,7 @@ def test_samples_run_in_the_way_that_costs_less_and_the_other_is_tried_again_at_
 
 
 def test_a_way_that_becomes_the_cheaper_one_is_found():
-    ways, alone_ms = Together(), 2.0
+    ways, alone_ms = BatchGain(), 2.0
     for turn in range(40 * AGAIN):
         alone_ms = 2.0 if turn < 20 * AGAIN else 0.5
         together = ways.choose()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from PIL import Image
 
-from halimede.api.processing import Cast, Grayscale, Layout, Resize, Scale, Step
+from halimede.api.processing import Cast, Grayscale, Layout, ProcessingStep, Resize, Scale
 from halimede.inference import SampleError
 from halimede.inference.preprocess import apply, run
 
@@ -127,7 +127,7 @@ def test_a_frame_that_a_step_cannot_take_is_refused_with_a_reason(step, frame, s
 
 
 def test_a_new_step_is_one_class_and_one_function():
-    class Negate(Step, kw_only=True):
+    class Negate(ProcessingStep, kw_only=True):
         pass
 
     run.register(Negate, lambda _, image: 255 - image)

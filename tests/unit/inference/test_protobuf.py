@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from halimede.inference import protobuf
-from halimede.inference.protobuf import Kind, MalformedError, fields, records
+from halimede.inference.protobuf import MalformedProtobufError, WireType, fields, records
 from tests.hostile_models import adding, in_attribute, in_function, in_sparse, in_subgraph, outside
 
 
@@ -35,7 +35,7 @@ def nodes_of(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
 
 
 def read(content: bytes) -> Counter[tuple[str, str]]:
-    found = [record for record in records(content) if record.kind is Kind.NODE]
+    found = [record for record in records(content) if record.kind is WireType.NODE]
     return Counter((record.texts.get("domain", ""), record.texts.get("name", "")) for record in found)
 
 
@@ -103,7 +103,7 @@ def test_a_field_that_comes_twice_is_read_twice():
     ],
 )
 def test_what_cannot_be_followed_is_refused(content, says):
-    with pytest.raises(MalformedError, match=says):
+    with pytest.raises(MalformedProtobufError, match=says):
         list(records(content))
 
 
@@ -115,13 +115,13 @@ def test_nesting_has_an_end():
         return field(7, content)
 
     assert len(list(records(nested(30)))) == 30
-    with pytest.raises(MalformedError, match="nested"):
+    with pytest.raises(MalformedProtobufError, match="nested"):
         list(records(nested(40)))
 
 
 def test_the_number_of_fields_has_an_end(monkeypatch):
     monkeypatch.setattr(protobuf, "MAX_FIELDS", 10)
-    with pytest.raises(MalformedError, match="more than 10 fields"):
+    with pytest.raises(MalformedProtobufError, match="more than 10 fields"):
         list(records(field(2, b"") * 11))
 
 
@@ -129,7 +129,7 @@ def test_the_number_of_fields_has_an_end(monkeypatch):
 def test_any_bytes_are_read_or_refused(content):
     try:
         list(records(content))
-    except MalformedError:
+    except MalformedProtobufError:
         return
 
 
@@ -147,7 +147,7 @@ def test_whatever_protobuf_reads_of_a_changed_file_is_read_here_too(noise, data)
     told = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.value}
     try:
         found = {value for record in records(bytes(whole)) for _, value in record.entries}
-    except MalformedError:
+    except MalformedProtobufError:
         return
     assert told <= found
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from halimede.models import Cache, fetch
 from halimede.names import Key
-from services.lc.models.cache_janitor import AGAIN_S, LOOK_S, SETTLE_S, Room
-from services.lc.models.preparation import Preparation, Want
+from services.lc.models.cache_janitor import AGAIN_S, LOOK_S, SETTLE_S, CacheJanitor
+from services.lc.models.preparation import Preparation, WantedFile
 from tests.simulated import eventually, simulated
 
 
@@ -23,7 +23,7 @@ class Node:
         self.cache = Cache(folder / "cache")
         self.wanted: dict[str, Path] = {}
         self.running: Collection[Path | str] | None = ()
-        self.room = Room(self.cache, lambda: list(self.wanted.values()), lambda: self.running, most=most)
+        self.room = CacheJanitor(self.cache, lambda: list(self.wanted.values()), lambda: self.running, most=most)
 
     async def bring(self, name: str) -> Preparation:
         source = self.folder / name
@@ -31,7 +31,7 @@ class Node:
         fetched = await fetch(str(source), "", self.cache)
         self.wanted[name] = fetched.path
         self.room.came()
-        want = Want(Key("models", "default", name), "u1", 1, str(source))
+        want = WantedFile(Key("models", "default", name), "u1", 1, str(source))
         return Preparation(want, "Ready", "", path=fetched.path)
 
     def there(self, name: str) -> bool:

@@ -9,12 +9,12 @@ import pytest
 
 from halimede.names import Key
 from services.lc.cleanup import put_aside, remove
-from services.lc.paths import Folders, Worker
+from services.lc.paths import NodePaths, Worker
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, model, service, world
 from tests.simulated import eventually, simulated
 
 
-def leave(folders: Folders, worker: Worker = EDGE) -> Path:
+def leave(folders: NodePaths, worker: Worker = EDGE) -> Path:
     folder = folders.worker(worker)
     (folder / "own" / "files").mkdir(parents=True)
     for name in ("worker.log", "worker.log.1", "ledger", "own/files/one"):
@@ -83,7 +83,7 @@ async def test_what_a_killed_controller_put_aside_is_removed_by_the_next(tmp_pat
 
 
 def test_names_that_never_had_a_folder_and_folders_that_cannot_be_moved_do_no_harm(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, "edge0")
+    folders = NodePaths(tmp_path, "edge0")
     put_aside(folders, Key(HELMET.plural, "default", "h" * 250))
     remove(folders)
     folder = leave(folders)
@@ -94,7 +94,7 @@ def test_names_that_never_had_a_folder_and_folders_that_cannot_be_moved_do_no_ha
 
 
 def test_both_roles_are_removed_with_their_empty_namespace(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, "edge0")
+    folders = NodePaths(tmp_path, "edge0")
     for role in ("edge", "cloud"):
         leave(folders, Worker("default", f"helmet-{role}-edge0"))
     put_aside(folders, HELMET)
@@ -109,7 +109,7 @@ def test_both_roles_are_removed_with_their_empty_namespace(tmp_path: Path) -> No
 def test_a_service_and_a_served_model_of_one_name_have_folders_of_their_own(
     plural: str, roles: set[str], tmp_path: Path
 ) -> None:
-    folders = Folders(tmp_path, "edge0")
+    folders = NodePaths(tmp_path, "edge0")
     left = {role: leave(folders, Worker("default", f"face-{role}-edge0")) for role in ("edge", "cloud", "serve")}
     put_aside(folders, Key(plural, "default", "face"))
     assert {role for role, folder in left.items() if not folder.exists()} == roles

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
-from halimede.models import Policy
+from halimede.models import AddressPolicy
 from services.lc.__main__ import main, parse
 from services.lc.app import Config
 
@@ -35,11 +35,11 @@ def test_a_bad_address_is_refused_with_what_to_write(http: str) -> None:
 
 
 def test_where_models_may_come_from_is_said_by_option_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse(["--node", "edge0"])[0].fetch_policy == Policy()
+    assert parse(["--node", "edge0"])[0].fetch_policy == AddressPolicy()
     monkeypatch.setenv("HALIMEDE_FETCH_ALLOW", "private")
-    assert parse(["--node", "edge0"])[0].fetch_policy == Policy.parse("private")
+    assert parse(["--node", "edge0"])[0].fetch_policy == AddressPolicy.parse("private")
     told = parse(["--node", "edge0", "--fetch-allow", "models.lan"])[0].fetch_policy
-    assert told == Policy.parse("models.lan")
+    assert told == AddressPolicy.parse("models.lan")
     with pytest.raises(InvalidFieldError, match="--fetch-allow"):
         parse(["--node", "edge0", "--fetch-allow", "10.0.0.1/8"])
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from halimede.names import Key
-from services.lc.paths import Folders, Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.supervisor.linux_process import MARK, LinuxLauncher, inherited, start_ticks
 from services.lc.supervisor.process import NeededPath, Process, ProcessSpec, Start, StartError
 from tests.simulated import eventually
@@ -32,7 +32,7 @@ class Running:
     """A launcher, and everything that it started."""
 
     def __init__(self, folder: Path) -> None:
-        self.folders = Folders(folder, "edge0")
+        self.folders = NodePaths(folder, "edge0")
         self.launcher = LinuxLauncher(self.folders, {"PATH": os.environ["PATH"], "SECRET": "x", "HALIMEDE_LOG": "json"})
         self.processes: list[Process] = []
 
@@ -129,8 +129,8 @@ async def test_a_running_worker_is_found_again_without_a_record(running: Running
 
 async def test_another_node_finds_nothing(running: Running, tmp_path: Path) -> None:
     running.python("import time; time.sleep(60)")
-    assert LinuxLauncher(Folders(tmp_path, "edge1")).find([]) == []
-    assert LinuxLauncher(Folders(tmp_path / "other", "edge0")).find([]) == []
+    assert LinuxLauncher(NodePaths(tmp_path, "edge1")).find([]) == []
+    assert LinuxLauncher(NodePaths(tmp_path / "other", "edge0")).find([]) == []
 
 
 @pytest.mark.parametrize("change", [{"ticks": 1}, {"boot": "another"}, {"pid": 4_000_000}])

@@ -10,11 +10,11 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBus
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.messages import LogsReply, LogsRequest
 from services.lc import logs
 from services.lc.logs import Logs, read_part, rotate
-from services.lc.paths import Folders
+from services.lc.paths import NodePaths
 from tests.integration.lc_world import EDGE, World, world
 from tests.simulated import eventually, simulated
 
@@ -94,7 +94,7 @@ async def test_a_log_that_has_grown_is_rotated(tmp_path: Path, monkeypatch: pyte
 
 async def ask(node: World, request: LogsRequest) -> LogsReply:
     async with MemoryBus("operator", node.broker) as operator:
-        asking: Requests[LogsReply] = Requests(operator, topics.LOGS_REPLY.at(client="operator"))
+        asking: RpcClient[LogsReply] = RpcClient(operator, topics.LOGS_REPLY.at(client="operator"))
         await asking.start()
         await operator.wait_connected(10)
         return (await asking.ask(topics.LOGS_REQUEST.at(node="edge0", client="operator"), request, timeout_s=10)).body
@@ -139,6 +139,6 @@ async def test_whoever_asks_for_a_name_that_is_none_is_told_so(namespace: str, w
         packet = Packet(to.text, b"", response_topic=topics.LOGS_REPLY.at(client="operator").text)
         names = {"node": "edge0", "client": "operator"}
         request = Delivery(to, names, LogsRequest(namespace=namespace, worker=worker), packet)
-        await Logs(Folders(tmp_path, "edge0"), node.bus)._on_request(request)
+        await Logs(NodePaths(tmp_path, "edge0"), node.bus)._on_request(request)
         await eventually(lambda: replies)
         assert "is not accepted" in replies[0].error

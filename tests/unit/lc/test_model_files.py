@@ -17,14 +17,14 @@ from halimede.models.cache import in_thread
 from halimede.names import Key
 from services.lc.models import installer
 from services.lc.models.installer import ModelFiles, UnusableError
-from services.lc.models.preparation import Want
+from services.lc.models.preparation import WantedFile
 
 KEY = Key("models", "default", "small")
 
 
-def want(path: Path, format_: str = "onnx") -> Want:
+def want(path: Path, format_: str = "onnx") -> WantedFile:
     spec = msgspec.json.encode(ModelSpec(url="/", format=format_)).decode()
-    return Want(KEY, "u1", 1, str(path), format=format_, spec=spec)
+    return WantedFile(KEY, "u1", 1, str(path), format=format_, spec=spec)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 from halimede.messages import TaskInfo, WorkerReport
 from halimede.names import Key
 from services.lc.cleanup import put_aside, remove
-from services.lc.paths import Folders, Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.status_builder import compose
 from tests.integration.lc_world import model
 from tests.unit.lc.test_plan import decide
@@ -102,7 +102,7 @@ def test_each_member_is_reported_by_its_name_with_its_own_counts() -> None:
 
 
 def test_folders_of_a_services_own_workers_are_found_and_nobody_elses(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, "edge0")
+    folders = NodePaths(tmp_path, "edge0")
     names = ["lobby.door.edge0", "lobby.joint.edge0", "lobby-edge-edge0", "lobby.a.b.edge0", "lobby2.door.edge0"]
     for name in names:
         folders.worker(Worker("default", name)).mkdir(parents=True)

@@ -17,18 +17,18 @@ from halimede.names import Key
 from services.lc.credentials import NodeCredentials
 from services.lc.models import lookup
 from services.lc.models.preparation import Preparation
-from services.lc.paths import Folders, Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.planning import process_planner, template_process
-from services.lc.planning.plan import Plan, Running, plan
-from services.lc.planning.process_planner import Node
+from services.lc.planning.plan import ObservedWorker, Plan, plan
+from services.lc.planning.process_planner import NodeContext
 from services.lc.planning.template_process import Host
 from services.lc.store import parsed_resources as items
-from services.lc.store.database import Held
-from services.lc.store.parsed_resources import Items
+from services.lc.store.database import NodeResource
+from services.lc.store.parsed_resources import ParsedResources
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, model, service
 
 HOST = Host("python", Path("/app"), 1, 1)
-NODE = Node("edge0", {}, Folders(Path("/home"), "edge0"), "127.0.0.1:1883", HOST)
+NODE = NodeContext("edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", HOST)
 PLURALS = {
     "Model": "models",
     "JointInferenceService": "jointinferenceservices",
@@ -38,15 +38,15 @@ PLURALS = {
 
 
 def decide(
-    *bodies: dict[str, Any], ready: Any = True, running: Any = (), node: Node = NODE, complete: bool = True
+    *bodies: dict[str, Any], ready: Any = True, running: Any = (), node: NodeContext = NODE, complete: bool = True
 ) -> Plan:
     """Plan for these resources. ``ready``: True, False, or preparations as they are."""
     held = {}
     for body in bodies:
         meta = body["metadata"]
         key = Key(PLURALS[body["kind"]], meta["namespace"], meta["name"])
-        held[key] = Held(key, meta["uid"], meta["generation"], body)
-    items = Items().read(held)
+        held[key] = NodeResource(key, meta["uid"], meta["generation"], body)
+    items = ParsedResources().read(held)
     wanted = plan(items, {}, {}, node).prepare
     preparations = ready if isinstance(ready, dict) else {}
     if ready is True:
@@ -56,8 +56,10 @@ def decide(
     return plan(items, preparations, {r.worker: r for r in running}, node, complete=complete)
 
 
-def runs(spec_hash: str = "", uid: str = "u1", worker: Worker = EDGE, service: Key = HELMET, **fields: Any) -> Running:
-    return Running(worker, service, uid, spec_hash, **fields)
+def runs(
+    spec_hash: str = "", uid: str = "u1", worker: Worker = EDGE, service: Key = HELMET, **fields: Any
+) -> ObservedWorker:
+    return ObservedWorker(worker, service, uid, spec_hash, **fields)
 
 
 def test_a_worker_starts_once_its_model_is_ready() -> None:
@@ -261,7 +263,7 @@ def test_labels_of_the_node_decide_where_a_selector_matches() -> None:
     standing = decide(model(), body).standings[HELMET]
     assert standing.settled
     assert standing.settled.reason == "NoPlacement"
-    labelled = Node("edge0", {"role": "edge"}, NODE.folders, NODE.broker, HOST)
+    labelled = NodeContext("edge0", {"role": "edge"}, NODE.folders, NODE.broker, HOST)
     assert [s.worker for s in decide(model(), body, node=labelled).start] == [EDGE]
 
 

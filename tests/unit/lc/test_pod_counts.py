@@ -14,11 +14,11 @@ from halimede.names import Key
 from halimede.stats import histogram
 from services.lc.paths import Worker
 from services.lc.planning.plan import Plan
-from services.lc.planning.resource_state import Standing
+from services.lc.planning.resource_state import ResourceState
 from services.lc.pods.counters import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, Pod, PodCounts
 from services.lc.pods.store import PodRecord
-from services.lc.pods.workers import MAX_LEFT, Pods
-from services.lc.store.database import Store
+from services.lc.pods.workers import MAX_LEFT, PodWorkers
+from services.lc.store.database import NodeStore
 from tests.integration.lc_world import HELMET, SERVICES, service
 from tests.simulated import eventually, simulated
 from tests.unit.lc.pods_world import CLOUD, PODS, counted, model, named, ready, says, world
@@ -129,7 +129,7 @@ async def test_a_restart_of_the_controller_loses_nothing(killed: bool, tmp_path:
             assert counted(node) == total
             await says(node, PODS[KEPT + 8], number=1001)
             await eventually(lambda: counted(node) == total + 1)
-        with Store(node.config.folders.store) as store:
+        with NodeStore(node.config.folders.store) as store:
             assert len(store.pods.found) == KEPT + 1
             assert len(store.pods.found_retired) == 1
 
@@ -143,7 +143,7 @@ async def test_a_last_word_is_on_disk_soon(tmp_path: Path) -> None:
         await says(node, PODS[0], "completed")
         await eventually(lambda: counted(node) == 7)
         await asyncio.sleep(1.5)
-    with Store(node.config.folders.store) as store:
+    with NodeStore(node.config.folders.store) as store:
         ((_, worker, record),) = store.pods.found
         assert (worker, record.gone) == (PODS[0], True)
         assert record.info.task_info
@@ -197,7 +197,7 @@ async def test_services_that_left_long_ago_are_forgotten(tmp_path: Path) -> None
             await node.gm.delete(key, f"u-{n}", generation=0)
             await node.gm.forgotten(key)
         await asyncio.sleep(10)
-    with Store(node.config.folders.store) as store:
+    with NodeStore(node.config.folders.store) as store:
         assert {owner[1] for owner, _, _ in store.pods.found} == {f"u-{n}" for n in range(2, MAX_LEFT + 2)}
 
 
@@ -230,18 +230,18 @@ async def test_a_forgotten_service_leaves_no_counts(tmp_path: Path) -> None:
         await says(node, PODS[1], number=1, owner_uid="u2")
         await eventually(lambda: counted(node) == 1)
         await asyncio.sleep(10)
-    with Store(node.config.folders.store) as store:
+    with NodeStore(node.config.folders.store) as store:
         assert [(owner[1], worker) for owner, worker, _ in store.pods.found] == [("u2", PODS[1])]
 
 
 async def test_what_a_full_disk_keeps_is_forgotten_later(tmp_path: Path) -> None:
     info = WorkerInfo(name=PODS[0].name, namespace="default", owner_name="helmet", role="edge", status="running")
-    with Store(tmp_path / "store") as store:
+    with NodeStore(tmp_path / "store") as store:
         store.pods.write([((HELMET, "u1"), PODS[0], PodRecord(info))])
-    with Store(tmp_path / "store") as store:
-        pods = Pods("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, lambda _: None)
+    with NodeStore(tmp_path / "store") as store:
+        pods = PodWorkers("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, lambda _: None)
         pods.adopt()
-        plan = Plan((), (), {}, {HELMET: Standing(HELMET, "u2", 1)})
+        plan = Plan((), (), {}, {HELMET: ResourceState(HELMET, "u2", 1)})
         for refuse in (True, False):
             store._db.execute(f"PRAGMA query_only = {int(refuse)}")  # SQLite says no, as on a full disk
             pods.carry_out(plan)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from halimede.messages import LogsRequest
-from halimede.models import FetchError, Reason
+from halimede.models import FetchError, FetchReason
 from services.lc.logs import PodLogs
-from services.lc.paths import Folders
+from services.lc.paths import NodePaths
 from tests.integration.lc_world import HELMET, SMALL, service
 from tests.simulated import eventually, simulated
 from tests.unit.lc.pods_world import PODS, counted, model, named, ready, says, world
@@ -99,7 +99,7 @@ async def test_nobody_is_silent_while_there_is_no_broker(tmp_path: Path) -> None
 @simulated
 async def test_a_model_that_is_not_ready_is_why(tmp_path: Path) -> None:
     async def fails(*_: Any) -> Any:
-        raise FetchError(Reason.NOT_FOUND, "it does not exist")
+        raise FetchError(FetchReason.NOT_FOUND, "it does not exist")
 
     async with world(tmp_path) as node:
         node.fetch = fails
@@ -118,7 +118,7 @@ async def test_a_model_that_is_not_ready_is_why(tmp_path: Path) -> None:
 )
 async def test_what_only_pods_can_bring_is_left_to_them(spec: dict[str, str], tmp_path: Path) -> None:
     async def fails(*_: Any) -> Any:
-        raise FetchError(Reason.NOT_FOUND, "this controller has no business with it")
+        raise FetchError(FetchReason.NOT_FOUND, "this controller has no business with it")
 
     async with world(tmp_path) as node:
         node.fetch = fails
@@ -152,7 +152,7 @@ async def test_a_role_that_asks_for_another_node_needs_nothing_here(tmp_path: Pa
 
 
 def test_logs_are_kubectls(tmp_path: Path) -> None:
-    logs = PodLogs(Folders(tmp_path, "edge0"), None)  # type: ignore[arg-type]
+    logs = PodLogs(NodePaths(tmp_path, "edge0"), None)  # type: ignore[arg-type]
     reply = logs._answer(LogsRequest(namespace="default", worker="helmet-edge-edge0", offset=0, limit=1))
     assert "kubectl logs --namespace default helmet-edge-edge0" in reply.error
     assert "spec.nodeName=edge0" in reply.error

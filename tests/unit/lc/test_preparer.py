@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from halimede.models import Cache, Fetched, FetchError, Reason
-from services.lc.models.cache_janitor import Room
-from services.lc.models.installer import Brought, UnusableError
-from services.lc.models.preparation import Want
+from halimede.models import Cache, Fetched, FetchError, FetchReason
+from services.lc.models.cache_janitor import CacheJanitor
+from services.lc.models.installer import InstalledModel, UnusableError
+from services.lc.models.preparation import WantedFile
 from services.lc.models.preparer import Preparer
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
 from tests.simulated import eventually, simulated
@@ -46,7 +46,7 @@ class Origin:
 
 
 def temporary() -> FetchError:
-    return FetchError(Reason.UNREACHABLE, "the host cannot be reached", temporary=True)
+    return FetchError(FetchReason.UNREACHABLE, "the host cannot be reached", temporary=True)
 
 
 @simulated
@@ -67,7 +67,7 @@ async def test_temporary_failures_are_tried_again_with_back_off_and_heal(tmp_pat
 @simulated
 async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(tmp_path: Path) -> None:
     node = World(tmp_path)
-    node.fetch = Origin(FetchError(Reason.NOT_FOUND, "/models/small.onnx does not exist on this node"))
+    node.fetch = Origin(FetchError(FetchReason.NOT_FOUND, "/models/small.onnx does not exist on this node"))
     async with node.gm.running(), node.lc():
         await node.gm.insert(model(), service())
         await node.gm.reaches(SMALL, "Failed", "NotFound")
@@ -79,7 +79,10 @@ async def test_what_someone_has_to_mend_is_shown_and_heals_when_it_is(tmp_path: 
 
 @simulated
 async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(tmp_path: Path) -> None:
-    node, origin = World(tmp_path), Origin(*[FetchError(Reason.DIGEST_MISMATCH, "it is another") for _ in range(3)])
+    node, origin = (
+        World(tmp_path),
+        Origin(*[FetchError(FetchReason.DIGEST_MISMATCH, "it is another") for _ in range(3)]),
+    )
     node.fetch, origin.delay = origin, 60
     async with node.gm.running(), node.lc():
         await node.gm.insert(model())
@@ -93,15 +96,15 @@ async def test_what_takes_long_and_is_wrong_is_not_brought_all_day(tmp_path: Pat
 async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: Path) -> None:
     looked: list[float] = []
 
-    async def bring(*_: Any) -> Brought:
+    async def bring(*_: Any) -> InstalledModel:
         raise UnusableError("UnsafeModel", "it reads what is not its own")
 
     cache = Cache(tmp_path)
-    room = Room(cache, lambda: looked.append(0) or (), lambda: (), most=0)
+    room = CacheJanitor(cache, lambda: looked.append(0) or (), lambda: (), most=0)
     async with asyncio.TaskGroup() as tasks:
         preparer = Preparer(cache, tasks, lambda _: None, bring, room)
         tidying = tasks.create_task(room.run())
-        preparer.want({SMALL: Want(SMALL, "u1", 1, "/models/small.onnx")})
+        preparer.want({SMALL: WantedFile(SMALL, "u1", 1, "/models/small.onnx")})
         await asyncio.sleep(10)
         assert preparer.preparations[SMALL].reason == "UnsafeModel"
         assert looked

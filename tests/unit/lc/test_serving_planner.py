@@ -9,10 +9,10 @@ import pytest
 from halimede.api import parse
 from halimede.names import Key
 from services.lc.models.preparation import Preparation
-from services.lc.paths import Folders
-from services.lc.planning.process_planner import Node
+from services.lc.paths import NodePaths
+from services.lc.planning.process_planner import NodeContext
 from services.lc.planning.template_process import Host
-from services.lc.store.database import Held
+from services.lc.store.database import NodeResource
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_a_model_is_served_where_its_node_shows_itself_and_never_further(http: s
             "servingPort": 8501,
         },
     }
-    node = Node(
-        "edge0", {}, Folders(Path("/home"), "edge0"), "127.0.0.1:1883", Host("python", Path("/app"), 1, 1), http=http
+    node = NodeContext(
+        "edge0", {}, NodePaths(Path("/home"), "edge0"), "127.0.0.1:1883", Host("python", Path("/app"), 1, 1), http=http
     )
-    held = Held(Key("inferencemodels", "default", "face"), "u1", 1, body)
+    held = NodeResource(Key("inferencemodels", "default", "face"), "u1", 1, body)
     want = node.served(held, parse(body))
     assert want
     _, starts = node.server(held, parse(body), Preparation(want, "Ready", path=Path("/cache/face.onnx")))

@@ -11,17 +11,17 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
 from halimede.stats import histogram
 from halimede.stats.counters import add_up
-from services.lc.paths import Folders, Worker
-from services.lc.planning.resource_state import Lack, Standing
+from services.lc.paths import NodePaths, Worker
+from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.status_builder import compose
-from services.lc.status_reporter import Reporter
-from services.lc.store.database import Store
+from services.lc.status_reporter import NodeStatusReporter
+from services.lc.store.database import NodeStore
 from services.lc.supervisor.supervisor import Supervisor
 from tests.integration.lc_world import CLOUD, EDGE, HELMET, SMALL, FakeLauncher, model, service, world
 from tests.simulated import eventually, simulated
 
 RUNNING = WorkerReport(name=EDGE.name, role="edge", phase="Running")
-STANDING = Standing(HELMET, "u1", 3, {EDGE: "edge"})
+STANDING = ResourceState(HELMET, "u1", 3, {EDGE: "edge"})
 
 
 def counted(*milliseconds: float) -> Histogram:
@@ -54,7 +54,7 @@ def test_a_worker_that_has_counted_nothing_yet_adds_up_too() -> None:
 
 
 def test_the_worst_worker_is_the_phase() -> None:
-    standing = Standing(HELMET, "u1", 3, {EDGE: "edge", CLOUD: "cloud"})
+    standing = ResourceState(HELMET, "u1", 3, {EDGE: "edge", CLOUD: "cloud"})
     failed = WorkerReport(
         name=CLOUD.name, role="cloud", phase="Failed", reason="CrashLoopBackOff", message="exit code 1"
     )
@@ -72,14 +72,14 @@ def test_a_worker_without_process_is_pending() -> None:
 
 def test_an_update_that_failed_shows_while_the_old_worker_runs() -> None:
     lack = Lack("Failed", "UnsupportedTemplate", "remove it")
-    standing = Standing(HELMET, "u1", 4, {EDGE: "edge"}, {EDGE: lack})
+    standing = ResourceState(HELMET, "u1", 4, {EDGE: "edge"}, {EDGE: lack})
     status = compose(standing, {EDGE: RUNNING}, {})
     assert (status.phase, status.reason) == ("Failed", "UnsupportedTemplate")
     assert status.workers == [RUNNING]
 
 
 def test_a_cloud_worker_beside_an_edge_worker_adds_its_own_work_alone() -> None:
-    standing = Standing(HELMET, "u1", 1, {EDGE: "edge", CLOUD: "cloud"})
+    standing = ResourceState(HELMET, "u1", 1, {EDGE: "edge", CLOUD: "cloud"})
     cloud = TaskInfo(inference_number=99, served=7, batches=3)
     status = compose(standing, {}, {EDGE: TaskInfo(inference_number=10), CLOUD: cloud})
     assert status.output
@@ -89,13 +89,13 @@ def test_a_cloud_worker_beside_an_edge_worker_adds_its_own_work_alone() -> None:
 
 
 def test_counts_that_are_not_known_are_left_out_and_not_zero() -> None:
-    standing = Standing(HELMET, "u1", 1, {EDGE: "edge", CLOUD: "cloud"})
+    standing = ResourceState(HELMET, "u1", 1, {EDGE: "edge", CLOUD: "cloud"})
     assert compose(standing, {}, {CLOUD: TaskInfo(served=7)}).output is None
 
 
 def test_long_messages_are_cut_to_what_a_body_may_hold() -> None:
     lack = Lack("Failed", "r" * 999, "m" * 9999)
-    status = compose(Standing(HELMET, "u1", 1, {EDGE: "edge"}, {EDGE: lack}), {}, {})
+    status = compose(ResourceState(HELMET, "u1", 1, {EDGE: "edge"}, {EDGE: lack}), {}, {})
     assert (len(status.reason), len(status.message)) == (256, 4096)
     assert (len(status.workers[0].reason), len(status.workers[0].message)) == (256, 4096)
 
@@ -200,11 +200,11 @@ async def test_a_stop_that_comes_with_news_is_not_lost(
     turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Python 3.11 asyncio.wait_for would swallow it, and the controller would ignore SIGTERM from then on."""
-    with Store(tmp_path / "store.db") as store:
+    with NodeStore(tmp_path / "store.db") as store:
         async with asyncio.TaskGroup() as tasks:
-            folders = Folders(tmp_path, "edge0")
+            folders = NodePaths(tmp_path, "edge0")
             supervisor = Supervisor(folders, FakeLauncher(), store, tasks, changed=print, missing=print)
-            reporter = Reporter("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, supervisor)
+            reporter = NodeStatusReporter("edge0", MemoryBus("lc.edge0", MemoryBroker()), store, supervisor)
             # counts wait for their turn
             monkeypatch.setattr(reporter, "_round", lambda: asyncio.sleep(0, 60.0))
             task = tasks.create_task(reporter.run())

@@ -12,8 +12,8 @@ from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.lc.paths import Worker
 from services.lc.store import database as store_module
-from services.lc.store.database import Held, ProcessRecord, Store
-from services.lc.store.decisions import Identity
+from services.lc.store.database import NodeResource, NodeStore, ProcessRecord
+from services.lc.store.decisions import ResourceVersion
 
 KEY = Key("models", "default", "small")
 RECORD = ProcessRecord("default", "w", "default/jointinferenceservices/s", "u1", "edge", "hash", 7, 99, "boot")
@@ -24,16 +24,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "nodes" / "edge0" / "store.db"
 
 
-def held(uid: str = "u1", generation: int = 1, key: Key = KEY) -> Held:
-    return Held(key, uid, generation, {"spec": {"url": "/ä"}, "n": 1.5})
+def held(uid: str = "u1", generation: int = 1, key: Key = KEY) -> NodeResource:
+    return NodeResource(key, uid, generation, {"spec": {"url": "/ä"}, "n": 1.5})
 
 
 def test_what_was_stored_is_there_after_a_restart(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         store.put(held(generation=4))
         store.process_started(RECORD)
         store.saw_gm_epoch(7)
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.held == {KEY: held(generation=4)}
         assert store.processes() == [RECORD]
         assert store.gm_epoch == 7
@@ -41,14 +41,14 @@ def test_what_was_stored_is_there_after_a_restart(path: Path) -> None:
 
 
 def test_a_process_that_ended_is_forgotten(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         store.process_started(RECORD)
         store.process_ended(Worker("default", "w"))
         assert store.processes() == []
 
 
 def test_the_epoch_of_gm_never_falls(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.gm_epoch == 0
         store.saw_gm_epoch(MAX_INTEGER)
         store.saw_gm_epoch(3)
@@ -58,21 +58,21 @@ def test_the_epoch_of_gm_never_falls(path: Path) -> None:
 def test_presence_epochs_grow_within_a_run_and_over_restarts(path: Path) -> None:
     seen = []
     for _ in range(3):
-        with Store(path) as store:
+        with NodeStore(path) as store:
             seen += [store.next_presence_epoch() for _ in range(150)]
     assert seen == sorted(set(seen))
 
 
 def test_presence_epochs_grow_when_the_store_is_lost(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         before = store.next_presence_epoch()
     path.unlink()
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.next_presence_epoch() >= before
 
 
 def test_another_uid_of_the_same_name_buries_the_old_one_for_good(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         store.put(held("u1"))
         store.put(held("u2"))
         assert store.held[KEY].uid == "u2"
@@ -81,45 +81,45 @@ def test_another_uid_of_the_same_name_buries_the_old_one_for_good(path: Path) ->
 
 
 def test_of_two_tombstones_the_higher_generation_stays(path: Path) -> None:
-    with Store(path) as store:
-        store.bury(Identity("u1", 5), KEY)
-        store.bury(Identity("u1", 2), KEY)
+    with NodeStore(path) as store:
+        store.bury(ResourceVersion("u1", 5), KEY)
+        store.bury(ResourceVersion("u1", 2), KEY)
         assert store.buried("u1") == 5
 
 
 def test_tombstones_are_bounded_and_the_newest_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "MAX_TOMBSTONES", 3)
-    with Store(path) as store:
+    with NodeStore(path) as store:
         for i in range(5):
-            store.bury(Identity(f"u{i}", 1), KEY)
-        store.bury(Identity("u2", 2), KEY)
+            store.bury(ResourceVersion(f"u{i}", 1), KEY)
+        store.bury(ResourceVersion("u2", 2), KEY)
         assert [i for i in range(5) if store.buried(f"u{i}")] == [2, 3, 4]
 
 
 def test_a_dropped_resource_leaves_a_farewell_until_that_is_done(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         store.put(held())
         store.drop(KEY)
         assert store.held == {}
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert set(store.farewells) == {KEY}
         store.farewell_done(KEY)
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert set(store.farewells) == set()
 
 
 def test_a_resource_that_comes_back_needs_no_farewell(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         store.owe_farewell(KEY)
         store.put(held())
         assert set(store.farewells) == set()
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert set(store.farewells) == set()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "hole", "no json", "empty", "truncated", "wrong schema"])
 def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         for i in range(200):
             store.put(held(key=Key("models", "default", f"m{i}")))
     if damage == "garbage":
@@ -142,18 +142,18 @@ def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path
     else:
         path.write_bytes(b"\0" * 100)
 
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.held == {}
         assert not store.complete
         assert "store.db.corrupt-1" in store.put_aside
         store.put(held())
     assert path.with_name("store.db.corrupt-1").exists()
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.held == {KEY: held()}
         assert not store.complete, "started again before GM has spoken, it knows no more"
         assert store.put_aside == ""
         store.complete = True
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.complete
 
 
@@ -161,38 +161,38 @@ def test_a_second_damaged_file_is_kept_beside_the_first(path: Path) -> None:
     for number in (1, 2):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"no database %d" % number * 1000)
-        with Store(path):
+        with NodeStore(path):
             pass
         assert path.with_name(f"store.db.corrupt-{number}").read_bytes().startswith(b"no database %d" % number)
 
 
 def test_only_a_node_that_never_ran_a_worker_is_complete_from_the_start(path: Path) -> None:
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.complete
         first = store.identity
     (path.parent / "workers").mkdir()
     for part in path.parent.glob("store.db*"):
         part.unlink()
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert not store.complete
         assert store.identity != first
         first = store.identity
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.identity == first
 
 
 def test_a_folder_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "store.db").mkdir()
-    with pytest.raises(HalimedeError, match=r"store\.db cannot be used"), Store(tmp_path / "store.db"):
+    with pytest.raises(HalimedeError, match=r"store\.db cannot be used"), NodeStore(tmp_path / "store.db"):
         pass
 
 
 def test_a_store_of_a_newer_version_is_left_as_it_is(path: Path) -> None:
-    with Store(path):
+    with NodeStore(path):
         pass
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(HalimedeError, match="newer"), Store(path):
+    with pytest.raises(HalimedeError, match="newer"), NodeStore(path):
         pass
     assert not path.with_name("store.db.corrupt-1").exists()

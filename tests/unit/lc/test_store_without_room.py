@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from halimede.bus.ordering import Stamp
+from halimede.bus.ordering import SequenceNumber
 from halimede.names import Key
 from services.lc.paths import Worker
 from services.lc.store import deferred_writes
-from services.lc.store.database import Held, ProcessRecord, Store
-from services.lc.store.decisions import Identity
+from services.lc.store.database import NodeResource, NodeStore, ProcessRecord
+from services.lc.store.decisions import ResourceVersion
 
 KEY, OTHER = Key("models", "default", "small"), Key("models", "default", "big")
 
 
-def held(key: Key = KEY, generation: int = 1, uid: str = "u1") -> Held:
-    return Held(key, uid, generation, {"kind": "Model", "spec": {"url": "x" * 20_000}})
+def held(key: Key = KEY, generation: int = 1, uid: str = "u1") -> NodeResource:
+    return NodeResource(key, uid, generation, {"kind": "Model", "spec": {"url": "x" * 20_000}})
 
 
 @contextmanager
-def full(store: Store) -> Iterator[None]:
+def full(store: NodeStore) -> Iterator[None]:
     """SQLite may take no more pages than it has, and says what it says on a full disk."""
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages}")
@@ -34,43 +34,43 @@ def full(store: Store) -> Iterator[None]:
 
 def test_what_is_new_is_known_and_written_later(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with Store(path) as store:
-        store.put(held(OTHER, uid="o"), Stamp(1, 1))
+    with NodeStore(path) as store:
+        store.put(held(OTHER, uid="o"), SequenceNumber(1, 1))
         with full(store):
-            store.put(held(), Stamp(1, 2))
-            store.put(held(generation=2), Stamp(1, 3))
-            store.bury(Identity("o", 7), OTHER, Stamp(1, 4))
+            store.put(held(), SequenceNumber(1, 2))
+            store.put(held(generation=2), SequenceNumber(1, 3))
+            store.bury(ResourceVersion("o", 7), OTHER, SequenceNumber(1, 4))
             store.drop(OTHER)
             store.saw_gm_epoch(9)
             store.complete = False
             store.process_started(ProcessRecord("n", "w", "s", "u", "edge", "h", 1, 1, "b"))
             assert store.held == {KEY: held(generation=2)}
             assert (store.buried("o"), store.gm_epoch, store.complete) == (7, 9, False)
-            assert (store.farewells, store.said.later(KEY, Stamp(1, 2))) == ({OTHER}, True)
+            assert (store.farewells, store.said.later(KEY, SequenceNumber(1, 2))) == ({OTHER}, True)
             with pytest.raises(sqlite3.OperationalError, match="full"):
                 store.check()
-        with Store(path) as another:  # as an LC that was killed finds it
+        with NodeStore(path) as another:  # as an LC that was killed finds it
             assert another.held == {OTHER: held(OTHER, uid="o")}
         store.check()
-    with Store(path) as store:
+    with NodeStore(path) as store:
         assert store.held == {KEY: held(generation=2)}
         assert (store.buried("o"), store.gm_epoch, store.complete) == (7, 9, False)
-        assert (store.farewells, store.said.later(KEY, Stamp(1, 2))) == ({OTHER}, True)
+        assert (store.farewells, store.said.later(KEY, SequenceNumber(1, 2))) == ({OTHER}, True)
         assert [record.worker for record in store.processes()] == [Worker("n", "w")]
 
 
 def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> None:
-    with Store(tmp_path / "store.db") as store:
+    with NodeStore(tmp_path / "store.db") as store:
         with full(store):
             store.put(held())
         store.put(held(OTHER))
-    with Store(tmp_path / "store.db") as store:
+    with NodeStore(tmp_path / "store.db") as store:
         assert set(store.held) == {KEY, OTHER}
 
 
 def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred_writes, "MOST", 4)
-    with Store(tmp_path / "store.db") as store, full(store):
+    with NodeStore(tmp_path / "store.db") as store, full(store):
         store.put(held())
         store.put(held(generation=2))
         with pytest.raises(sqlite3.OperationalError):

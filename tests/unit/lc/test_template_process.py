@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from halimede.api.workers import Told
+from halimede.api.workers import WorkerEnvironment
 from services.lc.planning.template_process import Host, RefusalError, expand, to_process
 from services.lc.supervisor.process import NeededPath, ProcessSpec
 
 HOST = Host(python="/venv/bin/python", library=Path("/app"), uid=1000, gid=1000)
-TOLD = Told({"NAMESPACE": "default", "WORKER_NAME": "w"}, {"LC_PERIOD": "1", "DATA_PATH_PREFIX": ""})
+TOLD = WorkerEnvironment({"NAMESPACE": "default", "WORKER_NAME": "w"}, {"LC_PERIOD": "1", "DATA_PATH_PREFIX": ""})
 STATE = Path("/state/w")
 
 

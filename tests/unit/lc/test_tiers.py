@@ -9,7 +9,7 @@ from halimede.api.placement import worker_name
 from halimede.messages import TaskInfo, WorkerReport
 from halimede.names import Key
 from services.lc.cleanup import put_aside, remove
-from services.lc.paths import Folders, Worker
+from services.lc.paths import NodePaths, Worker
 from services.lc.status_builder import compose
 from tests.integration.lc_world import model
 from tests.unit.lc.test_plan import decide
@@ -84,7 +84,7 @@ def test_each_tier_is_reported_by_its_name_with_its_own_counts_and_samples_count
 
 
 def test_what_a_tier_leaves_goes_with_its_service_and_no_other_ones(tmp_path: Path) -> None:
-    folders = Folders(tmp_path, "edge0")
+    folders = NodePaths(tmp_path, "edge0")
     others = [Worker("default", n) for n in ("site.gate.edge0", "site.gate-tier-edge1", "other.gate-tier-edge0")]
     for worker in (EDGE, GATE, *others):
         folders.worker(worker).mkdir(parents=True)

@@ -11,7 +11,7 @@ from PIL import Image, ImageFilter
 
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
-from halimede.mining import Foresighted, Verdict, check_mode, create, judge, judge_sample
+from halimede.mining import PreInferenceMiner, Verdict, check_mode, create, judge, judge_sample
 from halimede.mining.pre_inference import AFTER, BEFORE
 from halimede.mining.sharpness import variance_of_laplacian
 
@@ -23,7 +23,7 @@ PICTURE = np.random.default_rng(0).integers(0, 255, (24, 32, 3), np.uint8)
 def test_what_looks_at_nothing_fits_both_modes(name):
     miner = create(name, {}, mode=BEFORE)
     check_mode(miner, AFTER)
-    assert isinstance(miner, Foresighted)
+    assert isinstance(miner, PreInferenceMiner)
     assert judge_sample(miner, PICTURE).error is None
 
 

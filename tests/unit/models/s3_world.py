@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from halimede.models import Limits
+from halimede.models import TransferLimits
 
 BODY = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
 KEY_ID, SECRET = "KEYID", "hunter2"
 URL = "s3://models/a/small.onnx"
-PATIENT = Limits(connect_s=30, inactivity_s=30, total_s=60)
+PATIENT = TransferLimits(connect_s=30, inactivity_s=30, total_s=60)
 
 
 class Store:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.errors import InvalidFieldError
-from halimede.models import FetchError, Reason
-from halimede.models.address_policy import METADATA, Kind, Policy, kind_of
+from halimede.models import FetchError, FetchReason
+from halimede.models.address_policy import METADATA, AddressKind, AddressPolicy, kind_of
 
-NOTHING = Policy()
+NOTHING = AddressPolicy()
 
 #: what lies behind no address that everybody can reach, with the kind that it is
 CLOSED = {
@@ -80,13 +80,13 @@ def test_public_addresses_are_connected_to(address: str) -> None:
     ],
 )
 def test_the_operator_opens_exactly_what_he_names(text: str, open_: list[str], closed: list[str]) -> None:
-    policy = Policy.parse(text)
+    policy = AddressPolicy.parse(text)
     assert [address for address in open_ if policy.refusal("h", address)] == []
     assert [address for address in closed if not policy.refusal("h", address)] == []
 
 
 def test_a_named_host_may_be_at_a_private_address_and_at_no_metadata_service() -> None:
-    policy = Policy.parse("models.lan, store")
+    policy = AddressPolicy.parse("models.lan, store")
     for host in ("models.lan", "MODELS.lan.", "store"):
         assert not policy.refusal(host, "10.0.0.1")
         assert not policy.refusal(host, "127.0.0.1")
@@ -97,7 +97,7 @@ def test_a_named_host_may_be_at_a_private_address_and_at_no_metadata_service() -
 
 @pytest.mark.parametrize("text", ["all", "metadata", "public", "special"])
 def test_there_is_no_word_that_opens_everything(text: str) -> None:
-    policy = Policy.parse(text)  # the name of a host, as any other
+    policy = AddressPolicy.parse(text)  # the name of a host, as any other
     assert all(policy.refusal("h", str(address)) for address in METADATA)
     assert policy.refusal("h", "127.0.0.1")
 
@@ -107,12 +107,14 @@ def test_there_is_no_word_that_opens_everything(text: str) -> None:
 )
 def test_a_mistake_is_said(text: str) -> None:
     with pytest.raises(InvalidFieldError, match="--fetch-allow"):
-        Policy.parse(text, "--fetch-allow")
+        AddressPolicy.parse(text, "--fetch-allow")
 
 
 def test_it_comes_from_the_environment() -> None:
-    assert Policy.from_environment({}) == NOTHING
-    assert Policy.from_environment({"HALIMEDE_FETCH_ALLOW": "loopback"}) == Policy(frozenset({Kind.LOOPBACK}))
+    assert AddressPolicy.from_environment({}) == NOTHING
+    assert AddressPolicy.from_environment({"HALIMEDE_FETCH_ALLOW": "loopback"}) == AddressPolicy(
+        frozenset({AddressKind.LOOPBACK})
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,8 +122,8 @@ def test_it_comes_from_the_environment() -> None:
 )
 def test_numbers_that_are_no_whole_address_are_refused(host: str) -> None:
     with pytest.raises(FetchError) as caught:
-        Policy.parse("loopback").check_host(host, "http://...")
-    assert caught.value.reason is Reason.FORBIDDEN_ADDRESS
+        AddressPolicy.parse("loopback").check_host(host, "http://...")
+    assert caught.value.reason is FetchReason.FORBIDDEN_ADDRESS
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "models.lan", "a.1b", "1.example.com"])
@@ -134,5 +136,5 @@ def test_every_address_has_a_kind_and_only_public_ones_are_open(address: object)
     found = ip_address(str(address))
     if not NOTHING.refusal("h", str(found)):
         mapped = getattr(found, "ipv4_mapped", None)
-        assert kind_of(mapped or found) is Kind.PUBLIC or str(found).startswith("64:ff9b:")
+        assert kind_of(mapped or found) is AddressKind.PUBLIC or str(found).startswith("64:ff9b:")
         assert not (found.is_private and not mapped and not str(found).startswith("64:ff9b:"))

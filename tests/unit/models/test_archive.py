@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.models import Cache, FetchError, Reason
+from halimede.models import Cache, FetchError, FetchReason
 from halimede.models.archive import model_file, unpack
 from tests.simulated import eventually
 from tests.unit.models.archives import FILES, member, stored, tar, tar_of, tree, zip_of, zipped
@@ -144,7 +144,7 @@ def test_which_file_is_the_model(names: list[str], wanted: str | None, tmp_path:
         return
     with pytest.raises(FetchError) as caught:
         model_file(tmp_path)
-    assert caught.value.reason is Reason.NO_MODEL_FILE
+    assert caught.value.reason is FetchReason.NO_MODEL_FILE
     assert all(name in str(caught.value) for name in names)
     assert "model.onnx" in str(caught.value)
 
@@ -153,7 +153,7 @@ def test_which_file_is_the_model(names: list[str], wanted: str | None, tmp_path:
 async def test_other_archives_are_told_what_to_be(head: bytes, cache: Cache) -> None:
     with pytest.raises(FetchError, match=r"use tar, tar\.gz or zip") as caught:
         await unpack(cache, stored(cache, head + bytes(100)))
-    assert caught.value.reason is Reason.BAD_ARCHIVE
+    assert caught.value.reason is FetchReason.BAD_ARCHIVE
 
 
 async def test_one_that_has_just_been_evicted_is_a_failure_that_passes(cache: Cache) -> None:
@@ -161,7 +161,7 @@ async def test_one_that_has_just_been_evicted_is_a_failure_that_passes(cache: Ca
     assert cache.forget(fetched.digest)
     with pytest.raises(FetchError) as caught:
         await unpack(cache, fetched)
-    assert (caught.value.reason, caught.value.temporary) == (Reason.CACHE_FAILED, True)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.CACHE_FAILED, True)
 
 
 async def test_folders_may_be_named_after_their_files_or_twice(cache: Cache) -> None:

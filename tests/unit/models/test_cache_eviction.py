@@ -15,9 +15,9 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.models import Cache, Fetched, FetchError, Reason, fetch
+from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from halimede.models.archive import unpack
-from halimede.models.cache_eviction import Entry, order
+from halimede.models.cache_eviction import CacheEntry, order
 from tests.unit.models.archives import FILES, stored, tar
 
 KIB = 1024
@@ -54,7 +54,7 @@ def test_the_order_is_that_of_use_without_what_is_in_use(
     sizes: dict[str, tuple[int, int]], data: st.DataObject
 ) -> None:
     in_use = data.draw(st.sets(st.sampled_from(sorted(sizes) or ["x"])))
-    entries = [Entry(digest, size, at) for digest, (size, at) in sizes.items()]
+    entries = [CacheEntry(digest, size, at) for digest, (size, at) in sizes.items()]
     chosen = order(entries, in_use)
     assert {entry.digest for entry in chosen} == sizes.keys() - in_use
     assert [entry.used_ns for entry in chosen] == sorted(entry.used_ns for entry in chosen)
@@ -106,7 +106,7 @@ async def test_what_another_process_uses_stays_until_it_ends(cache: Cache) -> No
     assert cache.evict([], 0) == [model.digest]
     with pytest.raises(FetchError) as caught, cache.using(model.digest):
         pass
-    assert (caught.value.reason, caught.value.temporary) == (Reason.CACHE_FAILED, True)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.CACHE_FAILED, True)
 
 
 def test_what_is_being_fetched_stays(cache: Cache) -> None:

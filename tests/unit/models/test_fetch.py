@@ -16,11 +16,11 @@ import structlog
 from aiohttp import web
 
 from halimede.errors import InvalidFieldError
-from halimede.models import Cache, FetchError, Limits, Reason, fetch, redact
+from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch, redact
 
 BODY = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
-QUICK = Limits(connect_s=2, inactivity_s=0.3, total_s=5, max_bytes=10_000_000)
+QUICK = TransferLimits(connect_s=2, inactivity_s=0.3, total_s=5, max_bytes=10_000_000)
 
 
 class Origin:
@@ -94,7 +94,7 @@ def leftovers(cache: Cache) -> list[Path]:
     return list((cache.root / "parts").glob("*"))
 
 
-async def failure(url: str, cache: Cache, sha256: str = "", limits: Limits = QUICK) -> FetchError:
+async def failure(url: str, cache: Cache, sha256: str = "", limits: TransferLimits = QUICK) -> FetchError:
     with pytest.raises(FetchError) as caught:
         await fetch(url, sha256, cache, limits=limits)
     assert leftovers(cache) == []
@@ -201,7 +201,7 @@ async def test_an_origin_whose_etag_went_away_is_known_by_what_it_gave_last(orig
 async def test_a_wrong_digest_is_refused_and_nothing_is_kept(origin: Origin, tmp_path: Path, cache: Cache) -> None:
     for url in (f"{origin.url}/model", str(model_file(tmp_path))):
         error = await failure(url, cache, "0" * 64)
-        assert (error.reason, error.temporary) == (Reason.DIGEST_MISMATCH, False)
+        assert (error.reason, error.temporary) == (FetchReason.DIGEST_MISMATCH, False)
         assert DIGEST in str(error)
 
 
@@ -213,16 +213,16 @@ async def test_a_malformed_digest_is_a_mistake_in_that_field(cache: Cache) -> No
 @pytest.mark.parametrize(
     ("name", "reason", "temporary"),
     [
-        ("missing", Reason.NOT_FOUND, False),
-        ("model.onnx/below", Reason.NOT_FOUND, False),
-        ("folder", Reason.NOT_A_FILE, False),
-        ("pipe", Reason.NOT_A_FILE, False),
-        ("empty", Reason.EMPTY_FILE, False),
-        ("large", Reason.TOO_LARGE, False),
+        ("missing", FetchReason.NOT_FOUND, False),
+        ("model.onnx/below", FetchReason.NOT_FOUND, False),
+        ("folder", FetchReason.NOT_A_FILE, False),
+        ("pipe", FetchReason.NOT_A_FILE, False),
+        ("empty", FetchReason.EMPTY_FILE, False),
+        ("large", FetchReason.TOO_LARGE, False),
     ],
 )
 async def test_local_files_that_are_no_model(
-    name: str, reason: Reason, temporary: bool, tmp_path: Path, cache: Cache
+    name: str, reason: FetchReason, temporary: bool, tmp_path: Path, cache: Cache
 ) -> None:
     model_file(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -237,16 +237,16 @@ async def test_local_files_that_are_no_model(
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("ftp://host/model", Reason.UNSUPPORTED_SCHEME),
-        ("models/small.onnx", Reason.INVALID_URL),
-        ("file://other-host/model", Reason.INVALID_URL),
-        ("file:model", Reason.INVALID_URL),
-        ("file:///a%00b", Reason.INVALID_URL),
-        ("http://[::1/model", Reason.INVALID_URL),
-        ("http:///model", Reason.INVALID_URL),
+        ("ftp://host/model", FetchReason.UNSUPPORTED_SCHEME),
+        ("models/small.onnx", FetchReason.INVALID_URL),
+        ("file://other-host/model", FetchReason.INVALID_URL),
+        ("file:model", FetchReason.INVALID_URL),
+        ("file:///a%00b", FetchReason.INVALID_URL),
+        ("http://[::1/model", FetchReason.INVALID_URL),
+        ("http:///model", FetchReason.INVALID_URL),
     ],
 )
-async def test_urls_that_nothing_is_fetched_from(url: str, reason: Reason, cache: Cache) -> None:
+async def test_urls_that_nothing_is_fetched_from(url: str, reason: FetchReason, cache: Cache) -> None:
     error = await failure(url, cache)
     assert (error.reason, error.temporary) == (reason, False)
 
@@ -254,14 +254,14 @@ async def test_urls_that_nothing_is_fetched_from(url: str, reason: Reason, cache
 @pytest.mark.parametrize(
     ("status", "reason", "temporary"),
     [
-        (404, Reason.NOT_FOUND, False),
-        (401, Reason.HTTP_STATUS, False),
-        (403, Reason.HTTP_STATUS, False),
-        (429, Reason.HTTP_STATUS, True),
-        (503, Reason.HTTP_STATUS, True),
+        (404, FetchReason.NOT_FOUND, False),
+        (401, FetchReason.HTTP_STATUS, False),
+        (403, FetchReason.HTTP_STATUS, False),
+        (429, FetchReason.HTTP_STATUS, True),
+        (503, FetchReason.HTTP_STATUS, True),
     ],
 )
-async def test_http_statuses(status: int, reason: Reason, temporary: bool, origin: Origin, cache: Cache) -> None:
+async def test_http_statuses(status: int, reason: FetchReason, temporary: bool, origin: Origin, cache: Cache) -> None:
     origin.status = status
     error = await failure(f"{origin.url}/model", cache)
     assert (error.reason, error.temporary) == (reason, temporary)
@@ -271,14 +271,14 @@ async def test_http_statuses(status: int, reason: Reason, temporary: bool, origi
 @pytest.mark.parametrize(
     ("path", "reason", "temporary"),
     [
-        ("endless", Reason.TOO_LARGE, False),
-        ("silent", Reason.TIMEOUT, True),
-        ("broken", Reason.INTERRUPTED, True),
-        ("loop", Reason.HTTP_STATUS, False),
+        ("endless", FetchReason.TOO_LARGE, False),
+        ("silent", FetchReason.TIMEOUT, True),
+        ("broken", FetchReason.INTERRUPTED, True),
+        ("loop", FetchReason.HTTP_STATUS, False),
     ],
 )
 async def test_servers_that_do_not_deliver(
-    path: str, reason: Reason, temporary: bool, origin: Origin, cache: Cache
+    path: str, reason: FetchReason, temporary: bool, origin: Origin, cache: Cache
 ) -> None:
     error = await failure(f"{origin.url}/{path}", cache)
     assert (error.reason, error.temporary) == (reason, temporary)
@@ -286,17 +286,17 @@ async def test_servers_that_do_not_deliver(
 
 async def test_the_total_time_is_bounded(origin: Origin, cache: Cache) -> None:
     limits = replace(QUICK, inactivity_s=60, total_s=0.3)
-    assert (await failure(f"{origin.url}/silent", cache, limits=limits)).reason is Reason.TIMEOUT
+    assert (await failure(f"{origin.url}/silent", cache, limits=limits)).reason is FetchReason.TIMEOUT
 
 
 async def test_an_empty_body_is_refused(origin: Origin, cache: Cache) -> None:
     origin.body = b""
-    assert (await failure(f"{origin.url}/model", cache)).reason is Reason.EMPTY_FILE
+    assert (await failure(f"{origin.url}/model", cache)).reason is FetchReason.EMPTY_FILE
 
 
 async def test_nobody_listening_is_temporary(cache: Cache) -> None:
     error = await failure("http://127.0.0.1:1/model", cache)
-    assert (error.reason, error.temporary) == (Reason.UNREACHABLE, True)
+    assert (error.reason, error.temporary) == (FetchReason.UNREACHABLE, True)
 
 
 @pytest.mark.parametrize("path", ["model", "endless", "silent", "broken", "loop"])
@@ -380,11 +380,11 @@ async def test_a_lock_that_is_never_released_has_a_deadline(cache: Cache) -> Non
     async with cache.lock(DIGEST, 1):
         with pytest.raises(FetchError) as caught:
             await fetch("/anything", DIGEST, cache, limits=replace(QUICK, total_s=0.2))
-    assert (caught.value.reason, caught.value.temporary) == (Reason.TIMEOUT, True)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.TIMEOUT, True)
 
 
 async def test_a_cache_that_cannot_be_written_is_temporary(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(FetchError) as caught:
         await fetch(str(model_file(tmp_path)), "", Cache(tmp_path / "cache"))
-    assert (caught.value.reason, caught.value.temporary) == (Reason.CACHE_FAILED, True)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.CACHE_FAILED, True)

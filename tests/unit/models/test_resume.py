@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from halimede.models import Cache, Fetched, FetchError, Limits, Reason, Stream, fetch
+from halimede.models import Cache, Fetched, FetchError, FetchReason, Stream, TransferLimits, fetch
 from halimede.models import partial_download as part_module
 from tests.origins import Handler, Origin, serving
 
 SIZE, HALF = 3_000_000, 1_500_000
 BODY, OTHER = (random.Random(seed).randbytes(SIZE) for seed in (1, 2))
 DIGEST = hashlib.sha256(BODY).hexdigest()
-PATIENT = Limits(connect_s=30, inactivity_s=30, total_s=60)
+PATIENT = TransferLimits(connect_s=30, inactivity_s=30, total_s=60)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ async def test_a_wrong_digest_is_refused_after_a_resume_too(origin: Origin, cach
     await broken_off(origin, cache, "0" * 64)
     with pytest.raises(FetchError) as caught:
         await fetch(f"{origin.url}/model", "0" * 64, cache, limits=PATIENT)
-    assert caught.value.reason is Reason.DIGEST_MISMATCH
+    assert caught.value.reason is FetchReason.DIGEST_MISMATCH
     assert len(origin.asked) == 3
     assert parts(cache) == []
 
@@ -203,7 +203,7 @@ async def test_the_whole_may_not_be_too_large_whatever_was_here(origin: Origin, 
     await broken_off(origin, cache, DIGEST)
     with pytest.raises(FetchError) as caught:
         await fetch(f"{origin.url}/model", DIGEST, cache, limits=replace(PATIENT, max_bytes=SIZE - 1))
-    assert caught.value.reason is Reason.TOO_LARGE
+    assert caught.value.reason is FetchReason.TOO_LARGE
     assert parts(cache) == []
 
 
@@ -224,10 +224,10 @@ async def test_a_caller_brings_a_scheme_of_its_own(sha256: str, cache: Cache) ->
     async def blocks(offset: int) -> Any:
         yield BODY[offset:HALF] if offset < HALF else BODY[offset:]
         if not whole.is_set():
-            raise FetchError(Reason.INTERRUPTED, "the bus broke off", temporary=True)
+            raise FetchError(FetchReason.INTERRUPTED, "the bus broke off", temporary=True)
 
     @asynccontextmanager
-    async def opener(url: str, known: str, limits: Limits, offset: int) -> Any:
+    async def opener(url: str, known: str, limits: TransferLimits, offset: int) -> Any:
         assert limits == PATIENT
         asked.append((url, known, offset))
         yield Stream(DIGEST, SIZE, blocks(offset), offset)
@@ -240,7 +240,7 @@ async def test_a_caller_brings_a_scheme_of_its_own(sha256: str, cache: Cache) ->
     assert asked == [(url, "", 0), (url, "", HALF)]
     with pytest.raises(FetchError, match="bus://") as caught:
         await fetch("ftp://h/x", "", cache, openers={"bus": opener})
-    assert caught.value.reason is Reason.UNSUPPORTED_SCHEME
+    assert caught.value.reason is FetchReason.UNSUPPORTED_SCHEME
 
 
 async def test_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
@@ -253,4 +253,4 @@ async def test_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
 
     with pytest.raises(FetchError) as caught:
         await fetch("bus://x", "", cache, openers={"bus": opener})
-    assert (caught.value.reason, caught.value.temporary) == (Reason.INTERRUPTED, True)
+    assert (caught.value.reason, caught.value.temporary) == (FetchReason.INTERRUPTED, True)

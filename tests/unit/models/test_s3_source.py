@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from halimede.models import Cache, FetchError, Limits, Reason, fetch
+from halimede.models import Cache, FetchError, FetchReason, TransferLimits, fetch
 from tests.unit.models.s3_world import BODY, DIGEST, PATIENT, SECRET, URL, Store, serving
 
-QUICK = Limits(connect_s=5, inactivity_s=1, total_s=20, max_bytes=10_000_000)
+QUICK = TransferLimits(connect_s=5, inactivity_s=1, total_s=20, max_bytes=10_000_000)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
-async def failure(cache: Cache, url: str = URL, sha256: str = "", limits: Limits = PATIENT) -> FetchError:
+async def failure(cache: Cache, url: str = URL, sha256: str = "", limits: TransferLimits = PATIENT) -> FetchError:
     with pytest.raises(FetchError) as caught:
         await fetch(url, sha256, cache, limits=limits)
     assert list((cache.root / "sha256").glob("*")) == []
@@ -57,7 +57,7 @@ async def test_a_public_bucket_needs_no_key(store: Store, cache: Cache, monkeypa
     monkeypatch.delenv("ACCESS_KEY_ID")
     monkeypatch.delenv("SECRET_ACCESS_KEY")
     error = await failure(cache)
-    assert (error.reason, error.temporary) == (Reason.ACCESS_DENIED, False)
+    assert (error.reason, error.temporary) == (FetchReason.ACCESS_DENIED, False)
     store.public = True
     assert (await fetch(URL, DIGEST, cache, limits=PATIENT)).size == len(BODY)
     assert all("Authorization" not in request.headers for request in store.requests)
@@ -66,12 +66,12 @@ async def test_a_public_bucket_needs_no_key(store: Store, cache: Cache, monkeypa
 async def test_a_wrong_key_is_refused(store: Store, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCESS_KEY_ID", "OTHER")
     error = await failure(cache)
-    assert (error.reason, error.temporary) == (Reason.ACCESS_DENIED, False)
+    assert (error.reason, error.temporary) == (FetchReason.ACCESS_DENIED, False)
 
 
 async def test_what_is_not_there(store: Store, cache: Cache) -> None:
     error = await failure(cache, "s3://models/other.onnx")
-    assert (error.reason, error.temporary) == (Reason.NOT_FOUND, False)
+    assert (error.reason, error.temporary) == (FetchReason.NOT_FOUND, False)
 
 
 async def test_a_store_in_trouble_may_be_better_later(store: Store, cache: Cache) -> None:
@@ -93,25 +93,25 @@ async def test_half_an_object_is_gone_on_with(how: str, store: Store, cache: Cac
 
 
 async def test_bounds_hold(store: Store, cache: Cache) -> None:
-    error = await failure(cache, limits=Limits(max_bytes=1_000_000))
-    assert (error.reason, error.temporary) == (Reason.TOO_LARGE, False)
+    error = await failure(cache, limits=TransferLimits(max_bytes=1_000_000))
+    assert (error.reason, error.temporary) == (FetchReason.TOO_LARGE, False)
 
 
 async def test_a_wrong_digest_is_refused(store: Store, cache: Cache) -> None:
-    assert (await failure(cache, sha256="0" * 64)).reason is Reason.DIGEST_MISMATCH
+    assert (await failure(cache, sha256="0" * 64)).reason is FetchReason.DIGEST_MISMATCH
 
 
 async def test_nobody_there_may_be_better_later(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:9")
     error = await failure(cache)
-    assert (error.reason, error.temporary) == (Reason.UNREACHABLE, True)
+    assert (error.reason, error.temporary) == (FetchReason.UNREACHABLE, True)
 
 
 @pytest.mark.parametrize(
     "url", ["s3://models", "s3:///key", "s3://u:hunter2@models/key", "s3://Mo_dels/key", "s3://models/k?x=hunter2"]
 )
 async def test_a_bad_url_is_said(url: str, store: Store, cache: Cache) -> None:
-    assert (await failure(cache, url)).reason is Reason.INVALID_URL
+    assert (await failure(cache, url)).reason is FetchReason.INVALID_URL
     assert store.requests == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.models import Cache, Fetched, FetchError, Reason, fetch
+from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from tests.simulated import eventually
 from tests.unit.models.s3_world import BODY, DIGEST, KEY_ID, PATIENT, SECRET, URL, Store, serving
 
@@ -41,7 +41,7 @@ class Tenant:
             self._patch.setenv(name, value)
         return await fetch(url, sha256, self._cache, limits=PATIENT)
 
-    async def fails(self, sha256: str = "", url: str = URL) -> Reason:
+    async def fails(self, sha256: str = "", url: str = URL) -> FetchReason:
         with pytest.raises(FetchError) as caught:
             await self.gets(sha256, url)
         return caught.value.reason
@@ -68,7 +68,7 @@ async def test_a_store_in_trouble_gives_nobody_anothers_model(
     a, b = tenant(store.environment), tenant({**store.environment, **other})
     await a.gets()
     store.public, store.status = True, 503  # whoever asks
-    assert await b.fails() in {Reason.UNREACHABLE, Reason.HTTP_STATUS}
+    assert await b.fails() in {FetchReason.UNREACHABLE, FetchReason.HTTP_STATUS}
     assert (await a.gets()).fresh is False  # its own goes on without the network
 
 
@@ -87,11 +87,11 @@ async def test_nobody_chooses_what_another_gets(store: Store, tenant: Tenants) -
 async def test_to_know_a_digest_is_not_enough(store: Store, tenant: Tenants) -> None:
     a, b = tenant(store.environment), tenant({**store.environment, **NOBODY})
     await a.gets(DIGEST)
-    assert await b.fails(DIGEST) is Reason.UNREACHABLE
-    assert await b.fails(DIGEST, url="http://127.0.0.1:9/x") is Reason.UNREACHABLE
+    assert await b.fails(DIGEST) is FetchReason.UNREACHABLE
+    assert await b.fails(DIGEST, url="http://127.0.0.1:9/x") is FetchReason.UNREACHABLE
     async with serving("OTHER") as evil:  # says that it has it, and has not
         evil.body = b"another model"
-        assert await tenant(evil.environment).fails(DIGEST) is Reason.DIGEST_MISMATCH
+        assert await tenant(evil.environment).fails(DIGEST) is FetchReason.DIGEST_MISMATCH
     assert len(store.requests) == 1
 
 
@@ -145,5 +145,5 @@ async def test_user_password_and_query_are_part_of_an_http_url(
     place = store.environment["S3_ENDPOINT_URL"] + "/models/a/small.onnx"
     await tenant({}).gets(url=f"http://u:1@{place}?token=1")
     store.status = 503
-    assert await tenant({}).fails(url=f"http://{user}{place}{query}") is Reason.HTTP_STATUS
+    assert await tenant({}).fails(url=f"http://{user}{place}{query}") is FetchReason.HTTP_STATUS
     assert (await tenant({}).gets(url=f"http://u:1@{place}?token=1")).fresh is False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from halimede.models import Speed
+from halimede.models import TransferRate
 
 
 def test_speed_is_that_of_the_last_seconds() -> None:
     at = [0.0]
-    speed = Speed(lambda: at[0])
+    speed = TransferRate(lambda: at[0])
     assert speed.told(5_000_000) == 0.0  # was here before
     for second in range(1, 21):
         at[0] = float(second)
@@ -21,7 +21,7 @@ def test_speed_is_that_of_the_last_seconds() -> None:
 
 def test_a_download_that_begins_anew_has_no_negative_speed() -> None:
     at = [0.0]
-    speed = Speed(lambda: at[0])
+    speed = TransferRate(lambda: at[0])
     speed.told(1000)
     at[0] = 1.0
     assert speed.told(2000) == 1000.0

@@ -13,13 +13,13 @@ import pytest
 import structlog
 from aiohttp import encode_basic_auth, web
 
-from halimede.models import FetchError, Limits, Policy, Reason
+from halimede.models import AddressPolicy, FetchError, FetchReason, TransferLimits
 from halimede.models.upload import Uploaded, upload
 
 BODY = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(BODY).hexdigest()
 BIG = os.urandom(20_000_000)
-PATIENT = Limits(connect_s=30, inactivity_s=30, total_s=60)
+PATIENT = TransferLimits(connect_s=30, inactivity_s=30, total_s=60)
 SECRET = "hunter2"
 
 
@@ -155,15 +155,15 @@ async def test_http_is_sent_by_put_and_what_may_pass_is_tried_again(model: Path,
 @pytest.mark.parametrize(
     ("status", "reason", "temporary"),
     [
-        (307, Reason.HTTP_STATUS, False),
-        (401, Reason.ACCESS_DENIED, False),
-        (403, Reason.ACCESS_DENIED, False),
-        (404, Reason.HTTP_STATUS, False),
-        (413, Reason.TOO_LARGE, False),
-        (500, Reason.HTTP_STATUS, True),
+        (307, FetchReason.HTTP_STATUS, False),
+        (401, FetchReason.ACCESS_DENIED, False),
+        (403, FetchReason.ACCESS_DENIED, False),
+        (404, FetchReason.HTTP_STATUS, False),
+        (413, FetchReason.TOO_LARGE, False),
+        (500, FetchReason.HTTP_STATUS, True),
     ],
 )
-async def test_http_refusals(status: int, reason: Reason, temporary: bool, model: Path, store: Store) -> None:
+async def test_http_refusals(status: int, reason: FetchReason, temporary: bool, model: Path, store: Store) -> None:
     store.statuses = [status]
     error = await failure(model, f"http://u:{SECRET}@{store.url}/m?t={SECRET}")
     assert (error.reason, error.temporary) == (reason, temporary)
@@ -172,22 +172,22 @@ async def test_http_refusals(status: int, reason: Reason, temporary: bool, model
 
 async def test_a_server_that_has_other_content_is_not_believed(model: Path, store: Store) -> None:
     store.says = f"sha-256=:{sha256(b'another')}:"
-    assert (await failure(model, f"http://{store.url}/m")).reason is Reason.DIGEST_MISMATCH
+    assert (await failure(model, f"http://{store.url}/m")).reason is FetchReason.DIGEST_MISMATCH
     store.says = f"sha-256=:{sha256(BODY)}:"
     await upload(model, f"http://{store.url}/m", limits=PATIENT)
 
 
 async def test_servers_that_are_away_or_silent(model: Path, store: Store) -> None:
-    assert (await failure(model, "http://127.0.0.1:9/m")).reason is Reason.UNREACHABLE
+    assert (await failure(model, "http://127.0.0.1:9/m")).reason is FetchReason.UNREACHABLE
     store.pause = 30
-    limits = Limits(connect_s=5, inactivity_s=0.5, total_s=20)
-    assert (await failure(model, f"http://{store.url}/m", limits=limits)).reason is Reason.TIMEOUT
+    limits = TransferLimits(connect_s=5, inactivity_s=0.5, total_s=20)
+    assert (await failure(model, f"http://{store.url}/m", limits=limits)).reason is FetchReason.TIMEOUT
 
 
 async def test_a_policy_judges_the_address(model: Path, store: Store) -> None:
-    error = await failure(model, f"http://{store.url}/m", policy=Policy())
-    assert (error.reason, store.requests) == (Reason.FORBIDDEN_ADDRESS, [])
-    await upload(model, f"http://{store.url}/m", limits=PATIENT, policy=Policy.parse("loopback"))
+    error = await failure(model, f"http://{store.url}/m", policy=AddressPolicy())
+    assert (error.reason, store.requests) == (FetchReason.FORBIDDEN_ADDRESS, [])
+    await upload(model, f"http://{store.url}/m", limits=PATIENT, policy=AddressPolicy.parse("loopback"))
 
 
 async def test_a_file_that_changes_on_its_way_does_not_arrive(tmp_path: Path) -> None:
@@ -201,24 +201,28 @@ async def test_a_file_that_changes_on_its_way_does_not_arrive(tmp_path: Path) ->
 
     path.write_bytes(BIG[:-1] + b"y")
     error = await failure(path, str(to), progress=meddle)
-    assert (error.reason, error.temporary) == (Reason.INTERRUPTED, True)
+    assert (error.reason, error.temporary) == (FetchReason.INTERRUPTED, True)
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
     ("url", "reason"),
-    [("ftp://x/y", Reason.UNSUPPORTED_SCHEME), ("relative", Reason.UNSUPPORTED_SCHEME), ("s3://b", Reason.INVALID_URL)],
+    [
+        ("ftp://x/y", FetchReason.UNSUPPORTED_SCHEME),
+        ("relative", FetchReason.UNSUPPORTED_SCHEME),
+        ("s3://b", FetchReason.INVALID_URL),
+    ],
 )
-async def test_urls_that_lead_nowhere(url: str, reason: Reason, model: Path) -> None:
+async def test_urls_that_lead_nowhere(url: str, reason: FetchReason, model: Path) -> None:
     assert (await failure(model, url)).reason is reason
 
 
 async def test_what_cannot_be_sent(model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert (await failure(tmp_path / "nothing", "/x")).reason is Reason.NOT_FOUND
-    assert (await failure(tmp_path / "empty", "/x")).reason is Reason.NOT_FOUND
-    assert (await failure(model, "/x", limits=Limits(max_bytes=10))).reason is Reason.TOO_LARGE
-    assert (await failure(model, f"{model}/below")).reason is Reason.NOT_WRITABLE
+    assert (await failure(tmp_path / "nothing", "/x")).reason is FetchReason.NOT_FOUND
+    assert (await failure(tmp_path / "empty", "/x")).reason is FetchReason.NOT_FOUND
+    assert (await failure(model, "/x", limits=TransferLimits(max_bytes=10))).reason is FetchReason.TOO_LARGE
+    assert (await failure(model, f"{model}/below")).reason is FetchReason.NOT_WRITABLE
 
 
 @pytest.fixture
@@ -252,8 +256,8 @@ async def test_s3_in_parts(tmp_path: Path, s3: Store) -> None:
 
 async def test_s3_refusals(model: Path, s3: Store) -> None:
     s3.statuses = [403]
-    assert (await failure(model, "s3://models/m")).reason is Reason.ACCESS_DENIED
+    assert (await failure(model, "s3://models/m")).reason is FetchReason.ACCESS_DENIED
     s3.statuses = [404]
-    assert (await failure(model, "s3://models/m")).reason is Reason.NOT_FOUND
+    assert (await failure(model, "s3://models/m")).reason is FetchReason.NOT_FOUND
     s3.statuses = [500] * 3
-    assert (await failure(model, "s3://models/m")).reason is Reason.UNREACHABLE
+    assert (await failure(model, "s3://models/m")).reason is FetchReason.UNREACHABLE

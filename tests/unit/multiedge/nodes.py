@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from halimede import topics
-from halimede.api.jointinference import Source as SourceSpec
+from halimede.api.jointinference import FrameSourceSpec as SourceSpec
 from halimede.bus import Announce, Bus, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.multiedge.membership import Peers, peer_will
-from halimede.multiedge.session_failover import Takeover
-from halimede.worker.sources.base import Context
+from halimede.multiedge.membership import Membership, peer_will
+from halimede.multiedge.session_failover import SessionFailover
+from halimede.worker.sources.base import SourceContext
 from halimede.worker.sources.camera_topics import CameraSource
 from halimede.worker.sources.handler import session_id
 
@@ -34,8 +34,8 @@ class Node:
         self.up = asyncio.Event()
         self._cameras = list(cameras) or [name]
         self.intake = session_id(f"intake.{NS}.{name}", self._cameras, "u-1")
-        self.peers: Peers
-        self.takeover: Takeover
+        self.peers: Membership
+        self.takeover: SessionFailover
         self.source: CameraSource
         self.task = asyncio.create_task(self._run())
 
@@ -57,8 +57,8 @@ class Node:
         will = peer_will(NS, SERVICE, self.name)
         async with self.connect(f"worker.{NS}.{self.name}", announce=lambda: will) as bus:
             await bus.wait_connected(5)
-            self.peers = Peers(bus, namespace=NS, service=SERVICE, worker=self.name, intake=self.intake)
-            self.takeover = Takeover(
+            self.peers = Membership(bus, namespace=NS, service=SERVICE, worker=self.name, intake=self.intake)
+            self.takeover = SessionFailover(
                 self.peers, self.connect, self, group=GROUP, receive_maximum=ROOM, session_s=KEPT_S
             )
             await self.peers.start()
@@ -67,7 +67,9 @@ class Node:
                 guarding = group.create_task(self.takeover.run(self.stop))
                 await self.peers.handed_back(2)
                 self.source = CameraSource(
-                    Context(NS, GROUP, SourceSpec(cameras=self._cameras), self._frames, bus.dead_letter, durable=True)
+                    SourceContext(
+                        NS, GROUP, SourceSpec(cameras=self._cameras), self._frames, bus.dead_letter, durable=True
+                    )
                 )
                 taking = group.create_task(self.source.run(self, self.stop))
                 self.up.set()

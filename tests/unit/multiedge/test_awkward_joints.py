@@ -14,8 +14,8 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame
 from halimede.messages import Box, Fused, Prediction, Reply, Sighting, Track
 from halimede.multiedge import joint_server
-from halimede.multiedge.joint_server import Joining
-from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
+from halimede.multiedge.joint_server import JointServer
+from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools, Parameters
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelStuckError, ModelThread
 from tests.simulated import eventually, simulated
@@ -34,7 +34,7 @@ class Awkward(Joint):
         self.spoilt = ""
         self.hangs = threading.Event()
 
-    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
+    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
         answers: dict[bytes, Prediction | None] = {}
         fused = []
         for finding in findings:
@@ -48,13 +48,13 @@ class Awkward(Joint):
                 fused.append(Fused(instant=0.0, rule="vote", value=object()))
             elif label != "forget":
                 answers[finding.key] = Prediction(label="said")
-        return Outcome(answers, fused=fused)
+        return JointOutcome(answers, fused=fused)
 
-    def due(self, now: float) -> Outcome:
+    def due(self, now: float) -> JointOutcome:
         self.calls.append("due")
         if self.spoilt == "due":
             raise RuntimeError("due")
-        return Outcome()
+        return JointOutcome()
 
     def next_due(self) -> float | None:
         if self.spoilt == "next":
@@ -75,7 +75,7 @@ class Awkward(Joint):
 class Desk:
     """A joint at work on a broker in memory, and one that asks it."""
 
-    def __init__(self, joint: Awkward, joining_: Joining, asker: MemoryBus, task: asyncio.Task[None]) -> None:
+    def __init__(self, joint: Awkward, joining_: JointServer, asker: MemoryBus, task: asyncio.Task[None]) -> None:
         self.joint, self.joining, self.task, self.asker = joint, joining_, task, asker
         self.replies: dict[bytes, Reply] = {}
         self._to = hop(NS, SERVICE, "join", "e")
@@ -101,7 +101,7 @@ async def desk(limit_s: float = 60.0) -> AsyncIterator[Desk]:
     async with MemoryBus("j", broker) as bus, MemoryBus("e", broker) as asker, ModelThread("joint") as thread:
         await bus.wait_connected(1)
         await asker.wait_connected(1)
-        made = Joining(
+        made = JointServer(
             bus,
             joint,
             channel,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from halimede.api.deferral import Parameter
-from halimede.api.jointinference import Source
-from halimede.api.multiedge import Application
+from halimede.api.jointinference import FrameSourceSpec
+from halimede.api.multiedge import ApplicationSpec
 from halimede.bus.memory import MemoryBus
 from halimede.multiedge.settings import MemberSettings
 from tests.simulated import eventually, simulated
@@ -35,9 +35,11 @@ class Balanced(Members):
     share = "true"
 
     def member_settings(self, name: str, application: str, *, cloud: bool = False, **changes: Any) -> MemberSettings:
-        settings = super().member_settings(name, application, source=Source(cameras=[f"cam-{name}"]), **changes)
+        settings = super().member_settings(
+            name, application, source=FrameSourceSpec(cameras=[f"cam-{name}"]), **changes
+        )
         parameters = [Parameter(key="share", value=self.share)]
-        return replace(settings, application=Application(name="balance", parameters=parameters))
+        return replace(settings, application=ApplicationSpec(name="balance", parameters=parameters))
 
 
 @contextlib.asynccontextmanager

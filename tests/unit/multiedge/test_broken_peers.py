@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from halimede.api.jointinference import Source
+from halimede.api.jointinference import FrameSourceSpec
 from tests.simulated import eventually, simulated
 from tests.unit.multiedge.world import Pixel, members
 
@@ -36,7 +36,7 @@ async def test_what_a_peer_fails_at_is_done_at_home(tmp_path: Path) -> None:
         world.model = Slow
         a = await world.start("a", "shared")
         world.model = Broken
-        b = await world.start("b", "shared", source=Source(cameras=["cam1"]))
+        b = await world.start("b", "shared", source=FrameSourceSpec(cameras=["cam1"]))
         ids = [await world.send(value) for value in range(60)]
         results = [await world.answer(id_) for id_ in ids]
         assert Broken.tried > 0
@@ -52,7 +52,7 @@ async def test_one_that_has_no_time_to_finish_leaves_its_frames_to_the_others(tm
     async with members(tmp_path) as world:
         # nobody brings findings together, so they wait for that until their deadline
         a = await world.start("a", "together", cloud=True, grace_s=0.3, deadline_s=30.0)
-        b = await world.start("b", "together", cloud=True, deadline_s=0.2, source=Source(cameras=["cam1"]))
+        b = await world.start("b", "together", cloud=True, deadline_s=0.2, source=FrameSourceSpec(cameras=["cam1"]))
         ids = [await world.send(100 + value % 50) for value in range(150)]
         await asyncio.sleep(0.5)
         a.stop.set()

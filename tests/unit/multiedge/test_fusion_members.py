@@ -10,8 +10,8 @@ import numpy as np
 
 from halimede import topics
 from halimede.api.deferral import Parameter
-from halimede.api.jointinference import Source
-from halimede.api.multiedge import Application
+from halimede.api.jointinference import FrameSourceSpec
+from halimede.api.multiedge import ApplicationSpec
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBus
 from halimede.frames import new_frame, pack
@@ -22,7 +22,7 @@ from tests.unit.multiedge.world import NS, Members
 
 NOON_NS = 1_795_262_400_000_000_000
 CAMERAS = {"a": "cam0", "b": "cam1", "c": "cam2"}
-FUSION = Application(name="fusion", parameters=[Parameter(key="rule", value="vote")])
+FUSION = ApplicationSpec(name="fusion", parameters=[Parameter(key="rule", value="vote")])
 
 
 class Scene(Members):
@@ -42,7 +42,7 @@ class Scene(Members):
 
     def member_settings(self, name: str, application: str, **changes: Any) -> MemberSettings:
         made = super().member_settings(name, application, **changes)
-        source = Source(cameras=[CAMERAS[name]])
+        source = FrameSourceSpec(cameras=[CAMERAS[name]])
         worker = replace(made.worker, source=source)
         return replace(made, worker=worker, application=FUSION, cameras=tuple(CAMERAS.values()))
 

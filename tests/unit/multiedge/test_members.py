@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from halimede import topics
-from halimede.bus.rpc import Requests
+from halimede.bus.rpc import RpcClient
 from halimede.messages import IdentityQuery
 from tests.simulated import eventually, simulated
 from tests.unit.multiedge.applications import BREAKS, EMPTY, WAITS
@@ -70,7 +70,7 @@ async def test_when_the_eldest_dies_the_next_one_goes_on_with_what_it_knew(tmp_p
         await a.kill()
         result = await world.answer(await world.send(25))
         assert (result.by, result.worker) == ("joint", "b")
-        requests = Requests(world.camera, topics.IDENTITY_ANSWER.at(ns=NS, service=SERVICE, client="me"))
+        requests = RpcClient(world.camera, topics.IDENTITY_ANSWER.at(ns=NS, service=SERVICE, client="me"))
         await requests.start()
         address = topics.IDENTITY_QUERY.at(ns=NS, service=SERVICE, client="me")
         answer = await requests.ask(address, IdentityQuery(), timeout_s=5)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from halimede import topics
-from halimede.api.jointinference import Source
-from halimede.api.multiedge import Application
+from halimede.api.jointinference import FrameSourceSpec
+from halimede.api.multiedge import ApplicationSpec
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBus
 from halimede.messages import Peer, Result, Track
@@ -81,10 +81,10 @@ class Members(World):
 
     def member_settings(self, name: str, application: str, *, cloud: bool = False, **changes: Any) -> MemberSettings:
         role = "cloud" if name == "joint" else "edge"
-        worker = self.settings(role, name, source=Source(cameras=["cam0"]), hem_name="", hem_parameters={})
+        worker = self.settings(role, name, source=FrameSourceSpec(cameras=["cam0"]), hem_name="", hem_parameters={})
         return MemberSettings(
             worker=replace(worker, **changes),
-            application=Application(name="test", entry=f"{APPLICATIONS}:{application}"),
+            application=ApplicationSpec(name="test", entry=f"{APPLICATIONS}:{application}"),
             part=name,
             members=("a", "b", "c"),
             cameras=("cam0",),

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.offload.circuit_breaker import Circuit, State
+from halimede.offload.circuit_breaker import CircuitBreaker, State
 
 
-def opened(now: float = 0.0) -> Circuit:
-    circuit = Circuit()
+def opened(now: float = 0.0) -> CircuitBreaker:
+    circuit = CircuitBreaker()
     circuit.nobody(now)
     return circuit
 
@@ -22,7 +22,7 @@ def test_it_opens_at_once_when_nobody_listens() -> None:
 
 
 def test_it_opens_after_timeouts_in_a_row_only() -> None:
-    circuit = Circuit(failures=3)
+    circuit = CircuitBreaker(failures=3)
     for _ in range(2):
         circuit.timed_out(0)
     circuit.succeeded()
@@ -34,7 +34,7 @@ def test_it_opens_after_timeouts_in_a_row_only() -> None:
 
 
 def test_a_timeout_while_others_were_answered_does_not_count() -> None:
-    circuit = Circuit(failures=2)
+    circuit = CircuitBreaker(failures=2)
     circuit.succeeded(5.0)
     for _ in range(10):
         circuit.timed_out(6.0, since=4.5)
@@ -45,7 +45,7 @@ def test_a_timeout_while_others_were_answered_does_not_count() -> None:
 
 
 def test_a_probe_that_times_out_opens_it_again_whoever_was_answered_before() -> None:
-    circuit = Circuit(failures=1)
+    circuit = CircuitBreaker(failures=1)
     circuit.succeeded(5.0)
     circuit.timed_out(7.0, since=6.0)
     assert circuit.admit(8.0)
@@ -64,7 +64,7 @@ def test_one_probe_goes_through_after_the_back_off_and_its_success_closes() -> N
 
 
 def test_a_failed_probe_doubles_the_back_off_up_to_its_limit() -> None:
-    circuit = Circuit(retry_s=1.0, max_retry_s=3.0)
+    circuit = CircuitBreaker(retry_s=1.0, max_retry_s=3.0)
     now, waits = 0.0, []
     circuit.nobody(now)
     for _ in range(4):
@@ -106,7 +106,7 @@ def test_requests_from_before_the_opening_do_not_prolong_it() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_abandoning_changes_nothing_but_a_probe(state: State) -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.state = state
     circuit.abandoned(0)
     assert circuit.state is (State.OPEN if state is State.HALF_OPEN else state)
@@ -114,7 +114,7 @@ def test_abandoning_changes_nothing_but_a_probe(state: State) -> None:
 
 @given(st.lists(st.sampled_from(["admit", "nobody", "timed_out", "abandoned"]), max_size=60))
 def test_it_never_stays_open_for_ever(steps: list[str]) -> None:
-    circuit, now = Circuit(), 0.0
+    circuit, now = CircuitBreaker(), 0.0
     for step in steps:
         getattr(circuit, step)(now)
         now += 0.3

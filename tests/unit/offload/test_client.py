@@ -16,16 +16,16 @@ from halimede.errors import DisconnectedError
 from halimede.messages import Frame, Prediction, Reply
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
-from halimede.offload.circuit_breaker import Circuit, State
+from halimede.offload.circuit_breaker import CircuitBreaker, State
 from halimede.offload.client import PendingRequest
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.errors import OffloadError, OffloadReason
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, cloud_bus, frame, silent
 
 
 @contextlib.asynccontextmanager
 async def client(
-    broker: MemoryBroker, *, window: int = 4, waiters: int = 2, circuit: Circuit | None = None
+    broker: MemoryBroker, *, window: int = 4, waiters: int = 2, circuit: CircuitBreaker | None = None
 ) -> AsyncIterator[tuple[OffloadClient, MemoryBus]]:
     async with MemoryBus("edge", broker) as bus:
         await bus.wait_connected(1)
@@ -35,7 +35,7 @@ async def client(
         yield made, bus
 
 
-async def reason_of(asking: OffloadClient, deadline_s: float = 2.0) -> Reason:
+async def reason_of(asking: OffloadClient, deadline_s: float = 2.0) -> OffloadReason:
     with pytest.raises(OffloadError) as caught:
         await asking.ask(frame(), deadline_s)
     return caught.value.reason
@@ -76,8 +76,8 @@ async def test_nobody_listening_is_known_at_once_and_the_next_sample_is_not_even
     broker = MemoryBroker()
     async with client(broker) as (asking, _):
         began = now()
-        assert await reason_of(asking) is Reason.NO_CLOUD
-        assert await reason_of(asking) is Reason.CIRCUIT_OPEN
+        assert await reason_of(asking) is OffloadReason.NO_CLOUD
+        assert await reason_of(asking) is OffloadReason.CIRCUIT_OPEN
         assert now() - began < 0.1
 
 
@@ -85,7 +85,7 @@ async def test_nobody_listening_is_known_at_once_and_the_next_sample_is_not_even
 async def test_the_circuit_closes_as_soon_as_a_worker_appears() -> None:
     broker = MemoryBroker()
     async with client(broker) as (asking, _):
-        assert await reason_of(asking) is Reason.NO_CLOUD
+        assert await reason_of(asking) is OffloadReason.NO_CLOUD
         async with cloud_bus(broker, "c0") as bus:
             await ScriptedCloud(bus, "c0", answering()).start()
             await eventually(lambda: asking.circuit.state is State.CLOSED, 0.5)
@@ -96,10 +96,10 @@ async def test_the_circuit_closes_as_soon_as_a_worker_appears() -> None:
 async def test_a_probe_finds_a_cloud_that_never_advertised() -> None:
     broker = MemoryBroker()
     async with client(broker) as (asking, _):
-        assert await reason_of(asking) is Reason.NO_CLOUD
+        assert await reason_of(asking) is OffloadReason.NO_CLOUD
         async with cloud_bus(broker, "c0") as bus:
             await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
-            assert await reason_of(asking) is Reason.CIRCUIT_OPEN
+            assert await reason_of(asking) is OffloadReason.CIRCUIT_OPEN
             await asyncio.sleep(1.1)
             assert (await asking.ask(frame(), 2.0)).worker == "c0"
             assert asking.circuit.state is State.CLOSED
@@ -113,7 +113,7 @@ async def test_a_silent_worker_costs_one_deadline_and_later_samples_avoid_it() -
         await ScriptedCloud(well, "c1", answering("c1")).start(advertise=1, shared=False)
         await asyncio.sleep(0.1)
         began = now()
-        assert await reason_of(asking, 0.5) is Reason.DEADLINE
+        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
         assert 0.4 < now() - began < 0.6
         assert (await asking.ask(frame(), 0.5)).worker == "c1"
 
@@ -121,12 +121,12 @@ async def test_a_silent_worker_costs_one_deadline_and_later_samples_avoid_it() -
 @simulated
 async def test_timeouts_in_a_row_open_the_circuit() -> None:
     broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=Circuit(failures=2)) as (asking, _):
+    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=CircuitBreaker(failures=2)) as (asking, _):
         cloud = ScriptedCloud(bus, "c0", silent)
         await cloud.start(advertise=None)
-        assert await reason_of(asking, 0.5) is Reason.DEADLINE
-        assert await reason_of(asking, 0.5) is Reason.DEADLINE
-        assert await reason_of(asking, 0.5) is Reason.CIRCUIT_OPEN
+        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
+        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
+        assert await reason_of(asking, 0.5) is OffloadReason.CIRCUIT_OPEN
         assert len(cloud.seen) == 2
 
 
@@ -142,7 +142,7 @@ async def test_a_late_answer_is_counted_and_a_forged_one_is_told_apart() -> None
         cloud = ScriptedCloud(bus, "c0", slow)
         await cloud.start()
         await asyncio.sleep(0.1)
-        assert await reason_of(asking, 0.5) is Reason.DEADLINE
+        assert await reason_of(asking, 0.5) is OffloadReason.DEADLINE
         await asyncio.sleep(1)
         assert (asking.late, asking.unknown) == (1, 0)
         to = topics.REPLY.at(ns=NS, service=SERVICE, worker="edge")
@@ -201,7 +201,7 @@ async def test_the_last_worker_dying_ends_the_wait_at_once() -> None:
         await eventually(lambda: len(cloud.seen) == 1)
         began = now()
         dying.cut()
-        assert await asked is Reason.NO_CLOUD
+        assert await asked is OffloadReason.NO_CLOUD
         assert now() - began < 1
 
 
@@ -235,7 +235,7 @@ async def test_a_sample_waits_for_the_broker_but_not_beyond_its_deadline() -> No
         own.cut()
         await eventually(lambda: not own.connected)
         began = now()
-        assert await reason_of(asking, 0.7) is Reason.NO_CLOUD
+        assert await reason_of(asking, 0.7) is OffloadReason.NO_CLOUD
         assert 0.6 < now() - began < 0.8
 
 
@@ -263,11 +263,11 @@ async def test_more_samples_than_window_and_waiting_room_are_turned_away_at_once
         await asyncio.sleep(0.1)
         asked = [asyncio.create_task(reason_of(asking, 1.0)) for _ in range(4)]
         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        assert [task.result() for task in done] == [Reason.WINDOW_FULL]
+        assert [task.result() for task in done] == [OffloadReason.WINDOW_FULL]
         assert len(cloud.seen) <= 2
         reasons = [await task for task in asked]
-        assert reasons.count(Reason.DEADLINE) == 2
-        assert reasons.count(Reason.WINDOW_FULL) == 2
+        assert reasons.count(OffloadReason.DEADLINE) == 2
+        assert reasons.count(OffloadReason.WINDOW_FULL) == 2
 
 
 @simulated
@@ -279,7 +279,7 @@ async def test_a_busy_cloud_sheds_after_the_wait_for_a_credit() -> None:
         await asyncio.sleep(0.1)
         began = now()
         asked = [asyncio.create_task(reason_of(asking, 1.0)) for _ in range(3)]
-        assert [await task for task in asked] == [Reason.SHED] * 3
+        assert [await task for task in asked] == [OffloadReason.SHED] * 3
         assert 0.9 < now() - began < 1.1
         assert cloud.seen == []
         assert asking.circuit.state is State.CLOSED
@@ -305,7 +305,10 @@ async def test_of_those_that_wait_for_a_credit_the_newest_has_the_most_time_and_
 async def test_a_timeout_of_a_cloud_that_answers_others_leaves_the_circuit_closed() -> None:
     broker = MemoryBroker()
 
-    async with cloud_bus(broker, "c0") as bus, client(broker, window=9, circuit=Circuit(failures=1)) as (asking, _):
+    async with (
+        cloud_bus(broker, "c0") as bus,
+        client(broker, window=9, circuit=CircuitBreaker(failures=1)) as (asking, _),
+    ):
         cloud = ScriptedCloud(bus, "c0", silent)
         await cloud.start(advertise=9)
         await asyncio.sleep(0.1)
@@ -313,7 +316,7 @@ async def test_a_timeout_of_a_cloud_that_answers_others_leaves_the_circuit_close
         await asyncio.sleep(0.1)
         cloud.script = answering()
         await asking.ask(frame(), 1.0)
-        assert await lost is Reason.DEADLINE
+        assert await lost is OffloadReason.DEADLINE
         assert asking.circuit.state is State.CLOSED
 
 
@@ -358,21 +361,21 @@ async def test_what_one_worker_refuses_is_not_replaced_by_the_next_sample_that_w
         await busy.start(advertise=1, shared=False)
         await asyncio.sleep(0.1)
         reasons = await asyncio.gather(reason_of(asking, 0.5), reason_of(asking, 0.5))
-        assert reasons == [Reason.SHED, Reason.SHED]
+        assert reasons == [OffloadReason.SHED, OffloadReason.SHED]
         assert len(busy.seen) == 1
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        ("expired", Reason.DEADLINE),
-        ("invalid", Reason.ERROR),
-        ("quarantined", Reason.ERROR),
-        ("failed", Reason.ERROR),
-        ("", Reason.ERROR),
+        ("expired", OffloadReason.DEADLINE),
+        ("invalid", OffloadReason.ERROR),
+        ("quarantined", OffloadReason.ERROR),
+        ("failed", OffloadReason.ERROR),
+        ("", OffloadReason.ERROR),
     ],
 )
-def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: str, reason: Reason) -> None:
+def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: str, reason: OffloadReason) -> None:
     @simulated
     async def check() -> None:
         broker = MemoryBroker()
@@ -380,7 +383,7 @@ def test_an_error_reply_becomes_a_reason_and_shows_that_the_cloud_lives(error: s
         async def refuse(delivery: Delivery[Frame]) -> Reply | None:
             return cloud.bad(delivery, error)
 
-        async with cloud_bus(broker, "c0") as bus, client(broker, circuit=Circuit(failures=1)) as (asking, _):
+        async with cloud_bus(broker, "c0") as bus, client(broker, circuit=CircuitBreaker(failures=1)) as (asking, _):
             cloud = ScriptedCloud(bus, "c0", refuse)
             await cloud.start()
             await asyncio.sleep(0.1)
@@ -396,7 +399,7 @@ async def test_a_frame_over_the_brokers_limit_is_an_error_and_costs_no_connectio
     async with client(broker) as (asking, own):
         with pytest.raises(OffloadError) as caught:
             await asking.ask(frame(shape=(200, 200)), 2.0)
-        assert caught.value.reason is Reason.ERROR
+        assert caught.value.reason is OffloadReason.ERROR
         assert not caught.value.sent
         assert own.connected
 
@@ -412,8 +415,8 @@ async def test_abandoning_ends_all_waits_now() -> None:
         await eventually(lambda: len(cloud.seen) == 1)
         began = now()
         asking.abandon()
-        assert [await task for task in asked] == [Reason.DEADLINE, Reason.WINDOW_FULL]
-        assert await reason_of(asking, 600.0) is Reason.DEADLINE
+        assert [await task for task in asked] == [OffloadReason.DEADLINE, OffloadReason.WINDOW_FULL]
+        assert await reason_of(asking, 600.0) is OffloadReason.DEADLINE
         assert now() - began < 0.1
 
 
@@ -421,7 +424,7 @@ async def test_abandoning_ends_all_waits_now() -> None:
 async def test_a_cancelled_probe_lets_the_next_sample_try() -> None:
     broker = MemoryBroker()
     async with client(broker) as (asking, _):
-        assert await reason_of(asking) is Reason.NO_CLOUD
+        assert await reason_of(asking) is OffloadReason.NO_CLOUD
         await asyncio.sleep(1.1)
         async with cloud_bus(broker, "c0") as bus:
             cloud = ScriptedCloud(bus, "c0", silent)
@@ -447,7 +450,7 @@ async def test_a_publish_that_always_breaks_ends_at_the_deadline_without_spinnin
 
         own.post = lambda _: None  # type: ignore[method-assign]
         own.publish = broken  # type: ignore[method-assign]
-        assert await reason_of(asking, 1.0) is Reason.DEADLINE
+        assert await reason_of(asking, 1.0) is OffloadReason.DEADLINE
         assert 2 < sent < 50
 
 
@@ -463,7 +466,7 @@ async def test_abandoning_in_the_moment_of_a_deadline_breaks_nothing() -> None:
         first, second = (asyncio.create_task(reason_of(asking, deadline)) for deadline in (1.0, 60.0))
         await asyncio.sleep(0)
         loop.call_at(now() + 1.0, asking.abandon)
-        assert [await first, await second] == [Reason.DEADLINE, Reason.DEADLINE]
+        assert [await first, await second] == [OffloadReason.DEADLINE, OffloadReason.DEADLINE]
         assert now() < 5
         assert errors == []
 
@@ -471,13 +474,13 @@ async def test_abandoning_in_the_moment_of_a_deadline_breaks_nothing() -> None:
 @simulated
 async def test_a_connection_that_comes_back_is_reason_enough_to_ask_again() -> None:
     broker = MemoryBroker()
-    patient = Circuit(failures=1, retry_s=600.0, max_retry_s=600.0)
+    patient = CircuitBreaker(failures=1, retry_s=600.0, max_retry_s=600.0)
     async with cloud_bus(broker, "c0") as bus, client(broker, circuit=patient) as (asking, own):
         await ScriptedCloud(bus, "c0", answering()).start(advertise=None)
         own.cut()
         await eventually(lambda: not own.connected)
-        assert await reason_of(asking, 0.5) is Reason.NO_CLOUD
-        assert await reason_of(asking, 0.5) is Reason.CIRCUIT_OPEN
+        assert await reason_of(asking, 0.5) is OffloadReason.NO_CLOUD
+        assert await reason_of(asking, 0.5) is OffloadReason.CIRCUIT_OPEN
         own.heal()
         await own.wait_connected(20)
         await asyncio.sleep(0.1)
@@ -502,7 +505,7 @@ async def test_a_sample_that_ended_two_workers_goes_to_no_third_one() -> None:
         await asyncio.sleep(0.1)
         with pytest.raises(OffloadError, match="2 cloud workers ended") as caught:
             await asking.ask(frame(), 60.0)
-        assert (caught.value.reason, caught.value.sent) == (Reason.ERROR, True)
+        assert (caught.value.reason, caught.value.sent) == (OffloadReason.ERROR, True)
         assert now() < 30
         assert sorted(len(cloud.seen) for cloud in clouds) == [0, 1, 1]
 
@@ -546,10 +549,10 @@ async def test_a_request_that_fails_leaves_nothing_for_the_garbage_collector() -
 @simulated
 async def test_a_sample_without_time_left_is_not_sent_and_blames_no_worker() -> None:
     broker = MemoryBroker()
-    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=Circuit(failures=1)) as (asking, _):
+    async with cloud_bus(broker, "c0") as bus, client(broker, circuit=CircuitBreaker(failures=1)) as (asking, _):
         cloud = ScriptedCloud(bus, "c0", answering())
         await cloud.start()
         await asyncio.sleep(0.1)
-        assert await reason_of(asking, -0.5) is Reason.DEADLINE
+        assert await reason_of(asking, -0.5) is OffloadReason.DEADLINE
         assert (cloud.seen, asking.circuit.state) == ([], State.CLOSED)
         assert (await asking.ask(frame(), 2.0)).worker == "c0"

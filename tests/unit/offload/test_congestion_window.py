@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.offload.congestion_window import MOST, Way
+from halimede.offload.congestion_window import MOST, CongestionWindow
 
 SIZE = 60_000
 
 
 def test_a_line_that_keeps_up_never_notices() -> None:
-    way = Way()
+    way = CongestionWindow()
     for _ in range(1000):
         assert way.room(SIZE, 255 * SIZE)
         way.carried(SIZE)
@@ -19,7 +19,7 @@ def test_a_line_that_keeps_up_never_notices() -> None:
 
 
 def test_each_sample_that_is_late_and_not_even_acknowledged_halves_what_may_be_under_way() -> None:
-    way = Way()
+    way = CongestionWindow()
     way.late(SIZE, 32 * SIZE)
     assert (way.room(SIZE, 15 * SIZE), way.room(SIZE, 16 * SIZE)) == (True, False)
     for _ in range(10):
@@ -28,20 +28,20 @@ def test_each_sample_that_is_late_and_not_even_acknowledged_halves_what_may_be_u
 
 
 def test_one_sample_may_always_go_behind_results_and_reports() -> None:
-    way = Way()
+    way = CongestionWindow()
     for _ in range(10):
         way.late(SIZE, SIZE)
     assert way.room(SIZE, SIZE - 1)
 
 
 def test_a_late_sample_that_was_acknowledged_says_nothing_of_the_way() -> None:
-    way = Way()
+    way = CongestionWindow()
     way.late(SIZE, 0)
     assert way.window == MOST
 
 
 def test_a_line_that_got_better_has_room_again() -> None:
-    way = Way()
+    way = CongestionWindow()
     way.late(SIZE, SIZE)
     for _ in range(600):
         way.carried(SIZE)
@@ -50,7 +50,7 @@ def test_a_line_that_got_better_has_room_again() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**24), st.integers(0, 2**33)), max_size=50))
 def test_it_is_never_closed_for_good_nor_open_beyond_its_bound(steps: list[tuple[bool, int, int]]) -> None:
-    way = Way()
+    way = CongestionWindow()
     for carried, size, owed in steps:
         if carried:
             way.carried(size)

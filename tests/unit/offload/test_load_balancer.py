@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halimede.messages import Load
-from halimede.offload.load_balancer import MAX_WORKERS, STALE_S, Credits
+from halimede.offload.load_balancer import MAX_WORKERS, STALE_S, LoadBalancer
 
 
 def load(credits_: int, service_ms: float = 1.0) -> Load:
@@ -21,7 +21,7 @@ def first_two(names: object, count: int) -> list[str]:
 
 
 def test_more_credits_win_and_the_shorter_service_time_breaks_the_tie() -> None:
-    table = Credits(choose=first_two)
+    table = LoadBalancer(choose=first_two)
     table.update("a", load(3, 9.0), 0)
     table.update("b", load(5, 9.0), 0)
     assert table.pick(0) == "b"
@@ -30,7 +30,7 @@ def test_more_credits_win_and_the_shorter_service_time_breaks_the_tie() -> None:
 
 
 def test_a_worker_without_credits_is_known_but_not_picked() -> None:
-    table = Credits()
+    table = LoadBalancer()
     table.update("a", load(1), 0)
     table.sent("a")
     assert table.pick(0) is None
@@ -40,7 +40,7 @@ def test_a_worker_without_credits_is_known_but_not_picked() -> None:
 
 
 def test_an_advertisement_replaces_what_was_counted_here() -> None:
-    table = Credits()
+    table = LoadBalancer()
     table.update("a", load(1), 0)
     table.exhausted("a")
     assert table.pick(0) is None
@@ -49,7 +49,7 @@ def test_an_advertisement_replaces_what_was_counted_here() -> None:
 
 
 def test_what_is_on_its_way_there_is_not_advertised_yet() -> None:
-    table = Credits()
+    table = LoadBalancer()
     table.update("a", load(3), 0)
     for _ in range(3):
         table.sent("a")
@@ -60,7 +60,7 @@ def test_what_is_on_its_way_there_is_not_advertised_yet() -> None:
 
 
 def test_a_sample_given_up_stops_a_worker_only_if_it_has_answered_nothing_meanwhile() -> None:
-    table = Credits()
+    table = LoadBalancer()
     table.update("a", load(3), 0)
     for _ in range(3):
         table.sent("a")
@@ -72,7 +72,7 @@ def test_a_sample_given_up_stops_a_worker_only_if_it_has_answered_nothing_meanwh
 
 
 def test_a_cleared_worker_is_forgotten() -> None:
-    table = Credits()
+    table = LoadBalancer()
     table.update("a", load(1), 0)
     assert table.remove("a")
     assert not table.remove("a")
@@ -81,7 +81,7 @@ def test_a_cleared_worker_is_forgotten() -> None:
 
 
 def test_a_silent_worker_is_taken_for_gone_and_new_again_when_it_speaks() -> None:
-    table = Credits()
+    table = LoadBalancer()
     assert table.update("a", load(1), 0)
     assert not table.update("a", load(1), STALE_S)
     late = 2 * STALE_S + 0.1
@@ -91,7 +91,7 @@ def test_a_silent_worker_is_taken_for_gone_and_new_again_when_it_speaks() -> Non
 
 
 def test_made_up_names_cannot_fill_memory() -> None:
-    table = Credits()
+    table = LoadBalancer()
     for i in range(MAX_WORKERS):
         table.update(f"w{i}", load(0), 0)
     assert not table.update("one-more", load(9), 1)
@@ -102,7 +102,7 @@ def test_made_up_names_cannot_fill_memory() -> None:
 
 def test_the_fast_worker_gets_most_of_the_work() -> None:
     chance = random.Random(1)
-    table = Credits(choose=chance.sample)
+    table = LoadBalancer(choose=chance.sample)
     for name in "abcd":
         table.update(name, load(8 if name == "a" else 2), 0)
     picked = Counter(table.pick(0) for _ in range(400))
@@ -111,7 +111,7 @@ def test_the_fast_worker_gets_most_of_the_work() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["sent", "answered", "exhausted", "remove"]), st.sampled_from("ab"))))
 def test_credits_never_fall_below_none(steps: list[tuple[str, str]]) -> None:
-    table = Credits()
+    table = LoadBalancer()
     table.update("a", load(2), 0)
     for step, worker in steps:
         getattr(table, step)(worker)

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.offload.service_rate import UNKNOWN, Pace
+from halimede.offload.service_rate import UNKNOWN, ServiceRate
 
 
 def test_before_the_first_call_few_places_are_offered_and_it_goes_alone() -> None:
-    pace = Pace(queue=64, batch=32, horizon_s=1.0)
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
     assert (pace.places, pace.batch) == (UNKNOWN, 1)
-    assert Pace(queue=2, batch=32, horizon_s=1.0).places == 2
-    assert Pace(queue=64, batch=32, horizon_s=1.0, lanes=2).places == 2 * UNKNOWN
+    assert ServiceRate(queue=2, batch=32, horizon_s=1.0).places == 2
+    assert ServiceRate(queue=64, batch=32, horizon_s=1.0, lanes=2).places == 2 * UNKNOWN
     assert not pace.late(UNKNOWN, 0.1), "how long it takes is not known"
 
 
 def test_places_and_batches_follow_the_models_speed() -> None:
-    pace = Pace(queue=64, batch=32, horizon_s=1.0)
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
     for samples in (1, 2, 3, 2, 1):
         pace.learn(samples, 100 * samples)
     assert (pace.places, pace.batch) == (10, 10)
@@ -31,7 +31,7 @@ def test_places_and_batches_follow_the_models_speed() -> None:
 
 
 def test_a_model_that_batches_well_is_offered_more_than_its_single_calls_suggest() -> None:
-    pace = Pace(queue=64, batch=32, horizon_s=1.0)
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
     pace.learn(1, 190)
     first = pace.places
     pace.learn(2, 191)
@@ -40,7 +40,7 @@ def test_a_model_that_batches_well_is_offered_more_than_its_single_calls_suggest
 
 
 def test_places_are_offered_for_what_can_be_in_time() -> None:
-    pace = Pace(queue=64, batch=32, horizon_s=1.0)
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
     for _ in range(200):
         pace.late(0, 0.5)
     for samples in (1, 2, 1):
@@ -52,7 +52,7 @@ def test_places_are_offered_for_what_can_be_in_time() -> None:
 
 
 def test_a_sample_is_late_where_those_before_it_take_its_time_and_never_where_there_are_none() -> None:
-    pace = Pace(queue=64, batch=1, horizon_s=1.0)
+    pace = ServiceRate(queue=64, batch=1, horizon_s=1.0)
     pace.learn(1, 100)
     assert not pace.late(3, 0.5)
     assert pace.late(4, 0.5)
@@ -63,7 +63,7 @@ def test_a_sample_is_late_where_those_before_it_take_its_time_and_never_where_th
 def test_what_it_expects_grows_with_the_samples_and_there_is_always_a_place(
     calls: list[tuple[int, float]], lanes: int
 ) -> None:
-    pace = Pace(queue=64, batch=32, horizon_s=1.0, lanes=lanes)
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0, lanes=lanes)
     for samples, ms in calls:
         pace.learn(samples, ms)
         assert 1 <= pace.places <= 64
@@ -73,7 +73,7 @@ def test_what_it_expects_grows_with_the_samples_and_there_is_always_a_place(
 
 
 def test_a_sample_is_hopeless_when_even_the_fastest_call_took_longer() -> None:
-    pace = Pace(queue=64, batch=32, horizon_s=1.0)
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
     assert not pace.hopeless(0.001)
     pace.learn(1, 500)
     pace.learn(1, 100)
@@ -82,7 +82,7 @@ def test_a_sample_is_hopeless_when_even_the_fastest_call_took_longer() -> None:
 
 
 def test_a_model_that_was_slow_gets_another_chance() -> None:
-    pace = Pace(queue=64, batch=32, horizon_s=1.0)
+    pace = ServiceRate(queue=64, batch=32, horizon_s=1.0)
     for _ in range(5):
         pace.learn(1, 1000)
     refused = [pace.hopeless(0.5) for _ in range(6)]

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from halimede.messages import Frame
-from halimede.offload.service_rate import Pace
+from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.inference import Inference
 from halimede.pipeline.model_slot import ModelSlot
@@ -94,7 +94,7 @@ class Answering:
 @contextlib.asynccontextmanager
 async def answering(slot: ModelSlot) -> AsyncIterator[Answering]:
     """Run a pipeline that takes whatever is there in one batch."""
-    book, rate = Book(), Pace(queue=LIMIT, batch=LIMIT, horizon_s=1e6)
+    book, rate = Book(), ServiceRate(queue=LIMIT, batch=LIMIT, horizon_s=1e6)
     rate.learn(1, 0.001)
     pipeline = Pipeline(slot, rate, Inference(LIMIT), Observer(rate, book))
     running = asyncio.create_task(pipeline.run())

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.bus.memory.connection import MemoryLink
+from halimede.bus.memory.connection import MemoryTransport
 from halimede.bus.message import Packet
-from halimede.bus.transport import Link
+from halimede.bus.transport import Transport
 from halimede.inference import Array, SampleError
 from halimede.messages import Frame, Load, Prediction, Reply
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.pipeline.escalation import SampleClient
-from halimede.tracing import Record
+from halimede.tracing import FrameRecord
 from tests.simulated import SimulatedLoop
 from tests.unit.frames.clouds import NS, SERVICE, Brightness, cloud_bus
 
@@ -149,9 +149,9 @@ class MutableBus(MemoryBus):
 
     mute = False
 
-    async def _open(self, *args: Any) -> Link:
+    async def _open(self, *args: Any) -> Transport:
         link = await super()._open(*args)
-        assert isinstance(link, MemoryLink)
+        assert isinstance(link, MemoryTransport)
         publish = link._published
 
         def published(key: int, packet: Packet, *, answered: bool) -> None:
@@ -232,7 +232,7 @@ class Defective:
         self.broken = False
         self._client = client
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         if self.broken:
             raise RuntimeError("a defect in asking")
         return await self._client.ask(frame, deadline_s, trace)
@@ -251,7 +251,7 @@ class ScriptedPeers:
     def elsewhere(self) -> bool:
         return self.mode != "away" and not self._abandoned.is_set()
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         mode = self.mode
         try:
             async with asyncio.timeout(1.0 if mode == "late" else 0.02):
@@ -263,7 +263,7 @@ class ScriptedPeers:
         if mode in {"good", "late"} and not self._abandoned.is_set():
             prediction = Prediction(label="peer", score=0.2)
             return Reply(id=frame.id, worker="p1", prediction=prediction, batch=1, model="v-peer")
-        error = OffloadError(Reason.ERROR if mode == "error" else Reason.SHED)
+        error = OffloadError(OffloadReason.ERROR if mode == "error" else OffloadReason.SHED)
         error.fatal = mode == "fatal"
         raise error
 

@@ -18,7 +18,7 @@ from halimede.messages import Reply, Result
 from halimede.mining.threshold import Threshold
 from halimede.offload import OffloadClient
 from halimede.offload.channel import Channel, hop, inference
-from halimede.offload.load_balancer import Credits
+from halimede.offload.load_balancer import LoadBalancer
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.escalation import NextTier as Tier
 from halimede.pipeline.executor import InlinePolicy, ModelThread
@@ -28,7 +28,7 @@ from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.policy import Triage
+from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.stats.ledger import Ledger
 from halimede.topic import Filter
@@ -63,7 +63,7 @@ class World:
         self.next, self.peers = NextTier(self.broker, "cloud" if setup.kind == "cloud" else ""), ScriptedPeers()
         self.client: OffloadClient | None = None
         self.defective: Defective | None = None
-        self.policy: Triage | None = None
+        self.policy: UploadPolicy | None = None
         self.requests: RequestIntake | None = None
         self.edge: EdgeWorker | None = None
         self.worker: EdgeWorker | RequestWorker
@@ -127,12 +127,12 @@ class World:
     async def _escalation(self) -> Escalation:
         setup = self.setup
         channel = inference(NS, SERVICE, "w0", tier="cloud" if setup.kind == "cloud" else "")
-        credits_ = Credits(choose=self._random.sample)
+        credits_ = LoadBalancer(choose=self._random.sample)
         self.client = OffloadClient(self.bus, channel, window=2, waiters=2, credits_=credits_)
         await self.client.start()
         self.defective = Defective(self.client)
         if setup.policy:
-            self.policy = Triage(budget=Budget(0.5), audits=Audits(0.5, self._random.random))
+            self.policy = UploadPolicy(budget=Budget(0.5), audits=Audits(0.5, self._random.random))
         tier = Tier(hard=setup.hard, deadline_s=2.0)
         return Escalation(self.defective, self.ledger, tier=tier, policy=self.policy)
 

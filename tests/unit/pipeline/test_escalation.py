@@ -16,17 +16,17 @@ from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.offload.channel import inference
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.policy import Triage
+from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Ledger
 from halimede.topic import Filter
-from halimede.tracing import Record
+from halimede.tracing import FrameRecord
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import BAD, NS, SERVICE, Brightness, cloud_bus, frame
 
@@ -45,12 +45,12 @@ class Next:
 
     answer_s: float = 0.1
     fails: Exception | None = None
-    policy: Triage | None = None
+    policy: UploadPolicy | None = None
     untils: list[float] = field(default_factory=list)
     asked: list[Prediction | None] = field(default_factory=list)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ask(self, frame: Frame, deadline_s: float, trace: Record | None = None) -> Reply:
+    async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         assert trace is not None
         until = asyncio.get_running_loop().time() + deadline_s
         self.untils.append(until)
@@ -63,9 +63,9 @@ class Next:
                 await asyncio.wait([waited], timeout=self.answer_s)
                 waited.cancel()
         except TimeoutError:
-            raise OffloadError(Reason.DEADLINE) from None
+            raise OffloadError(OffloadReason.DEADLINE) from None
         if self.abandoned.is_set():
-            raise OffloadError(Reason.DEADLINE)
+            raise OffloadError(OffloadReason.DEADLINE)
         return Reply(id=frame.id, worker="next0", prediction=BEYOND, model="v9", tier="cloud")
 
     def abandon(self) -> None:
@@ -198,7 +198,7 @@ def test_where_nobody_answers_in_time_the_own_answer_goes_back_in_time_and_says_
 
 
 def test_each_failure_leaves_the_own_answer_with_its_reason() -> None:
-    for failure, reason in ((OffloadError(Reason.NO_CLOUD), "no-cloud"), (RuntimeError("defect"), "error")):
+    for failure, reason in ((OffloadError(OffloadReason.NO_CLOUD), "no-cloud"), (RuntimeError("defect"), "error")):
 
         @scene(Next(fails=failure))
         async def _(world: World, reason: str = reason) -> None:
@@ -207,7 +207,7 @@ def test_each_failure_leaves_the_own_answer_with_its_reason() -> None:
 
 
 def test_what_is_withheld_is_answered_here_and_says_why() -> None:
-    beyond = Next(policy=Triage(budget=Budget(0.0)))
+    beyond = Next(policy=UploadPolicy(budget=Budget(0.0)))
 
     @scene(beyond)
     async def _(world: World) -> None:
@@ -225,7 +225,7 @@ def test_what_the_own_model_fails_on_is_the_next_tiers_to_answer() -> None:
 
 
 def test_a_failed_sample_that_nobody_else_answers_stays_failed_and_is_quarantined() -> None:
-    beyond = Next(fails=OffloadError(Reason.NO_CLOUD))
+    beyond = Next(fails=OffloadError(OffloadReason.NO_CLOUD))
 
     @scene(beyond)
     async def _(world: World) -> None:

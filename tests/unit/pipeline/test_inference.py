@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from halimede.inference import Array, SampleError
 from halimede.messages import Prediction
-from halimede.pipeline.inference import Inference, Item
+from halimede.pipeline.inference import Inference, PlainSample
 from tests.unit.frames.clouds import BAD, Brightness, frame
 
 
@@ -22,6 +22,6 @@ class Leaving(Brightness):
 
 
 def test_an_estimator_that_calls_exit_costs_its_own_sample_only() -> None:
-    outcomes = Inference(8)(Leaving(), [Item(frame(1)), Item(frame(BAD)), Item(frame(2))])
+    outcomes = Inference(8)(Leaving(), [PlainSample(frame(1)), PlainSample(frame(BAD)), PlainSample(frame(2))])
     assert [o.prediction is not None for o in outcomes] == [True, False, True]
     assert "SystemExit" in outcomes[1].error

@@ -14,7 +14,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Frame
 from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.inference import Outcome
+from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
@@ -104,7 +104,7 @@ async def test_once_the_broker_takes_replies_again_all_that_was_taken_is_answere
 async def test_a_defect_while_answering_ends_the_server_and_leaves_no_sample_unanswered_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: object) -> list[Outcome] | None:
+    def fail(*_: object) -> list[InferenceOutcome] | None:
         raise RuntimeError("a defect")
 
     async with serving() as (server, _, running):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from halimede.errors import DecodeError
 from halimede.frames import decode, encode_image, new_frame
 from halimede.frames.encodings import measure
-from halimede.frames.transcode_policy import Densities, Wish
+from halimede.frames.transcode_policy import SizeEstimator, UploadFormat
 from halimede.messages import Box, Frame, Prediction, Reply
-from halimede.offload.circuit_breaker import Circuit
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.circuit_breaker import CircuitBreaker
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.transcode import Upload, Uploads, write
+from halimede.pipeline.transcode import Upload, UploadEncoder, write
 from tests.hostile_pictures import jpeg_that_claims, jpeg_with_scans, png, png_that_claims, zeros
 
 
@@ -30,9 +30,9 @@ def picture(width: int = 320, height: int = 240, noise: float = 10.0, channels: 
     return seen if channels == 3 else seen[..., 0]
 
 
-def refused(frame: Frame, wish: Wish) -> OffloadError:
+def refused(frame: Frame, wish: UploadFormat) -> OffloadError:
     with pytest.raises(OffloadError) as caught:
-        write(frame, wish, Densities())
+        write(frame, wish, SizeEstimator())
     return caught.value
 
 
@@ -42,7 +42,7 @@ def refused(frame: Frame, wish: Wish) -> OffloadError:
 def test_any_picture_becomes_any_encoding_in_its_size(came: str, wanted: str, channels: int) -> None:
     seen = picture(noise=2, channels=channels)
     frame = new_frame(seen, encoding=came, camera="cam0", sequence=7)  # type: ignore[arg-type]
-    upload = write(frame, Wish(encoding=wanted), Densities())  # type: ignore[arg-type]
+    upload = write(frame, UploadFormat(encoding=wanted), SizeEstimator())  # type: ignore[arg-type]
     assert upload.shrunk is None
     assert upload.frame.encoding == wanted
     assert (upload.frame.id, upload.frame.camera, upload.frame.sequence) == (frame.id, "cam0", 7)
@@ -57,7 +57,7 @@ def test_any_picture_becomes_any_encoding_in_its_size(came: str, wanted: str, ch
 @pytest.mark.parametrize("most", [20_000, 6_000, 2_000, 1_024])
 def test_what_is_too_large_becomes_a_jpeg_and_then_a_smaller_one(came: str, most: int) -> None:
     frame = new_frame(picture(), encoding=came)  # type: ignore[arg-type]
-    upload = write(frame, Wish(max_bytes=most), Densities())
+    upload = write(frame, UploadFormat(max_bytes=most), SizeEstimator())
     assert 0.5 * most < upload.frame.data.nbytes <= most
     assert upload.frame.encoding == "jpeg"
     height, width, _ = decode(upload.frame).shape
@@ -68,10 +68,10 @@ def test_what_is_too_large_becomes_a_jpeg_and_then_a_smaller_one(came: str, most
 
 def test_a_grey_column_of_pixels_is_grey_and_a_named_encoding_stays() -> None:
     seen = picture(channels=1)[..., None]
-    upload = write(new_frame(seen), Wish(encoding="png", max_bytes=8_000), Densities())
+    upload = write(new_frame(seen), UploadFormat(encoding="png", max_bytes=8_000), SizeEstimator())
     assert (upload.frame.encoding, decode(upload.frame).ndim) == ("png", 2)
     assert upload.frame.data.nbytes <= 8_000
-    upload = write(new_frame(seen), Wish(encoding="raw", max_bytes=8_000), Densities())
+    upload = write(new_frame(seen), UploadFormat(encoding="raw", max_bytes=8_000), SizeEstimator())
     assert 0.9 * 8_000 < upload.frame.data.nbytes <= 8_000
 
 
@@ -88,9 +88,9 @@ def test_nothing_is_ever_larger_than_it_may_be(
     seen = np.random.default_rng(width).integers(0, 256, (height, width, channels)).astype(np.uint8)
     frame = new_frame(seen if channels == 3 else seen[..., 0])
     try:
-        upload = write(frame, Wish(encoding=encoding, max_bytes=most), Densities())  # type: ignore[arg-type]
+        upload = write(frame, UploadFormat(encoding=encoding, max_bytes=most), SizeEstimator())  # type: ignore[arg-type]
     except OffloadError as error:
-        assert error.reason is Reason.TOO_LARGE  # noqa: PT017  # it may fit or not
+        assert error.reason is OffloadReason.TOO_LARGE  # noqa: PT017  # it may fit or not
         assert min(width, height) < 20
         return
     assert upload.frame.data.nbytes <= most
@@ -101,7 +101,7 @@ def test_nothing_is_ever_larger_than_it_may_be(
 def test_boxes_of_the_answer_are_in_the_pixels_of_the_frame_as_it_was() -> None:
     frame = new_frame(picture())
     frame.edge = Prediction(boxes=[Box(32, 24, 320, 240, 0.5, "a")])
-    upload = write(frame, Wish(max_bytes=2_000), Densities())
+    upload = write(frame, UploadFormat(max_bytes=2_000), SizeEstimator())
     height, width, _ = decode(upload.frame).shape
     assert upload.frame.edge
     assert upload.frame.edge.boxes
@@ -132,24 +132,26 @@ def test_an_answer_without_boxes_or_of_a_whole_picture_is_as_it_came() -> None:
 )  # fmt: skip
 def test_what_is_no_picture_is_named_and_not_sent(pixels: np.ndarray) -> None:
     for encoding in ("jpeg", "png"):
-        error = refused(new_frame(pixels), Wish(encoding=encoding))  # type: ignore[arg-type]
-        assert error.reason is Reason.NO_PICTURE
+        error = refused(new_frame(pixels), UploadFormat(encoding=encoding))  # type: ignore[arg-type]
+        assert error.reason is OffloadReason.NO_PICTURE
         assert str(pixels.dtype) in error.detail
         assert str(list(pixels.shape)) in error.detail
-    error = refused(new_frame(pixels), Wish(max_bytes=2000))
-    assert (error.reason, "2000" in error.detail) == (Reason.TOO_LARGE, True)
+    error = refused(new_frame(pixels), UploadFormat(max_bytes=2000))
+    assert (error.reason, "2000" in error.detail) == (OffloadReason.TOO_LARGE, True)
 
 
 def test_a_sliver_that_cannot_fit_is_named() -> None:
-    error = refused(new_frame(picture(16_000, 9)), Wish(encoding="raw", max_bytes=1024))
-    assert error.reason is Reason.TOO_LARGE
+    error = refused(new_frame(picture(16_000, 9)), UploadFormat(encoding="raw", max_bytes=1024))
+    assert error.reason is OffloadReason.TOO_LARGE
     assert "16000 x 9" in error.detail
 
 
-@pytest.mark.parametrize("wish", [Wish(encoding="jpeg"), Wish(encoding="png"), Wish(max_bytes=2000)])
-def test_a_raw_picture_that_no_file_may_have_is_named(wish: Wish) -> None:
+@pytest.mark.parametrize(
+    "wish", [UploadFormat(encoding="jpeg"), UploadFormat(encoding="png"), UploadFormat(max_bytes=2000)]
+)
+def test_a_raw_picture_that_no_file_may_have_is_named(wish: UploadFormat) -> None:
     error = refused(new_frame(np.zeros((2, 20_000), np.uint8)), wish)
-    assert (error.reason, "20000" in error.detail) == (Reason.TOO_LARGE, True)
+    assert (error.reason, "20000" in error.detail) == (OffloadReason.TOO_LARGE, True)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +166,8 @@ def test_a_raw_picture_that_no_file_may_have_is_named(wish: Wish) -> None:
 )
 def test_hostile_pictures_are_refused_before_they_cost_anything(encoding: str, data: bytes) -> None:
     frame = Frame(id=bytes(16), encoding=encoding, data=memoryview(data))  # type: ignore[arg-type]
-    error = refused(frame, Wish(encoding="raw"))
-    assert error.reason is Reason.ERROR
+    error = refused(frame, UploadFormat(encoding="raw"))
+    assert error.reason is OffloadReason.ERROR
     with pytest.raises(DecodeError):
         decode(frame)
 
@@ -173,7 +175,7 @@ def test_hostile_pictures_are_refused_before_they_cost_anything(encoding: str, d
 async def test_what_is_wanted_passes_without_the_thread_and_the_rest_is_counted() -> None:
     frame, large = new_frame(picture(20, 20)), new_frame(picture())
     async with ModelThread("upload") as thread:
-        uploads = Uploads(Wish(max_bytes=6_000), thread)
+        uploads = UploadEncoder(UploadFormat(max_bytes=6_000), thread)
         assert (await uploads.write(frame, 1)).frame is frame
         assert (uploads.size(frame), uploads.size(large)) == (1200, 6_000)
         upload = await uploads.write(large, 5)
@@ -189,25 +191,25 @@ async def test_what_is_wanted_passes_without_the_thread_and_the_rest_is_counted(
 async def test_writing_is_waited_for_only_as_long_as_the_sample_may_wait() -> None:
     done = threading.Event()
     async with ModelThread("upload") as thread:
-        uploads = Uploads(Wish(encoding="jpeg"), thread)
+        uploads = UploadEncoder(UploadFormat(encoding="jpeg"), thread)
         busy = asyncio.create_task(thread.call(done.wait, 60))
         await asyncio.sleep(0)
         with pytest.raises(OffloadError) as caught:
             await uploads.write(new_frame(picture()), 0.02)
         done.set()
         await busy
-    assert caught.value.reason is Reason.DEADLINE
+    assert caught.value.reason is OffloadReason.DEADLINE
     assert not caught.value.sent
 
 
 async def test_nothing_is_written_while_the_way_is_closed() -> None:
-    circuit = Circuit(retry_s=100)
+    circuit = CircuitBreaker(retry_s=100)
     async with ModelThread("upload") as thread:
-        uploads = Uploads(Wish(encoding="jpeg"), thread, circuit)
+        uploads = UploadEncoder(UploadFormat(encoding="jpeg"), thread, circuit)
         circuit.nobody(asyncio.get_running_loop().time())
         with pytest.raises(OffloadError) as caught:
             await uploads.write(new_frame(picture()), 5)
-        assert caught.value.reason is Reason.CIRCUIT_OPEN
+        assert caught.value.reason is OffloadReason.CIRCUIT_OPEN
         circuit.reconsider()
         assert (await uploads.write(new_frame(picture()), 5)).frame.encoding == "jpeg"
     assert (uploads.times.count, uploads.refused) == (1, {})

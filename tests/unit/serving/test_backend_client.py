@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from halimede.serving.router.backend_client import Upstream
+from halimede.serving.router.backend_client import Backend
 from halimede.serving.router.server import main
 
 
@@ -29,7 +29,7 @@ async def test_a_server_that_has_another_model_now_is_asked_which() -> None:
     application.router.add_post("/v2/repository/index", one.index)
     application.router.add_post("/v2/models/{model}/infer", one.infer)
     async with TestServer(application) as server, aiohttp.ClientSession() as session:
-        upstream = Upstream(session, "--edge", str(server.make_url("")).rstrip("/"))
+        upstream = Backend(session, "--edge", str(server.make_url("")).rstrip("/"))
         assert (await upstream.ask(b"", {}, 30)).body == b"old"
         one.name = "new"
         assert (await upstream.ask(b"", {}, 30)).status == 404

@@ -10,8 +10,8 @@ import pytest
 from halimede.inference import SampleError
 from halimede.pipeline.executor import InlinePolicy
 from halimede.serving import batch_executor
-from halimede.serving.batch_executor import Engine
-from halimede.serving.errors import ExpiredError, ModelFailedError, UnavailableError
+from halimede.serving.batch_executor import BatchExecutor
+from halimede.serving.errors import ExpiredError, ModelFailedError, ModelUnavailableError
 
 
 class Gate:
@@ -27,8 +27,8 @@ class Gate:
         return [SampleError("odd") if work % 2 else work * 10 for work in works]
 
 
-async def started(gate: Gate, most: int = 4, **more) -> Engine:
-    made = Engine("m", gate, most, **more)
+async def started(gate: Gate, most: int = 4, **more) -> BatchExecutor:
+    made = BatchExecutor("m", gate, most, **more)
     made.start()
     return made
 
@@ -62,7 +62,7 @@ async def test_a_model_that_raises_anything_answers_everybody_with_that() -> Non
     def breaks(works):
         raise SystemExit("no more")
 
-    running = Engine("m", breaks, 4)
+    running = BatchExecutor("m", breaks, 4)
     running.start()
     for _ in range(2):  # and its thread goes on
         with pytest.raises(ModelFailedError, match="SystemExit: no more"):
@@ -92,7 +92,7 @@ async def test_more_than_can_wait_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     gate = Gate()
     running = await started(gate)
     answers = [running.submit(0, 1), running.submit(2, 1)]
-    with pytest.raises(UnavailableError, match="2 requests wait for m"):
+    with pytest.raises(ModelUnavailableError, match="2 requests wait for m"):
         running.submit(4, 1)
     gate.open.set()
     await asyncio.gather(*answers)

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from halimede.serving import body_limits
-from halimede.serving.body_limits import Bodies
+from halimede.serving.body_limits import BodyLimits
 from halimede.serving.errors import ServeError
 
 MOST = 1_000_000
@@ -22,7 +22,7 @@ class Reader:
     """A server that holds every body until it is told to answer."""
 
     def __init__(self) -> None:
-        self.bodies = Bodies(MOST)
+        self.bodies = BodyLimits(MOST)
         self.held = 0
         self.go = asyncio.Event()
 

@@ -14,7 +14,7 @@ from halimede.messages.trial import Trial, TrialReason
 from halimede.models.desired_state import Desired, DesiredModel
 from halimede.models.rollout import CANARY_FAILED
 from halimede.serving import model_repository as room
-from halimede.serving.errors import ModelFailedError, NotFoundError, UnavailableError
+from halimede.serving.errors import ModelFailedError, ModelNotFoundError, ModelUnavailableError
 from halimede.serving.model_repository import Repository
 from halimede.serving.tensors import Tensor
 from tests.serving_world import FLOAT, adds, floats, graph, repository, wish
@@ -42,7 +42,7 @@ async def test_models_come_change_and_go_as_the_wish_says(tmp_path: Path) -> Non
         assert models.get("a").rollout.current is before, "it was opened again"
         assert (await answer(models, "b"), models.in_use()["b"].version) == (1, "2")
         await models.apply(only(wish(one, "a", "1")))
-        with pytest.raises(NotFoundError):
+        with pytest.raises(ModelNotFoundError):
             await answer(models, "b")
 
 
@@ -96,7 +96,7 @@ async def test_a_file_that_is_not_there_is_looked_for_again(tmp_path: Path, monk
         models.said = lambda: told.append(models.not_ready())
         await models.apply(only(wish(tmp_path / "late.onnx")))
         assert models.in_use()["m"].reason == room.UNREADABLE
-        with pytest.raises(UnavailableError, match="not ready"):
+        with pytest.raises(ModelUnavailableError, match="not ready"):
             await answer(models)
         adds(tmp_path / "late.onnx", 3)
         await eventually(lambda: not models.not_ready())

@@ -8,15 +8,15 @@ from typing import Any, cast
 import pytest
 
 from halimede.models.rollout import Rollout
-from halimede.serving.errors import NotFoundError, UnavailableError
-from halimede.serving.model_version import Served, Version
+from halimede.serving.errors import ModelNotFoundError, ModelUnavailableError
+from halimede.serving.model_version import ModelVersionState, Served
 from tests.serving_world import wish
 
 LOADED = cast("Any", object())
 
 
-def version(name: str) -> Version:
-    return Version(wish(Path(f"/{name}"), version=name, digest=name), name, name, LOADED)
+def version(name: str) -> ModelVersionState:
+    return ModelVersionState(wish(Path(f"/{name}"), version=name, digest=name), name, name, LOADED)
 
 
 def served_with_canary(percent: int) -> Served:
@@ -38,14 +38,14 @@ def test_who_names_a_version_gets_it_or_hears_which_there_are() -> None:
     served = served_with_canary(0)
     assert served.choose("2") is served.rollout.canary
     assert served.choose("1") is served.rollout.current
-    with pytest.raises(NotFoundError, match="it has 1, 2"):
+    with pytest.raises(ModelNotFoundError, match="it has 1, 2"):
         served.choose("3")
 
 
 def test_nothing_to_answer_with_is_no_answer_yet_and_says_why() -> None:
     served = Served("m")
-    with pytest.raises(UnavailableError, match="not ready yet"):
+    with pytest.raises(ModelUnavailableError, match="not ready yet"):
         served.choose()
     served.rollout.refuse("ModelInvalid", "it is no model")
-    with pytest.raises(UnavailableError, match="ModelInvalid: it is no model"):
+    with pytest.raises(ModelUnavailableError, match="ModelInvalid: it is no model"):
         served.choose()

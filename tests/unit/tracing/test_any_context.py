@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.tracing.context import MOST_STATE, TRACEPARENT, TRACESTATE, Context, parse, read, write
+from halimede.tracing.context import MOST_STATE, TRACEPARENT, TRACESTATE, TraceContext, parse, read, write
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 keys = st.sampled_from([TRACEPARENT, TRACESTATE, "Traceparent", "epoch", ""]) | st.text(max_size=8)
 values = st.sampled_from([PARENT, PARENT.upper(), "0" * 55, "a=b", ",", "=" * 600]) | st.text(max_size=80)
 contexts = st.builds(
-    Context,
+    TraceContext,
     st.integers(1, 2**128 - 1),
     st.integers(1, 2**64 - 1),
     st.booleans(),
@@ -36,7 +36,7 @@ def test_a_spoiled_traceparent_is_another_one_or_none(at: int, letter: str, stat
 
 
 @given(contexts)
-def test_a_context_that_is_written_is_read(context: Context) -> None:
+def test_a_context_that_is_written_is_read(context: TraceContext) -> None:
     assert read(list(write(context).items())) == context
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.tracing.context import MOST_PROPERTIES, MOST_STATE, Context, parse, read, trace_of, write
+from halimede.tracing.context import MOST_PROPERTIES, MOST_STATE, TraceContext, parse, read, trace_of, write
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"
@@ -15,12 +15,16 @@ keys = st.from_regex(r"[a-z0-9][a-z0-9_\-*/@]{0,20}", fullmatch=True)
 values = st.from_regex(r"[!-+\--<>-~]{1,20}", fullmatch=True)
 states = st.dictionaries(keys, values, max_size=8).map(lambda d: ",".join(f"{k}={v}" for k, v in d.items()))
 contexts = st.builds(
-    Context, st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans(), states.filter(lambda s: len(s) < 512)
+    TraceContext,
+    st.integers(1, 2**128 - 1),
+    st.integers(1, 2**64 - 1),
+    st.booleans(),
+    states.filter(lambda s: len(s) < 512),
 )
 
 
 @given(contexts)
-def test_what_is_written_is_read_back(context: Context) -> None:
+def test_what_is_written_is_read_back(context: TraceContext) -> None:
     assert read(tuple(write(context).items())) == context
 
 
@@ -73,7 +77,7 @@ def test_only_the_sampled_flag_is_taken() -> None:
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
-    assert parse(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings") == Context(int(TRACE, 16), int(SPAN, 16))
+    assert parse(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings") == TraceContext(int(TRACE, 16), int(SPAN, 16))
 
 
 def test_two_contexts_are_none() -> None:
@@ -105,7 +109,7 @@ def test_properties_are_looked_at_within_bounds() -> None:
     ],
 )
 def test_an_invalid_tracestate_is_left_out(bad: str) -> None:
-    assert parse(GOOD, bad) == Context(int(TRACE, 16), int(SPAN, 16))
+    assert parse(GOOD, bad) == TraceContext(int(TRACE, 16), int(SPAN, 16))
 
 
 def test_a_tracestate_of_several_properties_is_put_together() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from halimede.tracing import Batch, Book, Context, Record
+from halimede.tracing import Batch, Book, FrameRecord, TraceContext
 from halimede.tracing.export import CHUNK, QUEUE, Pump, exporting, wanted
 from halimede.tracing.steps import DECODE
 from tests.simulated import eventually
@@ -20,16 +20,16 @@ class Sink:
     """A collector as a test wants it."""
 
     def __init__(self, *, takes: bool = True, hangs: bool = False, fails: bool = False) -> None:
-        self.items: list[Record | Batch] = []
+        self.items: list[FrameRecord | Batch] = []
         self.takes, self.fails = takes, fails
         self.go = threading.Event()
         if not hangs:
             self.go.set()
 
-    def samples(self, trace: int, parent: Context | None) -> bool:
+    def samples(self, trace: int, parent: TraceContext | None) -> bool:
         return True
 
-    def export(self, items: Sequence[Record | Batch]) -> bool:
+    def export(self, items: Sequence[FrameRecord | Batch]) -> bool:
         assert self.go.wait(30)
         if self.fails:
             raise RuntimeError("a defect")

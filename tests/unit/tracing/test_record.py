@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from halimede.codec import decode, encode
 from halimede.messages import TraceReply
 from halimede.topics import TRACE_REPLY
-from halimede.tracing import Batch, Book, Context, Record, spans
+from halimede.tracing import Batch, Book, FrameRecord, TraceContext, spans
 from halimede.tracing.record import MOST_STEPS
 from halimede.tracing.steps import DECODE, MINE, MODEL
 
@@ -21,13 +21,13 @@ class Kept:
     """An exporter that keeps what it gets, and samples even traces only."""
 
     def __init__(self) -> None:
-        self.frames: list[Record] = []
+        self.frames: list[FrameRecord] = []
         self.batches: list[Batch] = []
 
-    def samples(self, trace: int, parent: Context | None) -> bool:
+    def samples(self, trace: int, parent: TraceContext | None) -> bool:
         return trace % 2 == 0
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: FrameRecord) -> None:
         self.frames.append(record)
 
     def batched(self, batch: Batch) -> None:
@@ -71,7 +71,7 @@ def test_what_is_no_number_or_empty_is_left_out_of_an_answer() -> None:
 
 
 def test_without_an_exporter_a_context_passes_through_as_it_came() -> None:
-    parent = Context(7, 8, sampled=False, state="a=b")
+    parent = TraceContext(7, 8, sampled=False, state="a=b")
     record = Book().begin(frame(1), parent)
     assert record.here == record.ask() == parent
     assert record.travels
@@ -83,8 +83,8 @@ def test_without_an_exporter_a_context_passes_through_as_it_came() -> None:
 
 def test_with_an_exporter_a_frame_has_spans_of_its_own_and_the_samplers_decision() -> None:
     book = Book(Kept())
-    record = book.begin(frame(1), Context(8, 9, sampled=False, state="a=b"))
-    assert record.here == Context(8, record.here.span, sampled=True, state="a=b")
+    record = book.begin(frame(1), TraceContext(8, 9, sampled=False, state="a=b"))
+    assert record.here == TraceContext(8, record.here.span, sampled=True, state="a=b")
     assert len({9, record.here.span, record.ask().span}) == 3
     assert record.ask() == record.ask()
     assert not book.begin(frame(3)).here.sampled
@@ -94,7 +94,7 @@ def test_only_sampled_frames_and_their_model_calls_are_exported() -> None:
     kept = Kept()
     book = Book(kept)
     even, odd = book.begin(frame(2)), book.begin(frame(3))
-    records: Sequence[Record] = (even, odd)
+    records: Sequence[FrameRecord] = (even, odd)
     book.batch(1.0, 2.0, records)
     book.batch(1.0, 2.0, [odd])
     for record in records:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from halimede.api.jointinference import Source
+from halimede.api.jointinference import FrameSourceSpec
 from halimede.errors import InvalidFieldError, RefusedError
 from halimede.stats.ledger import Ledger
 from halimede.worker.bootstrap import serve
@@ -94,8 +94,8 @@ class CannotLoad:
         ("edge", Small, {"hem_name": "Marginn"}, "HardExampleMiningUnknown"),
         ("edge", Small, {"hem_parameters": {"threshold": "0.2"}}, "HardExampleMiningInvalid"),
         ("edge", Small, {"hem_parameters": {"threshold_margin": "much"}}, "HardExampleMiningInvalid"),
-        ("edge", Small, {"source": Source(url="gopher://camera/1")}, "SourceInvalid"),
-        ("edge", Small, {"source": Source(path="/nowhere/pictures")}, "SourceInvalid"),
+        ("edge", Small, {"source": FrameSourceSpec(url="gopher://camera/1")}, "SourceInvalid"),
+        ("edge", Small, {"source": FrameSourceSpec(path="/nowhere/pictures")}, "SourceInvalid"),
         ("edge", None, {"estimator": "no_such_module:Small"}, "EstimatorInvalid"),
         ("cloud", None, {"estimator": "json:JSONDecoder"}, "EstimatorInvalid"),
     ],

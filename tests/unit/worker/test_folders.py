@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halimede.models.desired_state import DesiredModel
-from halimede.worker.model_reload import Opener, UnfitError
+from halimede.worker.model_reload import ModelOpener, UnfitError
 from tests.serving_world import adds
 
 
@@ -28,7 +28,7 @@ def wish(path: Path | str, format_: str = "onnx") -> DesiredModel:
 async def given(path: Path | str, format_: str = "onnx") -> str:
     """Return what an estimator is given to load."""
     estimator = Shows()
-    loaded = await Opener(estimator).open(wish(path, format_))
+    loaded = await ModelOpener(estimator).open(wish(path, format_))
     await loaded.close()
     return estimator.given
 
@@ -36,7 +36,7 @@ async def given(path: Path | str, format_: str = "onnx") -> str:
 async def test_the_model_in_a_folder_is_tried_and_opened(tmp_path: Path) -> None:
     adds(tmp_path / "model.onnx", 1)
     for path in (tmp_path, tmp_path / "model.onnx"):
-        loaded = await Opener().open(wish(path))
+        loaded = await ModelOpener().open(wish(path))
         await loaded.close()
 
 
@@ -60,7 +60,7 @@ async def test_what_is_no_folder_is_opened_as_it_is(format_: str, tmp_path: Path
 async def test_a_folder_without_one_model_is_refused_with_what_to_do(names: tuple[str, ...], tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).touch()
-    for opener in (Opener(), Opener(Shows)):
+    for opener in (ModelOpener(), ModelOpener(Shows)):
         with pytest.raises(UnfitError, match=r"model\.onnx") as caught:
             await opener.open(wish(tmp_path))
         assert caught.value.reason == "NoModelFile"

@@ -14,11 +14,11 @@ from PIL import Image
 
 from halimede.api.jointinference import KeepHardSamples
 from halimede.frames import new_frame
-from halimede.hard_samples.store import Store
+from halimede.hard_samples.store import HardSampleStore
 from halimede.messages import Frame, KeptRequest, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.worker.hard_sample_writer import Keeper
+from halimede.worker.hard_sample_writer import HardSampleWriter
 from tests.simulated import eventually
 from tests.unit.worker.world import EASY, HARD, Big, Small, World, world
 
@@ -30,9 +30,11 @@ class Fixed:
     """A model that nobody asks."""
 
 
-def keeper(folder: Path) -> Keeper:
+def keeper(folder: Path) -> HardSampleWriter:
     slot = ModelSlot(LoadedModel(Fixed(), ModelThread(), "v3", "abc"))  # type: ignore[arg-type]
-    return Keeper(World(folder).settings("edge", "e", keep=KEEP), slot, Store(folder / "hard", 10**6, 100))
+    return HardSampleWriter(
+        World(folder).settings("edge", "e", keep=KEEP), slot, HardSampleStore(folder / "hard", 10**6, 100)
+    )
 
 
 def result(frame: Frame) -> Result:
@@ -54,7 +56,7 @@ async def test_hard_samples_of_a_worker_are_kept_with_both_answers_and_easy_ones
         await w.answer(await w.send(EASY))
         hard = await w.send(HARD)
         await w.answer(hard)
-        store = Store(tmp_path / "e" / "hard", 10**6, 100)
+        store = HardSampleStore(tmp_path / "e" / "hard", 10**6, 100)
         await eventually(lambda: len(list((tmp_path / "e" / "hard").glob("*.json"))) == 1)
         found = store.get(hard)
     assert found is not None
@@ -97,8 +99,8 @@ async def test_what_comes_faster_than_the_disk_takes_it_is_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
-    add = Store.add
-    monkeypatch.setattr(Store, "add", lambda *args: go.wait(10) and add(*args))
+    add = HardSampleStore.add
+    monkeypatch.setattr(HardSampleStore, "add", lambda *args: go.wait(10) and add(*args))
     async with keeper(tmp_path) as keeps:
         for _ in range(100):
             frame = new_frame(np.zeros((4, 4), np.uint8))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from halimede.worker.sources.poison_journal import DEATHS, Suspects
+from halimede.worker.sources.poison_journal import DEATHS, PoisonJournal
 
 
-def life(folder: Path) -> Suspects:
-    suspects = Suspects(folder)
+def life(folder: Path) -> PoisonJournal:
+    suspects = PoisonJournal(folder)
     suspects.open()
     return suspects
 

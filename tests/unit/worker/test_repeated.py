@@ -18,14 +18,14 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
-from halimede.worker.sources.poison_journal import Suspects
+from halimede.worker.sources.poison_journal import PoisonJournal
 from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness
 from tests.unit.worker.world import NS, SERVICE
 
 
-def life(folder: Path) -> Suspects:
-    suspects = Suspects(folder)
+def life(folder: Path) -> PoisonJournal:
+    suspects = PoisonJournal(folder)
     suspects.open()
     return suspects
 

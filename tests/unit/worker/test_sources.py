@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from halimede import topics
-from halimede.api.jointinference import Source as SourceSpec
+from halimede.api.jointinference import FrameSourceSpec as SourceSpec
 from halimede.bus import Bus, Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import encode_image
-from halimede.tracing import Context as TraceContext
-from halimede.worker.sources import Context, create
+from halimede.tracing import TraceContext as TraceContext
+from halimede.worker.sources import SourceContext, create
 from halimede.worker.sources.folder import Done, camera_of, id_of, look
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import EASY, HARD, world
@@ -32,9 +32,9 @@ async def no_letter(packet: Packet, reason: str) -> None:
     assert (packet.topic, reason) == ("file:a.png", "refused")
 
 
-def context(path: Path | str = "", *, loop: bool = False, prefix: str = "", **spec: object) -> Context:
+def context(path: Path | str = "", *, loop: bool = False, prefix: str = "", **spec: object) -> SourceContext:
     given = SourceSpec(path=str(path), **spec)  # type: ignore[arg-type]
-    return Context("default", "helmet", given, no_bus, no_letter, prefix, loop)
+    return SourceContext("default", "helmet", given, no_bus, no_letter, prefix, loop)
 
 
 class Keeper:

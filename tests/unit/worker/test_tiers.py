@@ -15,7 +15,7 @@ import pytest
 
 from halimede.bus.memory import MemoryBroker
 from halimede.errors import InvalidFieldError
-from halimede.mining.calibration_file import Artefact, MixtureRule
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
 from halimede.worker.mid_tier import _prepare, tier
@@ -154,7 +154,7 @@ async def test_a_tier_audits_easy_samples_beside_their_answers(tmp_path: Path) -
 
 @simulated
 async def test_a_tier_mixes_its_answer_with_the_next_ones(tmp_path: Path) -> None:
-    artefact = Artefact(service=SERVICE, mixture=MixtureRule(kind="sum", edge=1000, cloud=0))
+    artefact = CalibrationFile(service=SERVICE, mixture=MixtureRule(kind="sum", edge=1000, cloud=0))
     path = tmp_path / "calibration.json"
     path.write_bytes(msgspec.json.encode(artefact))
     async with chain(tmp_path, fusion="mixture", calibration=path) as system:

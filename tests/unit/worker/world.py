@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from halimede import topics
-from halimede.api.jointinference import Source
+from halimede.api.jointinference import FrameSourceSpec
 from halimede.api.model import ModelSpec
 from halimede.bus import Announce, Bus, Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
 from halimede.messages import DeadLetter, Result, WorkerInfo
 from halimede.worker.bootstrap import serve
-from halimede.worker.settings import Role, Settings
+from halimede.worker.settings import Role, WorkerSettings
 from tests.simulated import eventually
 
 NS, SERVICE = "default", "helmet"
@@ -92,14 +92,14 @@ class World:
             bus.cut()
         return bus
 
-    def settings(self, role: Role, worker: str, **changes: Any) -> Settings:
+    def settings(self, role: Role, worker: str, **changes: Any) -> WorkerSettings:
         values: dict[str, Any] = {
             "role": role, "namespace": NS, "service": SERVICE, "worker": worker, "node": f"node-{worker}", "uid": "u-1",
             "model_path": "", "model": ModelSpec(url="/none", format="python"), "estimator": "", "broker": "",
             "state": self.folder / worker, "period_s": 1.0, "grace_s": 10.0, "hem_name": "Margin",
-            "hem_parameters": {"threshold_margin": "0.2"}, "source": Source(cameras=["cam0"]), "deadline_s": 2.0,
+            "hem_parameters": {"threshold_margin": "0.2"}, "source": FrameSourceSpec(cameras=["cam0"]), "deadline_s": 2.0,
         }  # fmt: skip
-        return Settings(**{**values, **changes})
+        return WorkerSettings(**{**values, **changes})
 
     @contextlib.asynccontextmanager
     async def worker(

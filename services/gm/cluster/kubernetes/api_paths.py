@@ -25,7 +25,7 @@ OPENED = "OPENED"
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class ApiResource:
     """One kind of object in the API."""
 
     version: str
@@ -41,24 +41,24 @@ class Api:
         return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
-DEPLOYMENTS = Api("apps/v1", "Deployment", "deployments")
-SERVICES = Api("v1", "Service", "services")
-AUTOSCALERS = Api("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
-INGRESSES = Api("networking.k8s.io/v1", "Ingress", "ingresses")
+DEPLOYMENTS = ApiResource("apps/v1", "Deployment", "deployments")
+SERVICES = ApiResource("v1", "Service", "services")
+AUTOSCALERS = ApiResource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+INGRESSES = ApiResource("networking.k8s.io/v1", "Ingress", "ingresses")
 #: what GM makes
 MADE = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
-PODS = Api("v1", "Pod", "pods")
-NODES = Api("v1", "Node", "nodes")
-SECRETS = Api("v1", "Secret", "secrets")
-EVENTS = Api("v1", "Event", "events")
-LEASES = Api("coordination.k8s.io/v1", "Lease", "leases")
+PODS = ApiResource("v1", "Pod", "pods")
+NODES = ApiResource("v1", "Node", "nodes")
+SECRETS = ApiResource("v1", "Secret", "secrets")
+EVENTS = ApiResource("v1", "Event", "events")
+LEASES = ApiResource("coordination.k8s.io/v1", "Lease", "leases")
 
 
-def api_of(kind: Kind) -> Api:
+def api_of(kind: Kind) -> ApiResource:
     """Return where the resources of a kind are."""
-    return Api(kind.api_version, kind.kind, kind.plural)
+    return ApiResource(kind.api_version, kind.kind, kind.plural)
 
 
-def resources() -> Iterator[Api]:
+def resources() -> Iterator[ApiResource]:
     """Return where the resources of all kinds are."""
     return (api_of(kind) for kind in kinds())

@@ -18,8 +18,8 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException, OpenApiException
 
 from halimede import __version__
-from services.gm.cluster.kubernetes.api_paths import MANAGER, OPENED, Api, Object
-from services.gm.cluster.kubernetes.errors import ApiError, UnavailableError, error_of
+from services.gm.cluster.kubernetes.api_paths import MANAGER, OPENED, ApiResource, Object
+from services.gm.cluster.kubernetes.errors import KubernetesApiError, UnavailableError, error_of
 
 #: seconds for one call, what it waits because the server asked it to included
 CALL_TIMEOUT = 10.0
@@ -66,13 +66,19 @@ class KubernetesClient:
     # --- reading ----------------------------------------------------------------------------------------------
 
     async def get(
-        self, api: Api, namespace: str, name: str, *, metadata_only: bool = False, timeout_s: float | None = None
+        self,
+        api: ApiResource,
+        namespace: str,
+        name: str,
+        *,
+        metadata_only: bool = False,
+        timeout_s: float | None = None,
     ) -> Object:
         """Return an object. Raises NotFoundError."""
         accept = METADATA_ONLY if metadata_only else JSON
         return await self._call("GET", api, namespace, name, accept=accept, timeout_s=timeout_s)
 
-    async def pages(self, api: Api, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
+    async def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
         """Yield all objects of all namespaces page by page, with the version of the list. GoneError: begin again."""
         query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
         while True:
@@ -84,7 +90,7 @@ class KubernetesClient:
             query["continue"] = going_on
 
     async def watch(
-        self, api: Api, version: str, *, selector: str = "", seconds: float
+        self, api: ApiResource, version: str, *, selector: str = "", seconds: float
     ) -> AsyncIterator[tuple[str, Object]]:
         """Yield (type, object) of what happens after ``version``, bookmarks included, for about ``seconds``; first of
         all OPENED, for nothing may happen for long.
@@ -128,14 +134,14 @@ class KubernetesClient:
     # --- writing ----------------------------------------------------------------------------------------------
 
     async def create(
-        self, api: Api, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
+        self, api: ApiResource, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
     ) -> Object:
         """Create an object; ``strict``: a field that nobody knows is refused. Raises AlreadyExistsError."""
         return await self._write("POST", api, namespace, query=_query(strict), body=body, timeout_s=timeout_s)
 
     async def patch(
         self,
-        api: Api,
+        api: ApiResource,
         namespace: str,
         name: str,
         body: Object,
@@ -148,7 +154,7 @@ class KubernetesClient:
         at, query = (api, namespace, name, subresource), _query(strict)
         return await self._write("PATCH", *at, query=query, body=body, kind=MERGE_PATCH, timeout_s=timeout_s)
 
-    async def delete(self, api: Api, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(self, api: ApiResource, namespace: str, name: str, *, uid: str) -> None:
         """Delete this very object; what it owns follows. Raises NotFoundError, StaleError (another uid)."""
         body = {
             "apiVersion": "v1",
@@ -164,14 +170,14 @@ class KubernetesClient:
         self.writes += 1
         try:
             return await self._call(method, *args, **options)
-        except ApiError:
+        except KubernetesApiError:
             self.failures += 1
             raise
 
     async def _call(
         self,
         method: str,
-        api: Api,
+        api: ApiResource,
         namespace: str = "",
         name: str = "",
         subresource: str = "",
@@ -243,7 +249,7 @@ class KubernetesClient:
             text = str(error) or type(error).__name__
             raise self._told(UnavailableError(what, 0, f"the API server cannot be reached: {text}")) from error
 
-    def _told(self, error: ApiError) -> ApiError:
+    def _told(self, error: KubernetesApiError) -> KubernetesApiError:
         self.trouble = str(error) if isinstance(error, UnavailableError) else ""
         return error
 
@@ -253,7 +259,7 @@ def _query(strict: bool) -> Mapping[str, str]:  # noqa: FBT001
     return {"fieldValidation": "Strict"} if strict else {}
 
 
-def _pause(error: ApiError) -> float | None:
+def _pause(error: KubernetesApiError) -> float | None:
     """Return how long to wait before the same again, if the server refused before it did anything."""
     if not isinstance(error, UnavailableError):
         return None

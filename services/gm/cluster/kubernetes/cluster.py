@@ -18,27 +18,27 @@ import structlog
 from halimede.errors import InvalidFieldError, first_error
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.event_dedup import Repeats
+from services.gm.cluster.event_dedup import EventDeduplicator
 from services.gm.cluster.kubernetes.api_paths import LEASES, NODES, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.conversion import Custom, node_labels
-from services.gm.cluster.kubernetes.custom_resources import Customs
+from services.gm.cluster.kubernetes.custom_resources import CustomResources
 from services.gm.cluster.kubernetes.errors import UnavailableError
 from services.gm.cluster.kubernetes.events import Events
 from services.gm.cluster.kubernetes.fence import check_leading
-from services.gm.cluster.kubernetes.informer import Informer, Item
-from services.gm.cluster.kubernetes.leader_election import Elector
-from services.gm.cluster.kubernetes.owned_objects import Made
+from services.gm.cluster.kubernetes.informer import CachedObject, Informer
+from services.gm.cluster.kubernetes.leader_election import LeaderElection
+from services.gm.cluster.kubernetes.owned_objects import OwnedObjects
 from services.gm.cluster.kubernetes.secrets import Secrets
 from services.gm.cluster.kubernetes.status_recovery import reports_of
 from services.gm.cluster.port import (
+    ClusterWorkers,
     EventType,
     Happening,
     Memory,
     NodeSeen,
     Ref,
-    Stored,
-    Workers,
+    StoredResource,
     WorkersChanged,
 )
 
@@ -52,18 +52,18 @@ NODE = "node/"
 class KubernetesCluster:
     """Cluster on ``client``, for as long as ``elector`` leads; open inside ``async with``, within ``elector.lead``."""
 
-    def __init__(self, client: KubernetesClient, elector: Elector, *, sync_s: float = SYNC_PATIENCE) -> None:
+    def __init__(self, client: KubernetesClient, elector: LeaderElection, *, sync_s: float = SYNC_PATIENCE) -> None:
         self._client = client
         self._elector = elector
         self._sync_s = sync_s
         # what has happened, in order, each once: a node by its name alone
         self._happened: dict[Key | WorkersChanged | str, None] = {}
         self._happening = asyncio.Event()
-        self._customs = Customs(client, elector, self._announce, self._tell)
-        self._made = Made(client, lambda key: self._announce(WorkersChanged(key)))
+        self._customs = CustomResources(client, elector, self._announce, self._tell)
+        self._made = OwnedObjects(client, lambda key: self._announce(WorkersChanged(key)))
         self._secrets = Secrets(client)
         self._events = Events(client, elector)
-        self._repeats = Repeats()
+        self._repeats = EventDeduplicator()
         self._nodes = Informer(client, NODES, node_labels, self._node_changed)
         self._stack = contextlib.AsyncExitStack()
 
@@ -126,7 +126,7 @@ class KubernetesCluster:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredResource | None:
         """Return a resource."""
         return self._customs.claims.get(key)
 
@@ -134,18 +134,18 @@ class KubernetesCluster:
         """Whether there is such a resource, be it that it cannot be read or does not have the key."""
         return self._customs.claims.find(key, uid) is not None
 
-    def seconds(self, key: Key) -> tuple[Stored, ...]:
+    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
         """Return those of the other group that came later."""
         return self._customs.claims.seconds(key)
 
-    def resources(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
+    def resources(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return all resources (of one kind, of one namespace)."""
         return self._customs.claims.all(plural, namespace)
 
-    def workers(self, key: Key) -> Workers:
+    def workers(self, key: Key) -> ClusterWorkers:
         """Return what is owned by the resource that has that key."""
         stored = self.get(key)
-        return self._made.of(key.namespace, stored.uid) if stored else Workers()
+        return self._made.of(key.namespace, stored.uid) if stored else ClusterWorkers()
 
     async def secrets(self, namespace: str, names: Collection[str]) -> Mapping[str, dict[str, Any] | None]:
         """Ask for those that were not asked for just now."""
@@ -167,7 +167,7 @@ class KubernetesCluster:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    async def write_status(self, stored: Stored, status: Status) -> None:
+    async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a status. Raises ConflictError if anything about the resource has changed since."""
         await self._customs.write_status(stored, status)
 
@@ -239,8 +239,8 @@ class KubernetesCluster:
 
     def _node_changed(
         self,
-        old: Item[Mapping[str, str]] | None,
-        new: Item[Mapping[str, str]] | None,
+        old: CachedObject[Mapping[str, str]] | None,
+        new: CachedObject[Mapping[str, str]] | None,
         _: bool,  # noqa: FBT001
     ) -> None:
         node = new or old

@@ -12,7 +12,7 @@ from services.gm.workqueue import reached
 FIRST_PAUSE, LAST_PAUSE = 0.2, 8.0
 
 
-class Pauses:
+class ConflictBackoff:
     """By uid; call ``end`` when an object has changed or is gone, so that nothing is kept of it."""
 
     def __init__(self) -> None:

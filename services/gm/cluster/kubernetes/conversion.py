@@ -19,8 +19,8 @@ from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.errors import InvalidFieldError
 from halimede.messages import Status
 from halimede.names import Key
-from services.gm.cluster.kubernetes.api_paths import Api, Object
-from services.gm.cluster.port import FINALIZER, Stored
+from services.gm.cluster.kubernetes.api_paths import ApiResource, Object
+from services.gm.cluster.port import FINALIZER, StoredResource
 from services.gm.workloads.object_names import MODEL_NAME, MODEL_UID, MULTI_NAME, MULTI_UID, NAME, UID
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -46,7 +46,7 @@ class Custom:
     status has in the API.
     """
 
-    api: Api
+    api: ApiResource
     namespace: str
     name: str
     uid: str
@@ -57,7 +57,7 @@ class Custom:
     finalizers: tuple[str, ...]
     status: Status | None
     written: frozenset[str]
-    stored: Stored | None
+    stored: StoredResource | None
     problem: str = ""
 
     @property
@@ -99,14 +99,14 @@ def node_labels(body: Object) -> Mapping[str, str]:
     return body["metadata"].get("labels") or {}
 
 
-def custom(api: Api, body: Object) -> Custom:
+def custom(api: ApiResource, body: Object) -> Custom:
     """Read a resource."""
     raw = trimmed(body).pop("status", None) or {}
     metadata = body["metadata"]
     status = _status(raw)
     stored, problem = None, ""
     try:
-        stored = Stored(parse(body), status)
+        stored = StoredResource(parse(body), status)
     except InvalidFieldError as error:
         problem = str(error)
     return Custom(

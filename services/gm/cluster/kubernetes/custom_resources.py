@@ -15,22 +15,22 @@ from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import Object, resources
 from services.gm.cluster.kubernetes.client import KubernetesClient
-from services.gm.cluster.kubernetes.conflict_backoff import Pauses
+from services.gm.cluster.kubernetes.conflict_backoff import ConflictBackoff
 from services.gm.cluster.kubernetes.conversion import Custom, custom, finalizer_patch, status_patch
 from services.gm.cluster.kubernetes.errors import NotFoundError, StaleError, worded
 from services.gm.cluster.kubernetes.fence import Leadership, check_leading
-from services.gm.cluster.kubernetes.informer import Informer, Item
-from services.gm.cluster.kubernetes.name_conflicts import Claims
-from services.gm.cluster.port import FINALIZER, ConflictError, Stored, utc_now
+from services.gm.cluster.kubernetes.informer import CachedObject, Informer
+from services.gm.cluster.kubernetes.name_conflicts import NameConflicts
+from services.gm.cluster.port import FINALIZER, ConflictError, StoredResource, utc_now
 from services.gm.controllers.base import same
 from services.gm.service_status import conclude
-from services.gm.worker_readiness import Verdict
+from services.gm.worker_readiness import Readiness
 from services.gm.workqueue import WorkQueue
 
 INVALID, CONFLICT = "Invalid", "NameConflict"
 
 
-class Customs:
+class CustomResources:
     """All kinds. ``announce`` hears which key to look at, ``tell`` of trouble: reason, object, message."""
 
     def __init__(
@@ -45,10 +45,10 @@ class Customs:
         self._tell = tell
         #: what is left alone
         self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._look_aside)
-        self.claims = Claims(announce, self.left.add)
+        self.claims = NameConflicts(announce, self.left.add)
         #: one write of ours at a time for each object, by uid: the next then knows what the last has made of it
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._pauses = Pauses()
+        self._pauses = ConflictBackoff()
         self._by_api = {api: Informer(client, api, partial(custom, api), self._changed) for api in resources()}
 
     @property
@@ -56,7 +56,7 @@ class Customs:
         """Those that have to run."""
         return iter(self._by_api.values())
 
-    async def write_status(self, stored: Stored, status: Status) -> None:
+    async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a status. Raises ConflictError if anything about the resource has changed since."""
         async with self._alone(stored.uid):
             found = self.claims.find(stored.key, stored.uid)
@@ -98,7 +98,7 @@ class Customs:
 
     async def _explain(self, found: Custom, reason: str, text: str) -> None:
         earlier = found.status
-        status = conclude(earlier or Status(), Verdict("Failed", reason, text), earlier, found.generation, utc_now())
+        status = conclude(earlier or Status(), Readiness("Failed", reason, text), earlier, found.generation, utc_now())
         if not same(status, earlier):
             await self._write_status(found, status)
             self._tell(reason, found, text)
@@ -128,7 +128,7 @@ class Customs:
                 self._pauses.lengthen(found.uid)
             raise
 
-    def _changed(self, old: Item[Custom] | None, new: Item[Custom] | None, ours: bool) -> None:  # noqa: FBT001
+    def _changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
         if old is not None:  # be it that our own write has succeeded
             self._pauses.end(old.uid)
         self.claims.changed(old, new, ours)

@@ -26,7 +26,7 @@ MAX_RETRY_AFTER = 30.0
 _PATCHED = re.compile(r'\A[^{]* is invalid: patch: Invalid value: "(?:[^"\\]|\\.)*": (?=\S)', re.DOTALL)
 
 
-class ApiError(HalimedeError):
+class KubernetesApiError(HalimedeError):
     """The API server refused. ``status`` is HTTP's."""
 
     def __init__(self, what: str, status: int, message: str) -> None:
@@ -44,31 +44,31 @@ class ApiError(HalimedeError):
         return told
 
 
-class NotFoundError(ApiError):
+class NotFoundError(KubernetesApiError):
     """There is no such object, or no such kind."""
 
 
-class AlreadyExistsError(ApiError):
+class AlreadyExistsError(KubernetesApiError):
     """There is an object of that name."""
 
 
-class StaleError(ApiError, ConflictError):
+class StaleError(KubernetesApiError, ConflictError):
     """The object is not any more what the call was meant for: other version, other uid."""
 
 
-class GoneError(ApiError):
+class GoneError(KubernetesApiError):
     """The version to watch from, or the list to go on with, is too old: list again."""
 
 
-class ForbiddenError(ApiError, NotAcceptedError):
+class ForbiddenError(KubernetesApiError, NotAcceptedError):
     """GM's role does not allow this, or the server does not know GM."""
 
 
-class RefusedObjectError(ApiError, NotAcceptedError):
+class RefusedObjectError(KubernetesApiError, NotAcceptedError):
     """The object is not acceptable: its message names the field."""
 
 
-class UnavailableError(ApiError):
+class UnavailableError(KubernetesApiError):
     """The server is not there, too slow, too busy or broken. ``retry_after_s``: what it asked for, else 0."""
 
     def __init__(self, what: str, status: int, message: str, retry_after_s: float = 0.0) -> None:
@@ -86,7 +86,7 @@ def worded(about: object) -> Iterator[None]:
         raise error.about(str(about)) from error
 
 
-_by_status: dict[int, type[ApiError]] = {
+_by_status: dict[int, type[KubernetesApiError]] = {
     400: RefusedObjectError,
     401: ForbiddenError,
     403: ForbiddenError,
@@ -111,7 +111,7 @@ class _Status(msgspec.Struct, kw_only=True):
     details: _Details | None = None
 
 
-def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
+def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubernetesApiError:
     """Return the error for an answer that is none of success."""
     told = _Status()
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a proxy in between answers in plain text

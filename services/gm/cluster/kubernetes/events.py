@@ -16,7 +16,7 @@ import structlog
 
 from services.gm.cluster.kubernetes.api_paths import EVENTS, MANAGER, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
-from services.gm.cluster.kubernetes.errors import ApiError, NotFoundError, UnavailableError
+from services.gm.cluster.kubernetes.errors import KubernetesApiError, NotFoundError, UnavailableError
 from services.gm.cluster.kubernetes.fence import Leadership
 from services.gm.cluster.port import EventType
 
@@ -67,7 +67,7 @@ class Events:
             happened, times = await self._waiting.get()
             try:
                 await self._tell(happened, times)
-            except ApiError as error:
+            except KubernetesApiError as error:
                 self.dropped += 1
                 log.warning("event not told", reason=happened.reason, message=happened.message, error=str(error))
 

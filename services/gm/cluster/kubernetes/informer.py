@@ -17,8 +17,8 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from services.gm.cluster.kubernetes.api_paths import OPENED, Api, Object
-from services.gm.cluster.kubernetes.errors import ApiError, GoneError, UnavailableError
+from services.gm.cluster.kubernetes.api_paths import OPENED, ApiResource, Object
+from services.gm.cluster.kubernetes.errors import GoneError, KubernetesApiError, UnavailableError
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -33,18 +33,20 @@ WORTHWHILE = 5.0
 MAX_GONE = 4096
 
 
-class Source(Protocol):
+class KubernetesSource(Protocol):
     """What of the client is needed."""
 
-    def pages(self, api: Api, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
+    def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
         """List."""
 
-    def watch(self, api: Api, version: str, *, selector: str = "", seconds: float) -> AsyncIterator[tuple[str, Object]]:
+    def watch(
+        self, api: ApiResource, version: str, *, selector: str = "", seconds: float
+    ) -> AsyncIterator[tuple[str, Object]]:
         """Watch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item(Generic[T]):
+class CachedObject(Generic[T]):
     """An object as it is here: what identifies it, and what ``convert`` made of it."""
 
     namespace: str
@@ -54,7 +56,7 @@ class Item(Generic[T]):
     value: T
 
 
-Changed = Callable[[Item[T] | None, Item[T] | None, bool], None]
+Changed = Callable[[CachedObject[T] | None, CachedObject[T] | None, bool], None]
 
 
 class Informer(Generic[T]):
@@ -64,8 +66,8 @@ class Informer(Generic[T]):
 
     def __init__(
         self,
-        source: Source,
-        api: Api,
+        source: KubernetesSource,
+        api: ApiResource,
         convert: Callable[[Object], T],
         changed: Changed[T],
         *,
@@ -84,17 +86,17 @@ class Informer(Generic[T]):
         self._changed = changed
         self._selector = selector
         self._watch_s = watch_s
-        self._items: dict[tuple[str, str], Item[T]] = {}
+        self._items: dict[tuple[str, str], CachedObject[T]] = {}
         # by uid: True for one that we know to be gone for good, whatever a watch says that lags behind; False for one
         # that the watch says is gone (or not selected any more), whatever a late answer to a write says
         self._gone: OrderedDict[str, bool] = OrderedDict()
         self._version = ""
         self._progress = False
 
-    def __iter__(self) -> Iterator[Item[T]]:
+    def __iter__(self) -> Iterator[CachedObject[T]]:
         return iter(self._items.values())
 
-    def get(self, namespace: str, name: str) -> Item[T] | None:
+    def get(self, namespace: str, name: str) -> CachedObject[T] | None:
         """Return an object."""
         return self._items.get((namespace, name))
 
@@ -113,7 +115,7 @@ class Informer(Generic[T]):
                 if not listing_anew:  # this is no trouble yet: an outage may just have taken too long
                     listing_anew = True
                     continue
-            except ApiError as error:
+            except KubernetesApiError as error:
                 asked_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
                 self._say(str(error))
             failures = 0 if self._progress else failures + 1
@@ -137,7 +139,7 @@ class Informer(Generic[T]):
     # --- list and watch ---------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
-        listed: dict[tuple[str, str], Item[T]] = {}
+        listed: dict[tuple[str, str], CachedObject[T]] = {}
         version = ""
         async with contextlib.aclosing(self._source.pages(self.api, selector=self._selector)) as pages:  # type: ignore[type-var]
             async for bodies, listed_at in pages:
@@ -186,7 +188,7 @@ class Informer(Generic[T]):
 
     # --- the objects ------------------------------------------------------------------------------------------
 
-    def _item(self, body: Object) -> Item[T]:
+    def _item(self, body: Object) -> CachedObject[T]:
         metadata = body["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata["name"]
         uid, version = metadata.get("uid", ""), metadata.get("resourceVersion", "")
@@ -195,7 +197,7 @@ class Informer(Generic[T]):
             return known
         # objects in lists do not say what they are
         body["apiVersion"], body["kind"] = self.api.version, self.api.kind
-        return Item(namespace, name, uid, version, self._convert(body))
+        return CachedObject(namespace, name, uid, version, self._convert(body))
 
     def _drop(self, namespace: str, name: str, uid: str, *, for_good: bool) -> None:
         self._gone[uid] = for_good
@@ -205,7 +207,7 @@ class Informer(Generic[T]):
         if old is not None and old.uid == uid:
             self._put(namespace, name, None)
 
-    def _put(self, namespace: str, name: str, new: Item[T] | None, *, ours: bool = False) -> None:
+    def _put(self, namespace: str, name: str, new: CachedObject[T] | None, *, ours: bool = False) -> None:
         old = self._items.get((namespace, name))
         if old is new:
             return

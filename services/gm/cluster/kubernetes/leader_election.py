@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import structlog
 
 from halimede.errors import HalimedeError
-from services.gm.cluster.kubernetes.api_paths import LEASES, MANAGER, Api, Object
-from services.gm.cluster.kubernetes.errors import AlreadyExistsError, ApiError, NotFoundError, StaleError
-from services.gm.cluster.kubernetes.lease import DURATION, Lost, Record, Take, decide
+from services.gm.cluster.kubernetes.api_paths import LEASES, MANAGER, ApiResource, Object
+from services.gm.cluster.kubernetes.errors import AlreadyExistsError, KubernetesApiError, NotFoundError, StaleError
+from services.gm.cluster.kubernetes.lease import DURATION, LeaseRecord, Lost, Take, decide
 
 log = structlog.get_logger()
 
@@ -37,19 +37,19 @@ class LeadershipLostError(HalimedeError):
 class Leases(Protocol):
     """What of the client is needed."""
 
-    async def get(self, api: Api, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
+    async def get(self, api: ApiResource, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
         """Return an object."""
 
-    async def create(self, api: Api, namespace: str, body: Object, *, timeout_s: float | None = None) -> Object:
+    async def create(self, api: ApiResource, namespace: str, body: Object, *, timeout_s: float | None = None) -> Object:
         """Create one."""
 
     async def patch(
-        self, api: Api, namespace: str, name: str, body: Object, *, timeout_s: float | None = None
+        self, api: ApiResource, namespace: str, name: str, body: Object, *, timeout_s: float | None = None
     ) -> Object:
         """Merge into one."""
 
 
-class Elector:
+class LeaderElection:
     """Leads for as long as it may; ``identity`` is this process' own, such as its pod's name."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Elector:
         self._give_up_s = give_up_s
         self._retry_s = retry_s
         self._mine: int | None = None
-        self._seen: Record | None = None
+        self._seen: LeaseRecord | None = None
         self._seen_at = 0.0
         self._highest = 0
         self._deadline = 0.0
@@ -134,7 +134,7 @@ class Elector:
                 return True
             try:
                 lost = await self._hold(self._mine, epoch + 1)
-            except ApiError as error:  # the renewal that comes next finds out what it means
+            except KubernetesApiError as error:  # the renewal that comes next finds out what it means
                 lost = str(error)
             else:
                 self._deadline = 0.0 if lost else self._deadline
@@ -152,7 +152,7 @@ class Elector:
                 why = f"{self._seen.holder} leads" if self._seen else ""
             except (StaleError, AlreadyExistsError):
                 began, trouble, why = False, "", "somebody was faster"
-            except ApiError as error:
+            except KubernetesApiError as error:
                 began, trouble, why = False, str(error), str(error)
             if trouble and not self.trouble:
                 self._troubled_at = asyncio.get_running_loop().time()
@@ -172,7 +172,9 @@ class Elector:
         if not isinstance(decision, Take):
             return False
         if decision.epoch > MAX_EPOCH + 1:
-            raise ApiError(f"Lease {self.namespace}/{self.name}", 0, "leaseTransitions cannot grow: delete the Lease")
+            raise KubernetesApiError(
+                f"Lease {self.namespace}/{self.name}", 0, "leaseTransitions cannot grow: delete the Lease"
+            )
         await self._write(seen, decision.epoch)
         return True
 
@@ -186,7 +188,7 @@ class Elector:
                     try:
                         async with self._writing:
                             lost = await self._hold(self._mine, self._mine)
-                    except ApiError as error:
+                    except KubernetesApiError as error:
                         why = f"the Lease could not be renewed in time: {error}"
                         log.warning("lease not renewed", error=str(error))
                     else:
@@ -216,13 +218,13 @@ class Elector:
         self._mine = None
         body = self._body(self._seen, self._highest)
         body["spec"]["holderIdentity"] = ""
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(KubernetesApiError):
             self._observe(await self._client.patch(LEASES, self.namespace, self.name, body, timeout_s=RELEASE))
             log.info("leads no more", lease=self.name, identity=self.identity)
 
     # --- the Lease itself -------------------------------------------------------------------------------------
 
-    async def _look(self) -> Record | None:
+    async def _look(self) -> LeaseRecord | None:
         try:
             self._observe(await self._client.get(LEASES, self.namespace, self.name, timeout_s=CALL))
         except NotFoundError:
@@ -230,7 +232,7 @@ class Elector:
         return self._seen
 
     def _observe(self, lease: Object) -> None:
-        record = Record.of(lease)
+        record = LeaseRecord.of(lease)
         if self._seen is None or record.sign != self._seen.sign or record.uid != self._seen.uid:
             self._seen_at = asyncio.get_running_loop().time()
         self._seen = record
@@ -239,7 +241,7 @@ class Elector:
     def _silent_s(self) -> float:
         return asyncio.get_running_loop().time() - self._seen_at
 
-    async def _write(self, seen: Record | None, epoch: int) -> None:
+    async def _write(self, seen: LeaseRecord | None, epoch: int) -> None:
         """Hold the Lease in that epoch, if it is as it was seen."""
         began = asyncio.get_running_loop().time()
         body = self._body(seen, epoch)
@@ -254,7 +256,7 @@ class Elector:
         # counted from before it was sent: others count from when they saw it
         self._deadline = began + self._give_up_s
 
-    def _body(self, seen: Record | None, epoch: int) -> dict[str, Any]:
+    def _body(self, seen: LeaseRecord | None, epoch: int) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {
             "holderIdentity": self.identity,

@@ -18,7 +18,7 @@ MAX_DURATION = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LeaseRecord:
     """A Lease as it was last seen. ``renewed`` only tells one renewal from another."""
 
     holder: str
@@ -29,7 +29,7 @@ class Record:
     uid: str
 
     @classmethod
-    def of(cls, lease: Object) -> Record:
+    def of(cls, lease: Object) -> LeaseRecord:
         """Read a Lease; whatever is missing says that nobody has it."""
         spec, metadata = lease.get("spec") or {}, lease.get("metadata") or {}
         return cls(
@@ -74,7 +74,7 @@ class Lost:
 Decision = Take | Renew | Wait | Lost
 
 
-def decide(identity: str, seen: Record | None, mine: int | None, silent_s: float, highest: int = 0) -> Decision:
+def decide(identity: str, seen: LeaseRecord | None, mine: int | None, silent_s: float, highest: int = 0) -> Decision:
     """Say what to do about the Lease.
 
     ``seen`` is None when there is no Lease; ``mine`` is the epoch in which we lead, None if we do not; ``silent_s``

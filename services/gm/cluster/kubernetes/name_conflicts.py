@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 from halimede.names import Key
 from services.gm.cluster.kubernetes.conversion import Custom
-from services.gm.cluster.kubernetes.informer import Item
-from services.gm.cluster.port import Stored
+from services.gm.cluster.kubernetes.informer import CachedObject
+from services.gm.cluster.port import StoredResource
 
 
-class Claims:
+class NameConflicts:
     """What the informers of all kinds hold. ``announce`` hears which key to look at; ``aside`` of each object that
     waits or cannot be read (key and uid): nobody else takes care of it.
     """
@@ -26,7 +26,7 @@ class Claims:
         #: the same, the one that has the key first
         self._order: dict[Key, tuple[Custom, ...]] = {}
 
-    def changed(self, old: Item[Custom] | None, new: Item[Custom] | None, ours: bool) -> None:  # noqa: FBT001
+    def changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
         """Take in a difference (see ``Informer``). What we did ourselves is no reason to look again."""
         of = new or old
         if of is None:
@@ -48,12 +48,12 @@ class Claims:
             if self.aside(key, uid):
                 self._aside((key, uid))
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredResource | None:
         """Return the resource that has the key, if it can be read."""
         first = self.first(key)
         return first.stored if first else None
 
-    def seconds(self, key: Key) -> tuple[Stored, ...]:
+    def seconds(self, key: Key) -> tuple[StoredResource, ...]:
         """Return those that wait for the key and can be read."""
         return tuple(each.stored for each in self._order.get(key, ())[1:] if each.stored)
 
@@ -70,7 +70,7 @@ class Claims:
         first = self.get(key)
         return None if first is not None and first.uid == uid else self.find(key, uid)
 
-    def all(self, plural: str = "", namespace: str = "") -> Iterator[Stored]:
+    def all(self, plural: str = "", namespace: str = "") -> Iterator[StoredResource]:
         """Return those that have their keys (of one kind, of one namespace)."""
         for key, order in self._order.items():
             if (stored := order[0].stored) and plural in {"", key.plural} and namespace in {"", key.namespace}:

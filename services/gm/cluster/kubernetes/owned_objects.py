@@ -19,16 +19,22 @@ from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import MADE, MANAGED, PODS, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.conversion import service_of, service_of_pod, trimmed, trimmed_pod
-from services.gm.cluster.kubernetes.errors import AlreadyExistsError, ApiError, NotFoundError, StaleError, worded
-from services.gm.cluster.kubernetes.informer import Informer, Item
-from services.gm.cluster.port import ConflictError, NotOursError, Ref, Workers
+from services.gm.cluster.kubernetes.errors import (
+    AlreadyExistsError,
+    KubernetesApiError,
+    NotFoundError,
+    StaleError,
+    worded,
+)
+from services.gm.cluster.kubernetes.informer import CachedObject, Informer
+from services.gm.cluster.port import ClusterWorkers, ConflictError, NotOursError, Ref
 from services.gm.workloads.diff import patch_for
 from services.gm.workloads.object_names import owned_by
 
 log = structlog.get_logger()
 
 
-class Made:
+class OwnedObjects:
     """Objects and pods by the namespace and uid of their service. ``announce`` hears whose have changed."""
 
     def __init__(self, client: KubernetesClient, announce: Callable[[Key], None]) -> None:
@@ -49,10 +55,10 @@ class Made:
         yield from self._by_kind.values()
         yield self._pod_informer
 
-    def of(self, namespace: str, uid: str) -> Workers:
+    def of(self, namespace: str, uid: str) -> ClusterWorkers:
         """Return what there is of a service."""
         of = namespace, uid
-        return Workers(dict(self._objects.get(of, {})), tuple(self._pods.get(of, {}).values()))
+        return ClusterWorkers(dict(self._objects.get(of, {})), tuple(self._pods.get(of, {}).values()))
 
     async def ensure(self, body: Object) -> None:
         """Create an object or bring it to hold what ``body`` says. Raises NotOursError if it is somebody else's.
@@ -111,7 +117,7 @@ class Made:
             return  # it has just been read
         try:
             existing = await self._client.get(informer.api, ref.namespace, ref.name)
-        except ApiError as error:
+        except KubernetesApiError as error:
             log.info("not read again", object=str(ref), error=str(error))
         else:
             informer.learn(existing, seen)
@@ -126,7 +132,7 @@ class Made:
 
     # --- what the informers say -------------------------------------------------------------------------------
 
-    def _object_changed(self, old: Item[Object] | None, new: Item[Object] | None, ours: bool) -> None:  # noqa: FBT001
+    def _object_changed(self, old: CachedObject[Object] | None, new: CachedObject[Object] | None, ours: bool) -> None:  # noqa: FBT001
         for item in (old, new):
             if item is not None and (service := service_of(item.value)):
                 of = service[0].namespace, service[1]
@@ -141,7 +147,7 @@ class Made:
                 if not ours:
                     self._announce(service[0])
 
-    def _pod_changed(self, old: Item[Object] | None, new: Item[Object] | None, _: bool) -> None:  # noqa: FBT001
+    def _pod_changed(self, old: CachedObject[Object] | None, new: CachedObject[Object] | None, _: bool) -> None:  # noqa: FBT001
         for item in (old, new):
             if item is not None and (service := service_of_pod(item.value)):
                 of = service[0].namespace, service[1]

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from halimede.messages import NodeStatus, NodeSummary, Output
-from services.gm.cluster.port import Report, Stored
+from services.gm.cluster.port import NodeReport, StoredResource
 from services.gm.service_status import LEFT
 
 #: of a node that said so; Pending may also mean that it has said nothing
 SAID = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
 
 
-def reports_of(stored: Stored) -> Iterator[Report]:
+def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
     """Return what is known of each node that a status names."""
     for summary in stored.status.nodes if stored.status else ():
         if summary.phase in SAID or summary.task_info is not None:
             yield _report(stored, summary)
 
 
-def _report(stored: Stored, summary: NodeSummary) -> Report:
+def _report(stored: StoredResource, summary: NodeSummary) -> NodeReport:
     generation = stored.status.observed_generation if stored.status else 0
     told = NodeStatus(
         phase=SAID.get(summary.phase, "Pending"),  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def _report(stored: Stored, summary: NodeSummary) -> Report:
         reason=summary.reason,
         message=summary.message,
     )
-    return Report(stored.key, summary.node, told, live=summary.phase in SAID, edge=_has_edge(summary))
+    return NodeReport(stored.key, summary.node, told, live=summary.phase in SAID, edge=_has_edge(summary))
 
 
 def _has_edge(summary: NodeSummary) -> bool:

@@ -7,11 +7,11 @@ import copy
 import uuid
 from collections.abc import AsyncIterator
 
-from services.gm.cluster.kubernetes.api_paths import OPENED, Api, Object
+from services.gm.cluster.kubernetes.api_paths import OPENED, ApiResource, Object
 from services.gm.cluster.kubernetes.errors import (
     AlreadyExistsError,
-    ApiError,
     GoneError,
+    KubernetesApiError,
     NotFoundError,
     StaleError,
     UnavailableError,
@@ -42,7 +42,7 @@ class Shelf:
         self.delay_s = 0.0
         self.down = self.hangs = False
         #: errors for the calls to come, first one first
-        self.errors: list[ApiError] = []
+        self.errors: list[KubernetesApiError] = []
         #: what each call was
         self.calls: list[str] = []
         self.news = asyncio.Event()
@@ -67,14 +67,14 @@ class Shelf:
 
     # --- Leases -----------------------------------------------------------------------------------------------
 
-    async def get(self, api: Api, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
+    async def get(self, api: ApiResource, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
         await self._call("get", timeout_s)
         if (namespace, name) not in self.objects:
             raise NotFoundError("get", 404, "there is none")
         return copy.deepcopy(self.objects[namespace, name])
 
     async def create(
-        self, api: Api, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
+        self, api: ApiResource, namespace: str, body: Object, *, strict: bool = False, timeout_s: float | None = None
     ) -> Object:
         await self._call("create", timeout_s)
         if (namespace, body["metadata"]["name"]) in self.objects:
@@ -84,7 +84,7 @@ class Shelf:
 
     async def patch(
         self,
-        api: Api,
+        api: ApiResource,
         namespace: str,
         name: str,
         body: Object,
@@ -104,14 +104,14 @@ class Shelf:
 
     # --- informers --------------------------------------------------------------------------------------------
 
-    async def pages(self, api: Api, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
+    async def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
         await self._call("list", None)
         bodies, version = list(self.objects.values()), str(self.version)
         for at in range(0, len(bodies) or 1, 2):
             yield copy.deepcopy(bodies[at : at + 2]), version
 
     async def watch(
-        self, api: Api, version: str, *, selector: str = "", seconds: float
+        self, api: ApiResource, version: str, *, selector: str = "", seconds: float
     ) -> AsyncIterator[tuple[str, Object]]:
         await self._call(f"watch {version}", None)
         at, ends = int(version), asyncio.get_running_loop().time() + seconds

@@ -6,7 +6,7 @@ import msgspec
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
 from halimede.names import Key
-from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, LEASES, NODES, PODS, Api, resources
+from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, LEASES, NODES, PODS, ApiResource, resources
 from services.gm.cluster.kubernetes.conversion import (
     custom,
     finalizer_patch,
@@ -18,7 +18,7 @@ from services.gm.cluster.kubernetes.conversion import (
 from services.gm.cluster.kubernetes.status_recovery import reports_of
 from tests.unit.gm.kubernetes.shelf import merge
 
-MODELS = Api("sedna.io/v1alpha1", "Model", "models")
+MODELS = ApiResource("sedna.io/v1alpha1", "Model", "models")
 
 
 def model(**metadata: object) -> dict:

@@ -12,9 +12,9 @@ from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import Object
 from services.gm.cluster.kubernetes.conversion import Custom
-from services.gm.cluster.kubernetes.custom_resources import Customs
+from services.gm.cluster.kubernetes.custom_resources import CustomResources
 from services.gm.cluster.kubernetes.errors import ForbiddenError
-from services.gm.cluster.port import ConflictError, NotAcceptedError, Stored
+from services.gm.cluster.port import ConflictError, NotAcceptedError, StoredResource
 from tests.integration.gm_world import SERVICES, service
 from tests.simulated import eventually, simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
@@ -34,7 +34,7 @@ class Resources:
         self.shelves = {SEDNA: Shelf(), NEPTUNE: Shelf()}
         self.announced: list[Key] = []
         self.told: list[tuple[str, str]] = []
-        self.customs = Customs(self, Leader(), self.announced.append, self._tell)  # type: ignore[arg-type]
+        self.customs = CustomResources(self, Leader(), self.announced.append, self._tell)  # type: ignore[arg-type]
 
     def _tell(self, reason: str, of: Custom, message: str) -> None:
         self.told.append((reason, of.uid))
@@ -57,7 +57,7 @@ class Resources:
 
 
 @asynccontextmanager
-async def resources(made: Resources, *groups: str) -> AsyncIterator[Customs]:
+async def resources(made: Resources, *groups: str) -> AsyncIterator[CustomResources]:
     customs = made.customs
     chosen = [each for each in customs.informers if each.api.plural == SERVICES and each.api.version in groups]
     async with asyncio.TaskGroup() as group:
@@ -70,7 +70,7 @@ async def resources(made: Resources, *groups: str) -> AsyncIterator[Customs]:
             task.cancel()
 
 
-def stored(customs: Customs) -> Stored:
+def stored(customs: CustomResources) -> StoredResource:
     found = customs.claims.get(KEY)
     assert found is not None
     return found
@@ -125,7 +125,7 @@ async def test_one_that_becomes_unreadable_keeps_its_name() -> None:
         assert KEY in r.announced
 
 
-async def tries(customs: Customs, seconds: float) -> None:
+async def tries(customs: CustomResources, seconds: float) -> None:
     """Look again as often as the reconciler does, or a little more often."""
     ends = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < ends:

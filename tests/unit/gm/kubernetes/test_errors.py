@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.gm.cluster.kubernetes.errors import MAX_MESSAGE, ApiError, RefusedObjectError, error_of
+from services.gm.cluster.kubernetes.errors import MAX_MESSAGE, KubernetesApiError, RefusedObjectError, error_of
 
 
-def refused(message: str) -> ApiError:
+def refused(message: str) -> KubernetesApiError:
     return error_of("PATCH deployments shop/d", 422, msgspec.json.encode({"message": message}), {})
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, Object
 from services.gm.cluster.kubernetes.errors import ForbiddenError, GoneError, NotFoundError, UnavailableError
-from services.gm.cluster.kubernetes.informer import LAST_PAUSE, Informer, Item
+from services.gm.cluster.kubernetes.informer import LAST_PAUSE, CachedObject, Informer
 from tests.simulated import eventually, simulate, simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
 
@@ -22,7 +22,7 @@ class Heard:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def __call__(self, old: Item[Object] | None, new: Item[Object] | None, ours: bool) -> None:
+    def __call__(self, old: CachedObject[Object] | None, new: CachedObject[Object] | None, ours: bool) -> None:
         of = new or old
         assert of is not None
         sign = "+" if old is None else "-" if new is None else "~"
@@ -264,7 +264,7 @@ def test_after_any_faults_it_holds_what_there_is_and_has_told_how_it_came_to_tha
     async def run() -> None:
         shelf, told = Shelf(), {}
 
-        def changed(old: Item[Object] | None, new: Item[Object] | None, ours: bool) -> None:
+        def changed(old: CachedObject[Object] | None, new: CachedObject[Object] | None, ours: bool) -> None:
             if old is not None:
                 assert told.pop(old.name) == old.version
             if new is not None:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.gm.cluster.kubernetes.errors import ForbiddenError
-from services.gm.cluster.kubernetes.leader_election import MAX_EPOCH, Elector, LeadershipLostError
+from services.gm.cluster.kubernetes.leader_election import MAX_EPOCH, LeaderElection, LeadershipLostError
 from services.gm.leader import waiting_health
 from tests.simulated import eventually, simulated
 from tests.unit.gm.kubernetes.shelf import Shelf
@@ -22,7 +22,7 @@ class Candidate:
     """One GM: notes when it worked."""
 
     def __init__(self, shelf: Shelf, name: str) -> None:
-        self.elector = Elector(shelf, "halimede", name)
+        self.elector = LeaderElection(shelf, "halimede", name)
         self.working = False
         self.epochs: list[int] = []
         self.lost: list[str] = []
@@ -156,7 +156,7 @@ def test_leadership_is_lost_when_the_server_does_not_answer_before_anybody_else_
 @simulated
 async def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on() -> None:
     shelf = Shelf()
-    elector = Elector(shelf, "halimede", "a")
+    elector = LeaderElection(shelf, "halimede", "a")
     seen: list[bool] = []
 
     async def work() -> None:
@@ -247,7 +247,7 @@ async def test_what_work_raises_is_raised_and_the_lease_is_let_go() -> None:
         raise ForbiddenError("x", 403, "no right to do that")
 
     with pytest.raises(ForbiddenError, match="no right"):
-        await Elector(shelf, "halimede", "a").lead(work)
+        await LeaderElection(shelf, "halimede", "a").lead(work)
     assert shelf.objects[LEASE]["spec"]["holderIdentity"] == ""
 
 

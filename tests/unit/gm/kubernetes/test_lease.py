@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from services.gm.cluster.kubernetes.lease import DURATION, MAX_DURATION, Lost, Record, Renew, Take, Wait, decide
+from services.gm.cluster.kubernetes.lease import DURATION, MAX_DURATION, LeaseRecord, Lost, Renew, Take, Wait, decide
 
 
-def record(holder: str = "other", epoch: int = 7, duration_s: float = 9.0) -> Record:
-    return Record(holder, epoch, duration_s, "2026-01-01T00:00:00.000000Z", "1", "u")
+def record(holder: str = "other", epoch: int = 7, duration_s: float = 9.0) -> LeaseRecord:
+    return LeaseRecord(holder, epoch, duration_s, "2026-01-01T00:00:00.000000Z", "1", "u")
 
 
 def test_a_lease_that_is_not_there_is_taken_in_a_first_epoch() -> None:
@@ -48,7 +48,7 @@ def test_a_leader_goes_on_as_long_as_the_record_is_its_own() -> None:
         (record("me", 8), "another process"),
     ],
 )
-def test_a_leader_has_lost_when_the_record_is_not_its_own_any_more(seen: Record | None, why: str) -> None:
+def test_a_leader_has_lost_when_the_record_is_not_its_own_any_more(seen: LeaseRecord | None, why: str) -> None:
     decision = decide("me", seen, 7, 0.0)
     assert isinstance(decision, Lost)
     assert why in decision.why
@@ -56,9 +56,9 @@ def test_a_leader_has_lost_when_the_record_is_not_its_own_any_more(seen: Record 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseDurationSeconds": None}])
 def test_a_lease_that_says_nothing_is_free(spec: object) -> None:
-    read = Record.of({"metadata": {"uid": "u", "resourceVersion": "3"}, "spec": spec})
+    read = LeaseRecord.of({"metadata": {"uid": "u", "resourceVersion": "3"}, "spec": spec})
     assert (read.holder, read.epoch, read.duration_s) == ("", 0, DURATION)
 
 
 def test_a_lease_cannot_ask_for_ever() -> None:
-    assert Record.of({"metadata": {}, "spec": {"leaseDurationSeconds": 10**6}}).duration_s == MAX_DURATION
+    assert LeaseRecord.of({"metadata": {}, "spec": {"leaseDurationSeconds": 10**6}}).duration_s == MAX_DURATION

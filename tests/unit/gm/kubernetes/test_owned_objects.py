@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from halimede.names import Key
-from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, PODS, Api, Object
+from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, PODS, ApiResource, Object
 from services.gm.cluster.kubernetes.errors import ForbiddenError, RefusedObjectError, StaleError
-from services.gm.cluster.kubernetes.owned_objects import Made
+from services.gm.cluster.kubernetes.owned_objects import OwnedObjects
 from services.gm.cluster.port import ConflictError, NotAcceptedError
 from services.gm.workloads.object_names import NAME, UID
 from tests.simulated import simulated
@@ -57,8 +57,10 @@ def deployment(image: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def made_on(shelf: Shelf, api: Api = DEPLOYMENTS, announced: list[Key] | None = None) -> AsyncIterator[Made]:
-    made = Made(shelf, (announced if announced is not None else []).append)  # type: ignore[arg-type]
+async def made_on(
+    shelf: Shelf, api: ApiResource = DEPLOYMENTS, announced: list[Key] | None = None
+) -> AsyncIterator[OwnedObjects]:
+    made = OwnedObjects(shelf, (announced if announced is not None else []).append)  # type: ignore[arg-type]
     [informer] = [each for each in made.informers if each.api == api]
     task = asyncio.create_task(informer.run())
     await informer.synced.wait()

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 from halimede.messages import Track
-from halimede.multiedge.reid import Gallery, Limits
+from halimede.multiedge.reid import EvictionLimits, Gallery
 from halimede.multiedge.reid.gallery import FILE
-from halimede.multiedge.reid.identity_eviction import Known
+from halimede.multiedge.reid.identity_eviction import IdentityEviction
 from tests.unit.multiedge.reid.scene import LENGTH, looks, sighting
 
 LOOKS = looks(200).astype(np.float32)
 
 
 def opened(folder: Path, *, features: str = "", **limits: float) -> Gallery:
-    gallery = Gallery(folder, Limits(**limits), features)  # type: ignore[arg-type]
+    gallery = Gallery(folder, EvictionLimits(**limits), features)  # type: ignore[arg-type]
     gallery.open()
     gallery.at(0.0)
     return gallery
 
 
-def meet(gallery: Gallery, number: int, *, times: int = 1, camera: str = "door") -> Known:
+def meet(gallery: Gallery, number: int, *, times: int = 1, camera: str = "door") -> IdentityEviction:
     known = gallery.create()
     for _ in range(times):
         gallery.see(known, sighting(camera, 100.0 + number))
@@ -109,7 +109,7 @@ def test_time_counts_while_it_runs_and_never_by_the_wall_clock(tmp_path: Path) -
     gallery.tend(60.0)
     gallery.close()
     # another boot: the monotonic clock begins elsewhere
-    gallery = Gallery(tmp_path, Limits(ttl_s=100.0))
+    gallery = Gallery(tmp_path, EvictionLimits(ttl_s=100.0))
     gallery.open()
     gallery.tend(1_000_000.0)
     gallery.tend(1_000_039.0)

@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from halimede.multiedge.reid.trajectories import MOST_OBJECTS, Paths
+from halimede.multiedge.reid.trajectories import MOST_OBJECTS, Trajectories
 
 
 def corners(x: float) -> np.ndarray:
     return np.array([x, 0.0, x + 20.0, 20.0])
 
 
-def expected(paths: Paths, time: float) -> dict[str, float]:
+def expected(paths: Trajectories, time: float) -> dict[str, float]:
     return {identity: float(step.expected(time)[0]) for identity, step in paths.before("door", time)}
 
 
 def test_what_moves_is_expected_further_on() -> None:
-    paths = Paths(1.0)
+    paths = Trajectories(1.0)
     for tenth in range(4):
         paths.seen("door", "a", 10 + tenth / 10, corners(10.0 * tenth))
     assert expected(paths, 10.5) == pytest.approx({"a": 50.0})
 
 
 def test_who_was_not_seen_for_long_is_not_expected() -> None:
-    paths = Paths(1.0)
+    paths = Trajectories(1.0)
     paths.seen("door", "a", 10.0, corners(0))
     assert expected(paths, 11.5) == {}
     paths.seen("door", "b", 11.5, corners(50))
@@ -33,21 +33,21 @@ def test_who_was_not_seen_for_long_is_not_expected() -> None:
 
 
 def test_a_picture_out_of_order_changes_nothing() -> None:
-    paths = Paths(1.0)
+    paths = Trajectories(1.0)
     paths.seen("door", "a", 10.2, corners(20))
     paths.seen("door", "a", 10.1, corners(10))
     assert expected(paths, 10.2) == {"a": 20.0}
 
 
 def test_a_clock_that_was_put_back_begins_anew() -> None:
-    paths = Paths(1.0)
+    paths = Trajectories(1.0)
     paths.seen("door", "a", 1000.0, corners(0))
     paths.seen("door", "a", 10.0, corners(40))
     assert expected(paths, 10.0) == {"a": 40.0}
 
 
 def test_who_saw_somebody_last_and_how_long_ago() -> None:
-    paths = Paths(1.0)
+    paths = Trajectories(1.0)
     assert paths.elsewhere("a", "door", 10.0) == float("inf")
     paths.seen("door", "a", 10.0, corners(0))
     assert paths.elsewhere("a", "door", 10.5) == float("inf")
@@ -55,7 +55,7 @@ def test_who_saw_somebody_last_and_how_long_ago() -> None:
 
 
 def test_it_is_bounded() -> None:
-    paths = Paths(1.0)
+    paths = Trajectories(1.0)
     for number in range(2 * MOST_OBJECTS):
         paths.seen("door", str(number), 10.0, corners(0))
     assert len(expected(paths, 10.0)) == MOST_OBJECTS

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from halimede.multiedge.reid import vector_index as room
-from halimede.multiedge.reid.vector_index import Index, clear
+from halimede.multiedge.reid.vector_index import VectorIndex, clear
 from tests.unit.multiedge.reid.scene import LENGTH, looks
 
 COUNT = 3000
 
 
-def filled(exact: int) -> tuple[Index, np.ndarray]:
+def filled(exact: int) -> tuple[VectorIndex, np.ndarray]:
     vectors = looks(COUNT).astype(np.float32)
-    index = Index(LENGTH, exact=exact)
+    index = VectorIndex(LENGTH, exact=exact)
     index.add(range(COUNT), vectors, threads=0)
     return index, vectors
 
@@ -43,7 +43,7 @@ def test_a_stranger_is_looked_for_exactly(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_empty_index_and_one_with_a_single_vector() -> None:
-    index = Index(LENGTH)
+    index = VectorIndex(LENGTH)
     (nothing,) = index.nearest(looks(1).astype(np.float32), 5, 0.7)
     assert not len(nothing[0])
     index.add([5], looks(1).astype(np.float32))
@@ -70,7 +70,7 @@ def test_a_saved_graph_is_read_again_and_brought_up_to_date(tmp_path: Path) -> N
     index.save(tmp_path)
     index.save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
-    again = Index(LENGTH, exact=0)
+    again = VectorIndex(LENGTH, exact=0)
     assert again.load(tmp_path)
     wanted = (set(range(COUNT)) - {1, 2}) | {9000}
     added = again.reconcile(wanted, lambda keys: vectors[[key % COUNT for key in keys]])
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_never_given_to_the_library(tmp_path: Path, damage: st
         path.rename(tmp_path / "index-0123.usearch")
     else:
         path.write_bytes(b"")
-    assert not Index(LENGTH).load(tmp_path)
+    assert not VectorIndex(LENGTH).load(tmp_path)
     clear(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -103,4 +103,4 @@ def test_a_damaged_file_is_never_given_to_the_library(tmp_path: Path, damage: st
 def test_a_graph_of_other_vectors_is_not_read(tmp_path: Path) -> None:
     index, _ = filled(exact=0)
     index.save(tmp_path)
-    assert not Index(LENGTH * 2).load(tmp_path)
+    assert not VectorIndex(LENGTH * 2).load(tmp_path)

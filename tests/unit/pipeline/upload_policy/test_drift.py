@@ -7,16 +7,16 @@ from itertools import pairwise
 
 import pytest
 
-from halimede.mining.calibration_file import Artefact, Reference
+from halimede.mining.calibration_file import CalibrationFile, Reference
 from halimede.pipeline.upload_policy.drift import AGREEMENT, Drift
 
 CLASSES = [str(i) for i in range(10)]
 
 
-def artefact(**changes: object) -> Artefact:
+def artefact(**changes: object) -> CalibrationFile:
     quantiles = [i / 100 for i in range(101)]
     reference = Reference(hardness=quantiles, classes=dict.fromkeys(CLASSES, 0.1), samples=450)
-    return Artefact(service="digits", reference=reference, **changes)  # type: ignore[arg-type]
+    return CalibrationFile(service="digits", reference=reference, **changes)  # type: ignore[arg-type]
 
 
 def feed(drift: Drift, chance: random.Random, n: int, *, power: float = 1.0, classes: int = 10) -> list[bool]:
@@ -35,7 +35,7 @@ def test_samples_like_those_of_the_calibration_are_no_drift() -> None:
 def test_a_reference_of_few_samples_and_many_classes_is_no_drift_either() -> None:
     chance = random.Random(2)
     names = [f"c{i}" for i in range(100)]
-    drift = Drift(Artefact(service="s", reference=Reference(classes=dict.fromkeys(names, 0.01), samples=300)))
+    drift = Drift(CalibrationFile(service="s", reference=Reference(classes=dict.fromkeys(names, 0.01), samples=300)))
     for _ in range(5000):
         drift.see(None, chance.choice(names))
         assert not drift.drifting
@@ -82,7 +82,7 @@ def test_few_audits_and_few_samples_prove_nothing() -> None:
 
 def test_a_hardness_of_few_values_is_compared_by_their_shares() -> None:
     reference = Reference(hardness=[0.0] * 81 + [1.0] * 20, samples=1000)
-    chance, drift = random.Random(1), Drift(Artefact(service="s", reference=reference))
+    chance, drift = random.Random(1), Drift(CalibrationFile(service="s", reference=reference))
     for share, expected in ((0.2, False), (0.7, True)):
         for _ in range(2000):
             drift.see(float(chance.random() < share), None)
@@ -90,7 +90,7 @@ def test_a_hardness_of_few_values_is_compared_by_their_shares() -> None:
 
 
 def test_without_a_reference_nothing_drifts() -> None:
-    drift = Drift(Artefact(service="s"))
+    drift = Drift(CalibrationFile(service="s"))
     for _ in range(2000):
         drift.see(1.0, "x")
     assert not drift.drifting

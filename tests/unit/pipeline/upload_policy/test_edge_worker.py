@@ -14,7 +14,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_frame, pack
 from halimede.messages import Frame, Prediction, Reply, Result
-from halimede.mining.calibration_file import Artefact, MixtureRule, Reference, write_artefact
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule, Reference, write_artefact
 from halimede.worker.errors import WorkerError
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import ScriptedCloud
@@ -53,7 +53,7 @@ async def shades(w: World, n: int, chance: random.Random) -> list[Result]:
 
 def calibration(folder: Path, **changes: Any) -> Path:
     path = folder / "calibration.json"
-    path.write_bytes(write_artefact(Artefact(service="helmet", **changes)))
+    path.write_bytes(write_artefact(CalibrationFile(service="helmet", **changes)))
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from halimede.pipeline.upload_policy.latency_estimator import LEAST, Uplink
+from halimede.pipeline.upload_policy.latency_estimator import LEAST, LatencyEstimator
 
 
 class Way:
@@ -13,7 +13,7 @@ class Way:
 
     def __init__(self, fixed_s: float = 0.05, rate: float = 100_000.0) -> None:
         self.fixed_s, self.rate, self.now = fixed_s, rate, 0.0
-        self.uplink = Uplink()
+        self.uplink = LatencyEstimator()
         self.chance = random.Random(1)
 
     def send(self, size: int, deadline_s: float = 1.0) -> str:
@@ -60,7 +60,7 @@ def test_a_way_that_got_slow_is_given_up_and_found_again_by_probes() -> None:
 
 
 def test_what_is_under_way_already_goes_first() -> None:
-    uplink = Uplink()
+    uplink = LatencyEstimator()
     for _ in range(10):  # alone, 10,000 bytes take 0.15 s; behind another such sample 0.25 s
         first, second = uplink.begin(10_000), uplink.begin(10_000)
         uplink.end(first, 0.15, 0.0, answered=True)
@@ -76,7 +76,7 @@ def test_what_is_under_way_already_goes_first() -> None:
 
 
 def test_a_cloud_that_is_silent_altogether_is_the_circuit_breakers_to_judge() -> None:
-    uplink = Uplink()
+    uplink = LatencyEstimator()
     for _ in range(10):
         uplink.end(uplink.begin(1000), 0.1, 0.0, answered=True)
     for _ in range(50):
@@ -85,7 +85,7 @@ def test_a_cloud_that_is_silent_altogether_is_the_circuit_breakers_to_judge() ->
 
 
 def test_what_was_not_sent_teaches_nothing() -> None:
-    uplink = Uplink()
+    uplink = LatencyEstimator()
     for _ in range(50):
         uplink.end(uplink.begin(1000), 5.0, 0.0, answered=False)
     assert uplink.expected_s(1000) is None

@@ -10,21 +10,21 @@ import pytest
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining import Verdict
-from halimede.mining.calibration_file import Artefact, MixtureRule, Reference, write_artefact
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule, Reference, write_artefact
 from halimede.mining.cloud_only import CloudOnly
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.margin import Margin
-from halimede.offload.errors import Reason
+from halimede.offload.errors import OffloadReason
 from halimede.pipeline.upload_policy.audit import Audits
 from halimede.pipeline.upload_policy.budget import Budget
-from halimede.pipeline.upload_policy.latency_estimator import Uplink
-from halimede.pipeline.upload_policy.policy import Decision, Triage, create
+from halimede.pipeline.upload_policy.latency_estimator import LatencyEstimator
+from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy, create
 from tests.unit.worker.world import World
 
 SAID = Prediction(label="7")
 
 
-def decide(triage: Triage, verdict: Verdict, *, size: int = 1000, left_s: float = 2.0) -> Decision:
+def decide(triage: UploadPolicy, verdict: Verdict, *, size: int = 1000, left_s: float = 2.0) -> UploadDecision:
     return triage.decide(verdict, SAID, size, left_s, 0.0)
 
 
@@ -32,8 +32,8 @@ def graded(hardness: float) -> Verdict:
     return Verdict(hard=hardness >= 0.5, hardness=hardness, cut=0.5)
 
 
-def slow_uplink() -> Uplink:
-    uplink = Uplink()
+def slow_uplink() -> LatencyEstimator:
+    uplink = LatencyEstimator()
     for _ in range(10):
         uplink.end(uplink.begin(1000), 1.0, 0.0, answered=True)
     uplink.hopeless(1000, 0.1, 0.0)
@@ -42,14 +42,14 @@ def slow_uplink() -> Uplink:
 
 
 def test_without_anything_else_mining_decides() -> None:
-    triage = Triage()
+    triage = UploadPolicy()
     easy, hard = decide(triage, graded(0.4)), decide(triage, graded(0.6))
     assert (easy.ask, easy.hard, easy.hardness, easy.cut) == (False, False, 0.4, 0.5)
     assert (hard.up, hard.hard, hard.hardness, hard.cut) == (True, True, 0.6, 0.5)
 
 
 def test_the_budget_moves_the_cut_and_what_is_below_it_is_easy() -> None:
-    triage, chance = Triage(budget=Budget(0.1, 0.5)), random.Random(1)
+    triage, chance = UploadPolicy(budget=Budget(0.1, 0.5)), random.Random(1)
     decisions = [decide(triage, graded(chance.random())) for _ in range(4000)]
     assert sum(decision.hard for decision in decisions) / 4000 == pytest.approx(0.1, abs=0.01)
     last = decisions[-1]
@@ -59,29 +59,29 @@ def test_the_budget_moves_the_cut_and_what_is_below_it_is_easy() -> None:
 
 
 def test_a_hard_sample_beyond_the_budget_stays_hard_and_says_why_it_was_not_sent() -> None:
-    triage = Triage(budget=Budget(0.2))
+    triage = UploadPolicy(budget=Budget(0.2))
     decisions = [decide(triage, Verdict(hard=True)) for _ in range(100)]
     kept = [decision for decision in decisions if not decision.ask]
     assert 78 <= len(kept) <= 82
-    assert {(decision.hard, decision.reason) for decision in kept} == {(True, Reason.BUDGET)}
+    assert {(decision.hard, decision.reason) for decision in kept} == {(True, OffloadReason.BUDGET)}
     assert triage.withheld == {"budget": len(kept)}
 
 
 def test_what_would_be_too_late_is_not_sent_and_costs_no_budget() -> None:
-    triage = Triage(budget=Budget(0.2, 0.5), uplink=slow_uplink())
+    triage = UploadPolicy(budget=Budget(0.2, 0.5), uplink=slow_uplink())
     decision = decide(triage, graded(0.9), left_s=0.1)
-    assert (decision.ask, decision.hard, decision.reason) == (False, True, Reason.TOO_SLOW)
+    assert (decision.ask, decision.hard, decision.reason) == (False, True, OffloadReason.TOO_SLOW)
     assert triage.budget
     assert triage.budget.debt == pytest.approx(-0.2)
 
 
 def test_what_nobody_here_could_answer_goes_up_whatever_it_costs() -> None:
-    triage = Triage(budget=Budget(0.0), uplink=slow_uplink())
+    triage = UploadPolicy(budget=Budget(0.0), uplink=slow_uplink())
     assert triage.forced(1000).up
 
 
 def test_an_audit_is_asked_beside_and_counts_against_the_budget() -> None:
-    triage = Triage(budget=Budget(0.2, 0.5), audits=Audits(0.5, lambda: 0.0))
+    triage = UploadPolicy(budget=Budget(0.2, 0.5), audits=Audits(0.5, lambda: 0.0))
     decision = decide(triage, graded(0.1))
     assert (decision.ask, decision.up, decision.hard, decision.audit) == (True, False, False, True)
     assert triage.budget
@@ -92,7 +92,7 @@ def test_an_audit_is_asked_beside_and_counts_against_the_budget() -> None:
 
 
 def test_what_was_to_go_up_and_did_not_is_paid_back() -> None:
-    triage = Triage(budget=Budget(0.2, 0.5))
+    triage = UploadPolicy(budget=Budget(0.2, 0.5))
     decision = decide(triage, graded(0.9))
     triage.ended(decision, 2.0, 2.0, sent=False, answered=False)
     assert triage.budget
@@ -100,13 +100,13 @@ def test_what_was_to_go_up_and_did_not_is_paid_back() -> None:
 
 
 def test_numbers_that_no_message_can_carry_are_left_out() -> None:
-    triage = Triage(budget=Budget(0.0, 0.5))
+    triage = UploadPolicy(budget=Budget(0.0, 0.5))
     assert decide(triage, graded(0.9)).cut is None
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_what_was_kept_or_audited_before_the_model_failed_goes_up_and_is_counted_once(share: float) -> None:
-    triage = Triage(budget=Budget(0.2, 0.5), audits=Audits(share, lambda: 0.0))
+    triage = UploadPolicy(budget=Budget(0.2, 0.5), audits=Audits(share, lambda: 0.0))
     assert triage.budget
     assert triage.audits
     before = triage.decide(graded(0.1), None, 1000, 2.0, 0.0)
@@ -130,7 +130,7 @@ def test_hardness_by_another_rule_is_not_taken_for_drift(tmp_path: Path, rule: s
     reference = Reference(hardness=[i / 20 for i in range(21)], samples=500)
     path = tmp_path / "calibration.json"
     path.write_bytes(
-        write_artefact(Artefact(service="s", rule=rule, reference=reference, figures={"agreement.low": 0.9}))
+        write_artefact(CalibrationFile(service="s", rule=rule, reference=reference, figures={"agreement.low": 0.9}))
     )
     settings = World(tmp_path, None).settings("edge", "e0", hem_name="margin", calibration=path)
     drift = create(settings, Margin(), random.random).drift
@@ -140,7 +140,7 @@ def test_hardness_by_another_rule_is_not_taken_for_drift(tmp_path: Path, rule: s
 
 def test_settings_say_what_there_is(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
-    path.write_bytes(write_artefact(Artefact(service="s", mixture=MixtureRule(edge=1, cloud=1))))
+    path.write_bytes(write_artefact(CalibrationFile(service="s", mixture=MixtureRule(edge=1, cloud=1))))
     world = World(tmp_path, None)
     plain = create(world.settings("edge", "e0"), Margin(), random.random)
     assert (plain.budget, plain.audits, plain.drift, plain.mixture) == (None, None, None, None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.pipeline.upload_policy.threshold_controller import Steering, restored
+from halimede.pipeline.upload_policy.threshold_controller import ThresholdController, restored
 
 SAMPLES, WINDOW, TARGET = 20_000, 2_000, 0.2
 
@@ -51,7 +51,7 @@ def test_the_target_is_held_in_the_long_run_and_in_every_window(
     difficulty: Callable[[random.Random, int], float],
 ) -> None:
     chance = random.Random(7)
-    steering = Steering(TARGET, cut=0.5)
+    steering = ThresholdController(TARGET, cut=0.5)
     sent = list(accumulate((steering.steer(difficulty(chance, i)) for i in range(SAMPLES)), initial=0))
     windows = [(sent[i + WINDOW] - sent[i]) / WINDOW for i in range(SAMPLES - WINDOW + 1)]
     assert abs(sent[-1] / SAMPLES - TARGET) < 0.003
@@ -60,7 +60,7 @@ def test_the_target_is_held_in_the_long_run_and_in_every_window(
 
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=400), st.floats(0.0, 1.0))
 def test_whatever_comes_the_debt_stays_bounded(hardnesses: list[float], target: float) -> None:
-    steering = Steering(target, cut=0.0)
+    steering = ThresholdController(target, cut=0.0)
     sent = sum(steering.steer(hardness) for hardness in hardnesses)
     assert sent - target * len(hardnesses) == pytest.approx(steering.debt, abs=1e-6)
     assert -(1 - target) / 0.02 - 1 <= steering.debt <= target / 0.02 + 1
@@ -68,12 +68,12 @@ def test_whatever_comes_the_debt_stays_bounded(hardnesses: list[float], target: 
 
 @pytest.mark.parametrize(("target", "sent"), [(0.0, 0), (1.0, 1000)])
 def test_nothing_and_everything_are_targets_too(target: float, sent: int) -> None:
-    chance, steering = random.Random(1), Steering(target, cut=0.5)
+    chance, steering = random.Random(1), ThresholdController(target, cut=0.5)
     assert sum(steering.steer(chance.random()) for _ in range(1000)) == sent
 
 
 def test_of_samples_the_hardest_go_up() -> None:
-    chance, steering = random.Random(3), Steering(0.1, cut=0.9)
+    chance, steering = random.Random(3), ThresholdController(0.1, cut=0.9)
     went: list[float] = []
     stayed: list[float] = []
     for _ in range(5000):
@@ -84,7 +84,7 @@ def test_of_samples_the_hardest_go_up() -> None:
 
 
 def test_audits_are_paid_for_by_hard_samples() -> None:
-    chance, steering = random.Random(5), Steering(TARGET, cut=0.8)
+    chance, steering = random.Random(5), ThresholdController(TARGET, cut=0.8)
     sent = 0
     for _ in range(SAMPLES):
         if steering.steer(chance.random()):
@@ -96,7 +96,7 @@ def test_audits_are_paid_for_by_hard_samples() -> None:
 
 
 def test_after_an_outage_what_did_not_go_up_is_not_made_up_for_at_once() -> None:
-    chance, steering = random.Random(9), Steering(TARGET, cut=0.8)
+    chance, steering = random.Random(9), ThresholdController(TARGET, cut=0.8)
     for _ in range(SAMPLES):
         if steering.steer(chance.random()):
             steering.refund()
@@ -106,7 +106,7 @@ def test_after_an_outage_what_did_not_go_up_is_not_made_up_for_at_once() -> None
 
 def test_a_worker_that_starts_anew_pays_what_its_predecessor_owed() -> None:
     chance = random.Random(11)
-    spent = Steering(TARGET, cut=0.0, debt=restored(TARGET, uploaded=300, samples=1000))
+    spent = ThresholdController(TARGET, cut=0.0, debt=restored(TARGET, uploaded=300, samples=1000))
     assert not any(spent.steer(chance.random()) for _ in range(20))
-    saved = Steering(TARGET, cut=0.8, debt=restored(TARGET, uploaded=100, samples=1000))
+    saved = ThresholdController(TARGET, cut=0.8, debt=restored(TARGET, uploaded=100, samples=1000))
     assert sum(saved.steer(chance.random()) for _ in range(500)) > 500 * TARGET + 20

@@ -23,7 +23,7 @@ from halimede import log as logging
 from halimede.bus.mqtt import MqttSettings
 from halimede.compat.sedna import environment
 from halimede.compat.sedna.call_codec import read_answer, write_call
-from halimede.compat.sedna.cloud_client import Cloud
+from halimede.compat.sedna.cloud_client import CloudClient
 from halimede.compat.sedna.common.class_factory import post_processing
 from halimede.compat.sedna.core.base import JobBase, model_path
 from halimede.compat.sedna.rules import Rule, rule_of
@@ -32,10 +32,10 @@ from halimede.errors import InvalidFieldError
 from halimede.inference.estimator import loaded
 from halimede.mining import Verdict
 from halimede.models.desired_state import read as read_desired
-from halimede.offload.errors import OffloadError, Reason
+from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.stats.ledger import Count, Latency
 from halimede.worker.main import connect_to, leave, main
-from halimede.worker.settings import MiningMode, Settings
+from halimede.worker.settings import MiningMode, WorkerSettings
 
 __all__ = ("BigModelService", "JointInference", "TSBigModelService")
 
@@ -172,13 +172,13 @@ class JointInference(JobBase):
         if self._bus:
             self._bus.close(error)
 
-    def _open(self, settings: Settings) -> Cloud:
+    def _open(self, settings: WorkerSettings) -> CloudClient:
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
         names = {"node": settings.node, "service": f"{settings.namespace}/{settings.service}"}
         logging.configure(**names, worker=settings.worker)
         if ignored := [name for name, value in _beyond(settings).items() if value]:
             log.warning("a script decides by its rule alone", not_held=ignored)
-        bus = Cloud(settings, connect_to(broker))
+        bus = CloudClient(settings, connect_to(broker))
         bus.open()
         _stop_in_order()
         return bus
@@ -224,7 +224,7 @@ class JointInference(JobBase):
             reply = self._bus.ask(frame)
         except OffloadError as error:
             sent = error.sent
-            if error.reason == Reason.ERROR:
+            if error.reason == OffloadReason.ERROR:
                 log.warning("the cloud failed on a sample", error=error.detail[:256])
             reply = None
         else:
@@ -239,7 +239,7 @@ class JointInference(JobBase):
         return (post_process(answer) if callable(post_process) else answer,)
 
 
-def _told(settings: Settings | None) -> str:
+def _told(settings: WorkerSettings | None) -> str:
     """Return the model's path: of the file that names it, where there is one, else the environment's."""
     if settings is None:
         return ""
@@ -247,7 +247,7 @@ def _told(settings: Settings | None) -> str:
     return desired.models[0].path if desired and len(desired.models) == 1 else settings.model_path
 
 
-def _beyond(settings: Settings) -> dict[str, Any]:
+def _beyond(settings: WorkerSettings) -> dict[str, Any]:
     """Return what a service may ask of its edge workers that is not done for a script."""
     return {
         "targetUploadRatio": settings.target_upload_ratio,
