@@ -1,8 +1,8 @@
 """Local controllers without workers, many in one process: what ``bench.control`` sets against one GM.
 
-Each has its own connection, its own store, and the real code of an LC: ``GmChannel``, ``NodeStatusReporter``, ``plan``. Two things
-are played: files are there at once, and a worker runs as soon as it is started. Asked over standard input, one JSON
-object a line, JSON back; times are of the clock that all processes of a machine share (``time.monotonic``).
+Each has its own connection, its own store, and the real code of an LC: ``GmChannel``, ``NodeStatusReporter``, ``plan``.
+Two things are played: files are there at once, and a worker runs as soon as it is started. Asked over standard input,
+one JSON object a line, JSON back; times are of the clock that all processes of a machine share (``time.monotonic``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files over the bus itself, for nodes that reach nothing but the broker: by digest, in pieces, resumed and verified.
 
-``BlobServer`` gives what a cache holds, ``BlobClient`` and ``Reading`` ask for it, ``BusOpener`` makes that a way for the
-fetcher, and ``Desk`` does what operators ask of a source (``halimede blob put``, ``list``, ``delete``).
+``BlobServer`` gives what a cache holds, ``BlobClient`` and ``Reading`` ask for it, ``BusOpener`` makes that a way for
+the fetcher, and ``Desk`` does what operators ask of a source (``halimede blob put``, ``list``, ``delete``).
 """
 
 from halimede.blobs.client import BlobClient
@@ -9,4 +9,4 @@ from halimede.blobs.file_provider import FileProvider, of_cache
 from halimede.blobs.opener import BusOpener, with_fallback
 from halimede.blobs.server import BlobServer
 
-__all__ = ["BlobClient", "BusOpener", "FileProvider", "BlobServer", "of_cache", "with_fallback"]
+__all__ = ["BlobClient", "BlobServer", "BusOpener", "FileProvider", "of_cache", "with_fallback"]

@@ -29,7 +29,7 @@ Fetch = Callable[..., Awaitable[Fetched]]
 
 
 class BusOpener:
-    """Opens ``bus://`` URLs: an ``SourceOpener``. With ``sources`` (names on the wire) these are asked, whatever it says."""
+    """Opens ``bus://`` URLs: a ``SourceOpener``. ``sources`` (names on the wire) replace the URL's."""
 
     def __init__(self, client: BlobClient, sources: Sequence[str] = ()) -> None:
         self._client = client

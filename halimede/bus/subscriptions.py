@@ -5,7 +5,8 @@ acknowledgements of one connection may leave in another order than the messages 
 it; Mosquitto and EMQX look at the packet identifier alone). Holding a fast subscription's acknowledgements back for
 a slow one would block both.
 
-Where a session outlives its connection the broker sends on the next one again what was not acknowledged (``UnackedMessages``).
+Where a session outlives its connection the broker sends on the next one again what was not acknowledged
+(``UnackedMessages``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One connection that a broker accepted: what an adapter implements. ``linked.py`` keeps one after the other up.
+"""One connection that a broker accepted: what an adapter implements. ``connection.py`` keeps one after the other up.
 
 A link ends once and is never used again, so no state of an old connection can leak into a new one.
 """

@@ -8,4 +8,4 @@ from halimede.joint_model.answer import Answer, NoAnswerError
 from halimede.joint_model.model import JointModel
 from halimede.joint_model.tiers import ModelTier, TierRule
 
-__all__ = ["Answer", "JointModel", "NoAnswerError", "TierRule", "ModelTier"]
+__all__ = ["Answer", "JointModel", "ModelTier", "NoAnswerError", "TierRule"]

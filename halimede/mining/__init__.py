@@ -11,10 +11,10 @@ from halimede.mining.registry import create, names, parameters_at, register
 
 __all__ = [
     "ByHardness",
-    "PreInferenceMiner",
     "Graded",
     "Miner",
     "MiningError",
+    "PreInferenceMiner",
     "Verdict",
     "check_mode",
     "create",

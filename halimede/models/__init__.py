@@ -14,15 +14,15 @@ from halimede.models.source_types import SourceOpener, Stream, TransferLimits
 from halimede.models.transfer_rate import TransferRate
 
 __all__ = [
+    "AddressPolicy",
     "Cache",
     "FetchError",
-    "Fetched",
-    "TransferLimits",
-    "SourceOpener",
-    "AddressPolicy",
     "FetchReason",
-    "TransferRate",
+    "Fetched",
+    "SourceOpener",
     "Stream",
+    "TransferLimits",
+    "TransferRate",
     "fetch",
     "local_path",
     "redact",

@@ -11,11 +11,11 @@ from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools, P
 __all__ = [
     "Application",
     "Finding",
-    "QueuedItem",
     "Joint",
-    "JointTools",
     "JointOutcome",
+    "JointTools",
     "Parameters",
+    "QueuedItem",
     "Stage",
     "Tools",
     "create",

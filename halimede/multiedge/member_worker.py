@@ -1,7 +1,8 @@
 """An edge worker of a multi-edge service at work: frames in, stages, findings to where they come together, results out.
 
-What it is made of stands on its own: ``Membership`` (who is there), ``JointClient`` (asks who decides), ``PeerOffload`` and ``SpareCapacity``
-(gives frames to peers, takes theirs), ``JointRunner`` (decides itself), ``SessionFailover`` (goes on for the dead).
+What it is made of stands on its own: ``Membership`` (who is there), ``JointClient`` (asks who decides), ``PeerOffload``
+and ``SpareCapacity`` (gives frames to peers, takes theirs), ``JointRunner`` (decides itself), ``SessionFailover`` (goes
+on for the dead).
 """
 
 from __future__ import annotations

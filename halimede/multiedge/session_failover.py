@@ -1,10 +1,10 @@
 """Going on with the frames of a worker that has died: by its session, which the broker keeps for a while.
 
-A member's frames stay the broker's until they are answered. When it dies the heir (``Membership.heir``) connects under the
-client id of its connection for frames: the broker sends what was not answered, then all that has come since, and goes
-on feeding it. When the owner is back, or another is the heir, it lets go of the session as it is. Where somebody else
-has the owner's cameras by now, or the owner itself has come back for others, the session is answered empty and ended.
-Everybody knows of all sessions without an owner (``Peer.holds``), so that they outlive the heir as well.
+A member's frames stay the broker's until they are answered. When it dies the heir (``Membership.heir``) connects under
+the client id of its connection for frames: the broker sends what was not answered, then all that has come since, and
+goes on feeding it. When the owner is back, or another is the heir, it lets go of the session as it is. Where somebody
+else has the owner's cameras by now, or the owner itself has come back for others, the session is answered empty and
+ended. Everybody knows of all sessions without an owner (``Peer.holds``), so that they outlive the heir as well.
 
 What a worker does here follows from what it knows of its peers now, whatever came before. Two that think they are the
 heir take the session from one another a few times at most; frames may then be answered twice, under one id.

@@ -40,8 +40,7 @@ from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Count, Ledger
 from halimede.system.lru import LruCache
 from halimede.topic import Address
-from halimede.tracing import Book, CloudTimes, read
-from halimede.tracing import TraceContext as TraceContext
+from halimede.tracing import Book, CloudTimes, TraceContext, read
 from halimede.tracing.steps import ARRIVE, DECODE, MINE, RECEIVE
 
 log = structlog.get_logger()

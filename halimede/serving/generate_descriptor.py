@@ -30,7 +30,7 @@ def make() -> str:
     lines = [f'    "{data[at : at + 112]}"' for at in range(0, len(data), 112)]
     return "\n".join(
         [
-            '"""Made by halimede.serving.generate_descriptor of open_inference.proto: change that, then run `make contract`."""',
+            '"""Made from open_inference.proto by generate_descriptor.py: change that, then run `make contract`."""',
             "",
             "FILE = bytes.fromhex(",
             *lines,

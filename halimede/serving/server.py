@@ -24,8 +24,7 @@ from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import registry
 from halimede.pipeline.executor import LoopWatchdog
 from halimede.serving import grpc_handlers
-from halimede.serving.model_repository import Repository
-from halimede.serving.model_repository import RepositorySettings as HowToRun
+from halimede.serving.model_repository import Repository, RepositorySettings
 from halimede.serving.rest_handlers import RestHandlers, accepts
 from halimede.serving.settings import ServerSettings, reachable, read_settings
 from halimede.worker.status_reporter import StatusReporter
@@ -64,7 +63,7 @@ async def _until_told(settings: ServerSettings) -> None:
 async def serve(settings: ServerSettings, stop: asyncio.Event) -> None:
     """Serve until ``stop``, then answer what is under way within the grace period. Raises HalimedeError."""
     estimator = load_estimator(settings.estimator) if settings.estimator else None
-    how = HowToRun(settings.most, settings.threads, settings.instances, estimator)
+    how = RepositorySettings(settings.most, settings.threads, settings.instances, estimator)
     async with contextlib.AsyncExitStack() as stack:
         models = Repository(how)
         stuck = f"halimede serve: a model has not answered for {settings.model_timeout_s:g} s (MODEL_TIMEOUT_S)"

@@ -9,15 +9,15 @@ from halimede.tracing.record import Batch, Book, Exporter, FrameRecord, new_span
 from halimede.tracing.trace_server import TraceServer
 
 __all__ = [
-    "TraceServer",
     "Batch",
     "Book",
     "CloudTimes",
-    "TraceContext",
     "Distribution",
     "EdgeTimes",
     "Exporter",
     "FrameRecord",
+    "TraceContext",
+    "TraceServer",
     "new_span",
     "origin",
     "read",

@@ -1,7 +1,7 @@
 """A running worker takes another model: opened beside the one that answers, then put in its place between two batches.
 
-Which one it shall be stands in a file that the local controller writes (``halimede.models.desired_state``). A model that
-cannot be taken changes nothing but what the worker says of it: the one that answers goes on.
+Which one it shall be stands in a file that the local controller writes (``halimede.models.desired_state``). A model
+that cannot be taken changes nothing but what the worker says of it: the one that answers goes on.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ from halimede.names import Key
 from services.lc.presence import STRANGER_S, OwnPresence
 from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import decisions
-from services.lc.store.database import NodeResource as HeldHere
-from services.lc.store.database import NodeStore
+from services.lc.store.database import NodeResource, NodeStore
 from services.lc.store.decisions import ResourceVersion
 
 log = structlog.get_logger()
@@ -145,7 +144,7 @@ class GmChannel:
         what = decisions.on_insert(held.identity if held else None, identity, self._store.buried(identity.uid))
         log.info("insert", key=str(key), uid=identity.uid, generation=identity.generation, decision=what.name)
         if what in {decisions.InsertDecision.STORE, decisions.InsertDecision.REPLACE}:
-            self._store.put(HeldHere(key, identity.uid, identity.generation, delivery.body), stamp)
+            self._store.put(NodeResource(key, identity.uid, identity.generation, delivery.body), stamp)
             self._changed()
         elif what is decisions.InsertDecision.SAME:
             self._reporter.again(key)

@@ -1,7 +1,7 @@
 """The workers of a node as the controller's other rooms see them, whoever runs them.
 
 Two kinds: processes that this node starts and looks after (``supervisor.py``), and pods, which somebody else runs and
-which only speak (``pods.py``).
+which only speak (``pods/workers.py``).
 """
 
 from __future__ import annotations

@@ -166,13 +166,13 @@ async def test_other_users_of_the_site_may_not_do_what_an_operator_may(tmp_path:
 
 
 async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_keep_them_out(tmp_path: Path) -> None:
-    from halimede.cli.broker_address import BrokerAddress as Address
+    from halimede.cli.broker_address import BrokerAddress
 
     async with running(tmp_path / "one", "edge0,edge1") as one, running(tmp_path / "two", "edge0") as two:
         for a, b in ((one, two), (two, one)):
             theirs = replace(a.settings, credentials=b.settings.credentials)
             with pytest.raises(NotLetInError, match=r"Not authorized.*belongs to a user of this broker's site"):
-                await knock(Address(theirs, "the test"))
+                await knock(BrokerAddress(theirs, "the test"))
         kept = (tmp_path / "one" / "site" / "nodes" / "edge0" / "lc" / "password").read_bytes()
         gone = (tmp_path / "one" / "site" / "nodes" / "edge1" / "lc" / "password").read_bytes()
     async with running(tmp_path / "one", "edge0,edge2") as one:
@@ -184,7 +184,7 @@ async def test_two_systems_refuse_one_anothers_clients_and_nodes_that_change_kee
         (old / "username").write_text("lc.edge1")
         (old / "password").write_bytes(gone)
         with pytest.raises(NotLetInError):
-            await knock(Address(replace(one.settings, credentials=Credentials(old)), "the test"))
+            await knock(BrokerAddress(replace(one.settings, credentials=Credentials(old)), "the test"))
 
 
 async def test_insecure_is_said_loudly_and_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from halimede.models import Cache, FetchError, fetch
 from halimede.models.source_types import TransferLimits
 from halimede.topic import Role
 from services.broker import MosquittoProcess
-from services.gm.blobs import BlobServing as GmBlobs
-from services.lc.blobs import NodeBlobs as NodeBlobs
+from services.gm.blobs import BlobServing
+from services.lc.blobs import NodeBlobs
 from tests.access_world import AUDITOR, AccessWorld, access_world
 from tests.blob_process import process
 from tests.bridged import Bridged, bridged
@@ -132,7 +132,7 @@ async def test_the_rules_of_a_guarded_broker_let_peers_work(tmp_path: Path) -> N
 
 def peer_of(world: AccessWorld, user: Principal, folder: Path) -> BlobNode:
     bus = MqttBus(f"{user.username}-blobs", world.settings(user))
-    return GmBlobs(bus, folder) if user == GM else NodeBlobs(user.name, bus, Cache(folder))
+    return BlobServing(bus, folder) if user == GM else NodeBlobs(user.name, bus, Cache(folder))
 
 
 async def test_a_node_speaks_and_hears_for_itself_alone(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_a_node_speaks_and_hears_for_itself_alone(tmp_path: Path) -> None:
 async def test_a_place_behind_a_bridge_gives_and_takes(tmp_path: Path) -> None:
     async with bridged(tmp_path / "site", secure=False) as world:
         here, beyond = node(world, "edge0", tmp_path), node(world, "cloud0", tmp_path)
-        gm = GmBlobs(MqttBus("gm-blobs", world.settings(GM, here=False)), tmp_path / "gm")
+        gm = BlobServing(MqttBus("gm-blobs", world.settings(GM, here=False)), tmp_path / "gm")
         other = some_bytes(300_000, seed=2)
         keep(Cache(tmp_path / "cloud0"), SMALL)
         keep(Cache(tmp_path / "edge0"), other)

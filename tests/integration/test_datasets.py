@@ -17,7 +17,7 @@ from rich.console import Console
 
 from halimede.api.base import kind_of
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands import describe
 from halimede.cli.views import tables
@@ -50,7 +50,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
                 stderr=log,
             )
         try:
-            async with Client.to(Address(MqttSettings("127.0.0.1", broker.port), "the test")) as made:
+            async with Client.to(BrokerAddress(MqttSettings("127.0.0.1", broker.port), "the test")) as made:
                 yield made
         finally:
             lc.terminate()

@@ -12,7 +12,7 @@ import structlog
 
 from halimede import log
 from halimede.bus.mqtt import MqttSettings
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.commands.trace import FrameQuery, trace
 from halimede.cli.output import Format
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -34,8 +34,8 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     structlog.configure(**before)
 
 
-def address(mosquitto: MosquittoProcess) -> Address:
-    return Address(MqttSettings("127.0.0.1", mosquitto.port), "the test")
+def address(mosquitto: MosquittoProcess) -> BrokerAddress:
+    return BrokerAddress(MqttSettings("127.0.0.1", mosquitto.port), "the test")
 
 
 async def test_a_frame_is_shown_with_every_step_at_its_place(

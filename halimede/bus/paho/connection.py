@@ -1,7 +1,7 @@
 """One MQTT v5 connection: paho's protocol code, driven by the asyncio loop instead of by a thread of its own.
 
 A new paho ``Client`` serves each connection. One that is used again re-sends what was in flight by itself, and a
-packet that the broker refuses then comes back for ever. ``_paho_connect.py`` makes them.
+packet that the broker refuses then comes back for ever. ``connect.py`` makes them.
 """
 
 from __future__ import annotations

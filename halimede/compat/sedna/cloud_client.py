@@ -1,7 +1,8 @@
 """The cloud workers of a service, asked from ordinary code that knows no event loop.
 
 A thread of its own keeps the connection to the bus, asks (``OffloadClient``), counts (``Ledger``) and tells the local
-controller (``StatusReporter``), as an edge worker's loop does. Whoever calls waits for an answer, never longer than he says.
+controller (``StatusReporter``), as an edge worker's loop does. Whoever calls waits for an answer, never longer than he
+says.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fusion: several sources see one scene, and what they say of one instant becomes one answer.
 
-``window.py`` puts findings together by when the pictures were taken, ``opinion.py`` reads what they say, ``rules.py``
+``time_window.py`` puts findings together by when the pictures were taken, ``class_distribution.py`` reads what they say, ``rules.py``
 makes one answer of it, ``joint.py`` is what a worker runs. ``calibration.py`` finds weights and temperatures from
 labelled findings. Nothing in here knows a topic, and only monotonic time decides how long something waits.
 """
@@ -9,4 +9,4 @@ from halimede.multiedge.fusion.class_distribution import Named
 from halimede.multiedge.fusion.joint import Fusion
 from halimede.multiedge.fusion.settings import FusionSettings
 
-__all__ = ["Fusion", "Named", "FusionSettings"]
+__all__ = ["Fusion", "FusionSettings", "Named"]

@@ -1,7 +1,7 @@
 """Re-identification: objects that several cameras see get one identity each, by their features.
 
-``index.py`` looks features up, ``store.py`` keeps them over restarts, ``gallery.py`` is both, bounded and expiring.
-``matcher.py`` is the joint: it says which object of a frame is which (``assignment.py``, ``paths.py``) and answers
+``vector_index.py`` looks features up, ``store.py`` keeps them over restarts, ``gallery.py`` is both, bounded and expiring.
+``matcher.py`` is the joint: it says which object of a frame is which (``assignment.py``, ``trajectories.py``) and answers
 where somebody was seen (``queries.py``). ``evaluation.py`` measures how well.
 """
 
@@ -10,4 +10,4 @@ from halimede.multiedge.reid.identity_eviction import EvictionLimits
 from halimede.multiedge.reid.matcher import Matcher
 from halimede.multiedge.reid.settings import ReidSettings, parse
 
-__all__ = ["Gallery", "EvictionLimits", "Matcher", "ReidSettings", "parse"]
+__all__ = ["EvictionLimits", "Gallery", "Matcher", "ReidSettings", "parse"]

@@ -1,7 +1,7 @@
 """The vectors that show whom a gallery knows: whose each is, which are worth keeping, whose are near to a new one.
 
-They are looked up in a graph (``VectorIndex``), of which a copy is kept; what the file (``GalleryStore``) says of vectors stands
-above it.
+They are looked up in a graph (``VectorIndex``), of which a copy is kept; what the file (``GalleryStore``) says of
+vectors stands above it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who is known: identities with a few vectors each, bounded in number and memory, forgotten after a time.
 
-What is decided upon is in memory (``EmbeddingBank``, and some words of each identity); what was said of an identity lives in
-the file (``GalleryStore``). Beyond the bound the one goes that was seen longest ago, those first that were hardly ever seen:
-noise does not drive out people. Used from one thread.
+What is decided upon is in memory (``EmbeddingBank``, and some words of each identity); what was said of an identity
+lives in the file (``GalleryStore``). Beyond the bound the one goes that was seen longest ago, those first that were
+hardly ever seen: noise does not drive out people. Used from one thread.
 """
 
 from __future__ import annotations

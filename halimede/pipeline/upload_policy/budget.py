@@ -1,8 +1,9 @@
 """Keeps uploads to the share that the user wants, whatever the mining algorithm can say of a sample.
 
-Where it gives a hardness, the cut is moved (``ThresholdController``): the share is held, from above and from below. Where it says
-only hard or easy, or failed, there is no order to choose by: hard samples go up while there is budget, as a token
-bucket lets packets through (RFC 2697), and what nobody uses of it is not saved for later beyond a few dozen samples.
+Where it gives a hardness, the cut is moved (``ThresholdController``): the share is held, from above and from below.
+Where it says only hard or easy, or failed, there is no order to choose by: hard samples go up while there is budget, as
+a token bucket lets packets through (RFC 2697), and what nobody uses of it is not saved for later beyond a few dozen
+samples.
 """
 
 from __future__ import annotations

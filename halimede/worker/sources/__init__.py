@@ -2,4 +2,4 @@
 
 from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, create, register
 
-__all__ = ["SourceContext", "FrameIntake", "FrameSource", "create", "register"]
+__all__ = ["FrameIntake", "FrameSource", "SourceContext", "create", "register"]

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from halimede.api.jointinference import FrameSourceSpec as SourceSpec
+from halimede.api.jointinference import FrameSourceSpec
 from halimede.bus import Bus, Packet
 from halimede.errors import InvalidFieldError
-from halimede.tracing import TraceContext as TraceContext
+from halimede.tracing import TraceContext
 from halimede.worker.sources.poison_journal import PoisonJournal
 
 
@@ -53,7 +53,7 @@ class SourceContext:
 
     namespace: str
     service: str
-    spec: SourceSpec
+    spec: FrameSourceSpec
     connect: Callable[[], Bus]
     dead_letter: Callable[[Packet, str], Awaitable[None]]
     data_prefix: str = ""

@@ -20,7 +20,7 @@ __all__ = [
     "Forget",
     "Hold",
     "Keep",
-    "Record",
+    "RecordEvent",
     "Remove",
     "Send",
     "WriteStatus",

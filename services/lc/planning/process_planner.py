@@ -1,6 +1,6 @@
 """A node that runs workers itself: which of a service's workers belong here, and the process that each of them is.
 
-Pure, the part of a plan that a node of pods does otherwise (``pods.py``).
+Pure, the part of a plan that a node of pods does otherwise (``pods/workers.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An InferenceModel on a node that runs workers itself: one server process, which takes new versions while it runs.
 
-Which version it answers with is in the file beside it (``halimede.models.desired_state``); the process is started anew only
-for what concerns the process itself. While a new version is on its way the one before is served.
+Which version it answers with is in the file beside it (``halimede.models.desired_state``); the process is started anew
+only for what concerns the process itself. While a new version is on its way the one before is served.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from halimede import log, topics
 from halimede import messages as m
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from services.broker import MosquittoProcess
 from services.gm.app import GlobalManager
@@ -39,9 +39,9 @@ async def mosquitto(tmp_path: Path) -> AsyncIterator[MosquittoProcess]:
 
 
 @pytest.fixture
-def broker(mosquitto: MosquittoProcess) -> Address:
+def broker(mosquitto: MosquittoProcess) -> BrokerAddress:
     """The broker as a command finds it."""
-    return Address(MqttSettings("127.0.0.1", mosquitto.port), "the test")
+    return BrokerAddress(MqttSettings("127.0.0.1", mosquitto.port), "the test")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def gm(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[None]
 
 
 @pytest.fixture
-async def client(broker: Address, gm: None) -> AsyncIterator[Client]:
+async def client(broker: BrokerAddress, gm: None) -> AsyncIterator[Client]:
     async with Client.to(broker) as client:
         yield client
 

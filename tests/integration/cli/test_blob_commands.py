@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.commands import blob_files
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models import Cache, FetchError
 from services.broker import MosquittoProcess
-from services.gm.blobs import BlobServing as GmBlobs
-from services.lc.blobs import NodeBlobs as NodeBlobs
+from services.gm.blobs import BlobServing
+from services.lc.blobs import NodeBlobs
 from tests.unit.blobs.world import digest_of, some_bytes
 
 FILE = some_bytes(5_000_000)
@@ -27,7 +27,7 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.fixture
 async def peers(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[None]:
-    gm = GmBlobs(MqttBus("gm-blobs", mosquitto.url), tmp_path / "gm-blobs")
+    gm = BlobServing(MqttBus("gm-blobs", mosquitto.url), tmp_path / "gm-blobs")
     node = NodeBlobs("edge0", MqttBus("lc.edge0-blobs", mosquitto.url), Cache(tmp_path / "models"))
     work = [asyncio.create_task(peer.run()) for peer in (gm, node)]
     await asyncio.sleep(0)
@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("keeper", ["gm", "edge0"])
 async def test_a_file_is_put_listed_and_got(
-    broker: Address, peers: None, file: Path, keeper: str, capsys: Output
+    broker: BrokerAddress, peers: None, file: Path, keeper: str, capsys: Output
 ) -> None:
     await blob_files.put(broker, file, keeper)
     assert capsys.readouterr().out == f"url: bus://{keeper}/sha256/{DIGEST}\nsha256: {DIGEST}\n"
@@ -67,7 +67,7 @@ async def test_a_file_is_put_listed_and_got(
     assert not list(file.parent.glob(".*")), "nothing is left beside it"
 
 
-async def test_gm_forgets_what_is_deleted(broker: Address, peers: None, file: Path, capsys: Output) -> None:
+async def test_gm_forgets_what_is_deleted(broker: BrokerAddress, peers: None, file: Path, capsys: Output) -> None:
     await blob_files.put(broker, file, "gm")
     await blob_files.delete(broker, DIGEST)
     capsys.readouterr()
@@ -77,7 +77,9 @@ async def test_gm_forgets_what_is_deleted(broker: Address, peers: None, file: Pa
         await blob_files.delete(broker, DIGEST)
 
 
-async def test_what_cannot_be_is_said_in_one_line(broker: Address, peers: None, file: Path, tmp_path: Path) -> None:
+async def test_what_cannot_be_is_said_in_one_line(
+    broker: BrokerAddress, peers: None, file: Path, tmp_path: Path
+) -> None:
     (tmp_path / "empty").touch()
     for path, reason in (
         (tmp_path / "no", "cannot be read"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from halimede.bus.mqtt import MqttSettings
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client, UnreachableError
 from services.broker import MosquittoProcess
 
@@ -57,18 +57,18 @@ async def test_a_refusal_names_reason_and_field(client: Client) -> None:
 
 async def test_without_a_broker_it_says_what_to_start() -> None:
     with pytest.raises(UnreachableError, match=r"no MQTT broker answers at 127\.0\.0\.1:9 .*make up"):
-        async with Client.to(Address(MqttSettings("127.0.0.1", 9), "--broker")):
+        async with Client.to(BrokerAddress(MqttSettings("127.0.0.1", 9), "--broker")):
             pass
 
 
-async def test_without_a_manager_it_says_what_to_start(broker: Address) -> None:
+async def test_without_a_manager_it_says_what_to_start(broker: BrokerAddress) -> None:
     async with Client.to(broker, patience_s=0.1) as client:
         with pytest.raises(UnreachableError, match=r"no global manager listens .*make up"):
             await client.nodes()
 
 
 async def test_a_manager_that_comes_back_in_time_is_waited_for(
-    mosquitto: MosquittoProcess, broker: Address, tmp_path: Path
+    mosquitto: MosquittoProcess, broker: BrokerAddress, tmp_path: Path
 ) -> None:
     from halimede.bus.mqtt import MqttBus
     from services.gm.app import GlobalManager

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from halimede.api import kind_of
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, describe, events, get, logs, watch
 from halimede.cli.output import Format
@@ -41,7 +41,7 @@ async def running(client: Client) -> dict[str, Any]:
 
 
 async def test_a_folder_is_applied_in_order_and_again_changes_nothing(
-    broker: Address, client: Client, capsys: Output
+    broker: BrokerAddress, client: Client, capsys: Output
 ) -> None:
     assert await apply.apply(broker, [DIGITS], "") == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
@@ -56,7 +56,7 @@ async def test_a_folder_is_applied_in_order_and_again_changes_nothing(
 
 
 async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(
-    broker: Address, client: Client, capsys: Output, tmp_path: Path
+    broker: BrokerAddress, client: Client, capsys: Output, tmp_path: Path
 ) -> None:
     stale = "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: a, resourceVersion: '99'}\n"
     fresh = "apiVersion: sedna.io/v1alpha1\nkind: Model\nmetadata: {name: b}\n"
@@ -70,7 +70,7 @@ async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(
 
 
 async def test_get_shows_a_table_with_counts_and_the_same_as_json_yaml_and_names(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     await running(client)
@@ -93,7 +93,7 @@ async def test_get_shows_a_table_with_counts_and_the_same_as_json_yaml_and_names
     assert capsys.readouterr().out.split() == ["model/digits-big", "model/digits-small"]
 
 
-async def test_get_says_so_when_there_is_nothing(broker: Address, gm: None, capsys: Output) -> None:
+async def test_get_says_so_when_there_is_nothing(broker: BrokerAddress, gm: None, capsys: Output) -> None:
     await get.get(broker, JI, "", "default", Format.TABLE)
     said = capsys.readouterr()
     assert said.out == ""
@@ -103,7 +103,7 @@ async def test_get_says_so_when_there_is_nothing(broker: Address, gm: None, caps
 
 
 async def test_describe_says_spec_conditions_nodes_metrics_and_events(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     await running(client)
@@ -128,7 +128,7 @@ async def test_describe_says_spec_conditions_nodes_metrics_and_events(
 
 
 async def test_nodes_and_events_are_tables_and_json(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await client.wait_until(lambda body: body is None, JI.plural, "digits", timeout_s=5)
     await get.nodes(broker, Format.TABLE)
@@ -145,7 +145,7 @@ async def test_nodes_and_events_are_tables_and_json(
 
 
 async def test_delete_waits_until_the_nodes_have_let_go(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     await running(client)
@@ -157,7 +157,7 @@ async def test_delete_waits_until_the_nodes_have_let_go(
 
 
 async def test_delete_that_does_not_end_says_what_may_hold_it(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     await running(client)
@@ -170,7 +170,9 @@ async def test_delete_that_does_not_end_says_what_may_hold_it(
     assert "Terminating" in capsys.readouterr().out
 
 
-async def test_deleting_what_is_not_there_fails_unless_that_is_fine(broker: Address, gm: None, capsys: Output) -> None:
+async def test_deleting_what_is_not_there_fails_unless_that_is_fine(
+    broker: BrokerAddress, gm: None, capsys: Output
+) -> None:
     key = Key("models", "default", "absent")
     assert await apply.delete(broker, [key], wait=True, timeout_s=5, ignore_missing=False) == 1
     assert "there is no default/models/absent" in capsys.readouterr().err
@@ -178,7 +180,7 @@ async def test_deleting_what_is_not_there_fails_unless_that_is_fine(broker: Addr
 
 
 async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     seen: list[str] = []
 
@@ -199,7 +201,7 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
 
 
 async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_its_own(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     nodes["edge0"].logs["digits-edge-edge0"] = "one\ntwo\nthree\n"
@@ -218,7 +220,7 @@ async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_it
     assert capsys.readouterr().out.splitlines() == ["three"]
 
 
-async def test_logs_follow_new_lines(broker: Address, client: Client, nodes: Any, capsys: Output) -> None:
+async def test_logs_follow_new_lines(broker: BrokerAddress, client: Client, nodes: Any, capsys: Output) -> None:
     written = nodes["edge0"].logs
     written["w"] = "old\n" * 3 + "last\n"
     following = asyncio.create_task(logs.logs(broker, logs.LogSelection("w", "default", "edge0", tail=1), follow=True))
@@ -239,7 +241,7 @@ async def test_logs_follow_new_lines(broker: Address, client: Client, nodes: Any
 
 
 async def test_logs_of_what_is_not_there_say_what_there_is(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     with pytest.raises(HalimedeError, match="worker of namespace default: digits, digits-cloud-cloud0"):
@@ -248,6 +250,6 @@ async def test_logs_of_what_is_not_there_say_what_there_is(
     assert "there is no worker digits-edge-edge0 on this node" in capsys.readouterr().err
 
 
-async def test_version_shows_both_sides(broker: Address, gm: None, capsys: Output) -> None:
+async def test_version_shows_both_sides(broker: BrokerAddress, gm: None, capsys: Output) -> None:
     assert await get.version(broker) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["client", "gm"]

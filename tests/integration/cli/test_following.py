@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands import apply, events, logs, publish, record, replay
 from halimede.cli.commands.record import RecordLimits
@@ -52,7 +52,7 @@ async def manager(mosquitto: MosquittoProcess, store: Path) -> AsyncIterator[Loc
 
 
 async def test_followed_events_have_no_gap_and_no_repeat_through_restarts(
-    mosquitto: MosquittoProcess, broker: Address, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    mosquitto: MosquittoProcess, broker: BrokerAddress, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "POLL_S", 0.2)
     monkeypatch.setattr(events, "PAGE", 3)  # several pages
@@ -84,7 +84,7 @@ async def test_followed_events_have_no_gap_and_no_repeat_through_restarts(
 
 
 async def test_events_are_chosen_by_type_and_time(
-    mosquitto: MosquittoProcess, broker: Address, tmp_path: Path, capsys: Output
+    mosquitto: MosquittoProcess, broker: BrokerAddress, tmp_path: Path, capsys: Output
 ) -> None:
     async with manager(mosquitto, tmp_path / "gm.db") as cluster:
         await cluster.record("Warning", "R", "node/a", "old")
@@ -103,7 +103,7 @@ async def test_events_are_chosen_by_type_and_time(
 
 
 async def test_logs_of_a_role_or_a_node_are_only_theirs(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     nodes["edge0"].logs["digits-edge-edge0"] = "e\n"
@@ -122,7 +122,7 @@ async def test_logs_of_a_role_or_a_node_are_only_theirs(
 
 async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # noqa: PLR0917 - fixtures
     mosquitto: MosquittoProcess,
-    broker: Address,
+    broker: BrokerAddress,
     client: Client,
     nodes: Any,
     capsys: Output,
@@ -157,7 +157,7 @@ async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # 
 
 
 async def test_what_is_recorded_can_be_played(
-    broker: Address,
+    broker: BrokerAddress,
     reader: Reader,  # noqa: F811 - the fixture
     tmp_path: Path,
     capsys: Output,
@@ -184,7 +184,7 @@ async def test_what_is_recorded_can_be_played(
 
 
 async def test_a_recording_ends_before_it_is_too_large_and_says_when_nothing_came(
-    broker: Address,
+    broker: BrokerAddress,
     reader: Reader,  # noqa: F811 - the fixture
     tmp_path: Path,
     capsys: Output,
@@ -201,7 +201,7 @@ async def test_a_recording_ends_before_it_is_too_large_and_says_when_nothing_cam
 
 
 async def test_replay_waits_for_somebody_and_tells_what_reached_nobody(
-    broker: Address,
+    broker: BrokerAddress,
     bus: MqttBus,  # noqa: F811 - the fixture
     tmp_path: Path,
     capsys: Output,

@@ -13,7 +13,7 @@ import pytest
 
 from halimede import topics
 from halimede.bus.mqtt import MqttBus, MqttSettings
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands import apply, drain, get, status, top
 from halimede.cli.doctor import run
@@ -31,7 +31,7 @@ Output = pytest.CaptureFixture[str]
 
 
 async def test_status_is_healthy_when_all_runs_and_names_what_does_not(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     await running(client)
@@ -54,16 +54,16 @@ async def test_status_is_healthy_when_all_runs_and_names_what_does_not(
     assert [node["name"] for node in told["nodes"] if node.get("drained")] == ["edge0"]
 
 
-async def test_status_without_a_gm_or_a_broker_says_so_and_fails(broker: Address, capsys: Output) -> None:
+async def test_status_without_a_gm_or_a_broker_says_so_and_fails(broker: BrokerAddress, capsys: Output) -> None:
     assert await status.status(broker, Format.TABLE) == 1
     assert "no global manager listens" in capsys.readouterr().out
-    nowhere = Address(MqttSettings("127.0.0.1", 9), "the test")
+    nowhere = BrokerAddress(MqttSettings("127.0.0.1", 9), "the test")
     assert await status.status(nowhere, Format.JSON) == 1
     assert json.loads(capsys.readouterr().out)["broker"]["reachable"] is False
 
 
 async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     await running(client)
@@ -82,7 +82,7 @@ async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
 
 
 async def test_top_goes_on_while_the_broker_is_away(
-    mosquitto: MosquittoProcess, broker: Address, gm: None, capsys: Output
+    mosquitto: MosquittoProcess, broker: BrokerAddress, gm: None, capsys: Output
 ) -> None:
     watching = asyncio.create_task(top.top(broker, 0.2, "phase", Format.JSON, once=False))
     lines: list[dict[str, Any]] = []
@@ -104,7 +104,7 @@ async def test_top_goes_on_while_the_broker_is_away(
 
 
 async def test_drain_waits_until_the_node_is_empty_and_says_what_has_no_other(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply(broker, [DIGITS], "")
     await running(client)
@@ -130,7 +130,7 @@ async def checks(address: str, credentials: str = "") -> dict[str, Check]:
 
 
 async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
-    broker: Address, nodes: Any, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerAddress, nodes: Any, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "absent"))
     found = await checks(f"127.0.0.1:{broker.settings.port}")
@@ -154,7 +154,7 @@ async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
     assert json.loads(capsys.readouterr().out)["level"] == "warning"
 
 
-async def test_doctor_without_a_gm_is_a_problem(broker: Address, capsys: Output) -> None:
+async def test_doctor_without_a_gm_is_a_problem(broker: BrokerAddress, capsys: Output) -> None:
     assert await run.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.TABLE) == 1
     shown = capsys.readouterr().out
     assert "no global manager listens" in shown

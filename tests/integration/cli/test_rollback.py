@@ -14,7 +14,7 @@ import pytest
 
 from halimede.api import kind_of
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.commands.rollback import rollback
 from halimede.cli.manifests import load
@@ -56,7 +56,7 @@ def served(body: Any) -> list[str]:
 
 
 async def test_a_model_goes_back_to_the_version_before_and_to_one_that_is_named(
-    broker: Address, client: Client, nodes: Any, capsys: Output
+    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     kind = kind_of("model")
     for manifest in load([DIGITS]):
@@ -75,7 +75,7 @@ async def test_a_model_goes_back_to_the_version_before_and_to_one_that_is_named(
 
 
 async def test_on_kubernetes_the_command_that_does_it_is_printed(
-    broker: Address, mosquitto: MosquittoProcess, tmp_path: Path, capsys: Output
+    broker: BrokerAddress, mosquitto: MosquittoProcess, tmp_path: Path, capsys: Output
 ) -> None:
     store = tmp_path / "kubernetes.db"
     async with (

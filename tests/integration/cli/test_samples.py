@@ -13,7 +13,7 @@ import pytest
 from halimede import codec, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.commands import publish, publish_stream, results
 from halimede.cli.commands.publish import PublishPlan
 from halimede.cli.output import Format
@@ -72,7 +72,7 @@ def plan(
 
 
 async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
-    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+    broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
     await publish.publish(broker, plan(folder(tmp_path, 30), rounds=2))
     frames = await reader.frames(60)
@@ -82,7 +82,7 @@ async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
     assert "60 frames sent to default/sedna/frames/cam0" in capsys.readouterr().out
 
 
-async def test_bare_pictures_leave_as_they_are(broker: Address, reader: Reader, tmp_path: Path) -> None:
+async def test_bare_pictures_leave_as_they_are(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
     await publish.publish(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
     async with asyncio.timeout(5):
         while not reader.payloads:
@@ -90,20 +90,22 @@ async def test_bare_pictures_leave_as_they_are(broker: Address, reader: Reader, 
     assert reader.payloads == [PNG]
 
 
-async def test_frames_are_paced(broker: Address, reader: Reader, tmp_path: Path) -> None:
+async def test_frames_are_paced(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
     await publish.publish(broker, plan(folder(tmp_path, 6), fps=20))
     assert 0.25 <= loop.time() - started < 2
 
 
-async def test_frames_that_nobody_takes_are_told(broker: Address, bus: MqttBus, tmp_path: Path, capsys: Output) -> None:
+async def test_frames_that_nobody_takes_are_told(
+    broker: BrokerAddress, bus: MqttBus, tmp_path: Path, capsys: Output
+) -> None:
     await publish.publish(broker, plan(folder(tmp_path, 3), camera="cam7"))
     assert "3 of them reached nobody: no edge worker takes camera cam7" in capsys.readouterr().err
 
 
 async def test_an_endless_loop_says_how_many_it_sent_when_it_is_ended(
-    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+    broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
     sending = asyncio.create_task(publish.publish(broker, plan(folder(tmp_path, 2), rounds=0, fps=50)))
     await reader.frames(5)
@@ -113,7 +115,7 @@ async def test_an_endless_loop_says_how_many_it_sent_when_it_is_ended(
 
 
 async def test_a_picture_over_the_limit_is_refused_before_the_first_is_sent(
-    broker: Address, reader: Reader, tmp_path: Path
+    broker: BrokerAddress, reader: Reader, tmp_path: Path
 ) -> None:
     folder(tmp_path, 2)
     (tmp_path / "z.png").write_bytes(PNG + bytes(17 << 20))
@@ -123,7 +125,7 @@ async def test_a_picture_over_the_limit_is_refused_before_the_first_is_sent(
 
 
 async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
-    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+    broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
     tmp_path = tmp_path / "pictures"
     tmp_path.mkdir()
@@ -141,7 +143,7 @@ async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
 
 
 @pytest.mark.parametrize("camera", ["Cam0", "a/b", "+", "#", "", "a" * 64])
-async def test_a_hostile_camera_name_is_refused(broker: Address, tmp_path: Path, camera: str) -> None:
+async def test_a_hostile_camera_name_is_refused(broker: BrokerAddress, tmp_path: Path, camera: str) -> None:
     with pytest.raises(HalimedeError, match="--camera"):
         await publish.publish(broker, plan(folder(tmp_path, 1), camera=camera))
 
@@ -163,7 +165,7 @@ async def send_until(
 
 
 async def test_results_are_shown_once_each_however_often_they_come(
-    broker: Address, gm: None, bus: MqttBus, capsys: Output
+    broker: BrokerAddress, gm: None, bus: MqttBus, capsys: Output
 ) -> None:
     ids = [f"{i:032x}" for i in range(3)]
     found = asyncio.create_task(results.results(broker, "digits", "default", 3, Format.JSON))
@@ -174,7 +176,7 @@ async def test_results_are_shown_once_each_however_often_they_come(
 
 
 async def test_results_of_several_edges_are_shown_as_well(
-    broker: Address, gm: None, bus: MqttBus, capsys: Output
+    broker: BrokerAddress, gm: None, bus: MqttBus, capsys: Output
 ) -> None:
     found = asyncio.create_task(results.results(broker, "digits", "default", 2, Format.JSON))
     await send_until(bus, found, ["0" * 32, "1" * 32], topics.MULTI_RESULT)
@@ -182,7 +184,7 @@ async def test_results_of_several_edges_are_shown_as_well(
 
 
 async def test_results_are_a_table_for_people_even_without_a_manager(
-    broker: Address, bus: MqttBus, capsys: Output
+    broker: BrokerAddress, bus: MqttBus, capsys: Output
 ) -> None:
     found = asyncio.create_task(results.results(broker, "digits", "default", 1, Format.TABLE))
     await send_until(bus, found, ["0" * 32])
@@ -205,7 +207,7 @@ def test_remembered_ids_are_bounded() -> None:
 
 
 async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
-    broker: Address, bus: MqttBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerAddress, bus: MqttBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Delivery[bytes]] = []
 
@@ -230,7 +232,7 @@ async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
 
 
 async def test_a_video_is_published_frame_by_frame(
-    broker: Address, reader: Reader, tmp_path: Path, capsys: Output
+    broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
     path = video(tmp_path / "a.avi", 20, codec="mjpeg")
     order = publish_stream.Order([str(path)], "cam0", "default", 0.0, 2, 1, bare=False, max_width=0)
@@ -251,7 +253,7 @@ async def test_a_video_is_published_frame_by_frame(
         (["@/nonexistent"], "make it a small text file"),
     ],
 )
-async def test_a_video_that_cannot_be_published(broker: Address, paths: list[str], message: str) -> None:
+async def test_a_video_that_cannot_be_published(broker: BrokerAddress, paths: list[str], message: str) -> None:
     order = publish_stream.Order(paths, "cam0", "default", None, 1, 1, bare=False, max_width=0)
     with pytest.raises(HalimedeError, match=message) as caught:
         await publish_stream.publish(broker, order)

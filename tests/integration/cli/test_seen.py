@@ -15,7 +15,7 @@ from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.app import app
-from halimede.cli.broker_address import BrokerAddress as Address
+from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import UnreachableError
 from halimede.cli.output import Format
 from halimede.cli.views import hard_samples
@@ -62,7 +62,7 @@ async def gallery(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[
         yield gallery
 
 
-async def test_where_somebody_was_seen(broker: Address, gallery: Gallery, capsys: Output) -> None:
+async def test_where_somebody_was_seen(broker: BrokerAddress, gallery: Gallery, capsys: Output) -> None:
     identity, *_ = [await gallery.see(number) for number in range(3)]
     await hard_samples.seen(broker, LOBBY, IdentityQuery(identity=identity), Format.TABLE)
     shown = capsys.readouterr().out
@@ -73,7 +73,7 @@ async def test_where_somebody_was_seen(broker: Address, gallery: Gallery, capsys
     assert (one["identity"], one["count"], one["cameras"]) == (identity, 3, ["door"])
 
 
-async def test_what_cannot_be_answered_is_one_clear_line(broker: Address, gallery: Gallery) -> None:
+async def test_what_cannot_be_answered_is_one_clear_line(broker: BrokerAddress, gallery: Gallery) -> None:
     with pytest.raises(HalimedeError, match="nobody in lobby is known as 0123"):
         await hard_samples.seen(broker, LOBBY, IdentityQuery(identity="0123"), Format.TABLE)
     with pytest.raises(HalimedeError, match="could not answer"):
@@ -82,7 +82,7 @@ async def test_what_cannot_be_answered_is_one_clear_line(broker: Address, galler
         await hard_samples.seen(broker, hard_samples.ServiceQuery("default", "hall"), IdentityQuery(), Format.TABLE)
 
 
-async def test_who_is_seen_now_is_followed(broker: Address, gallery: Gallery, capsys: Output) -> None:
+async def test_who_is_seen_now_is_followed(broker: BrokerAddress, gallery: Gallery, capsys: Output) -> None:
     lines: list[str] = []
 
     def shown() -> list[str]:

@@ -14,8 +14,8 @@ from halimede.bus.memory import MemoryBus
 from halimede.errors import HalimedeError, NoSubscriberError
 from halimede.messages import BlobAnswer, BlobOrder
 from halimede.models import Cache
-from services.gm.blobs import BlobServing as GmBlobs
-from services.lc.blobs import NodeBlobs as NodeBlobs
+from services.gm.blobs import BlobServing
+from services.lc.blobs import NodeBlobs
 from tests.simulated import simulated
 from tests.unit.blobs.world import World, digest_of, keep, some_bytes, world
 
@@ -25,8 +25,8 @@ KEEP = BlobOrder(op="keep", digest=DIGEST, size=len(FILE))
 
 
 @contextlib.asynccontextmanager
-async def gm(made: World, most: int = 10**9) -> AsyncIterator[GmBlobs]:
-    blobs = GmBlobs(MemoryBus("gm-blobs", made.broker), made.folder / "gm", most)
+async def gm(made: World, most: int = 10**9) -> AsyncIterator[BlobServing]:
+    blobs = BlobServing(MemoryBus("gm-blobs", made.broker), made.folder / "gm", most)
     work = asyncio.create_task(blobs.run())
     try:
         await asyncio.sleep(1)

@@ -116,8 +116,8 @@ def test_samples_are_counted_where_they_were_accepted() -> None:
     cloud = TaskInfo(inference_number=20, served=20)
     gone = TaskInfo(inference_number=7, lost=1)
     left = [
-        NodeReport(KEY, "old", NodeStatus(phase="Running", uid="u", observed_generation=1, output=Output(task_info=gone)),
-               live=False, edge=True),
+        NodeReport(KEY, "old", NodeStatus(phase="Running", uid="u", observed_generation=1,
+                                          output=Output(task_info=gone)), live=False, edge=True),
         NodeReport(KEY, "old-cloud", NodeStatus(phase="Running", uid="u", observed_generation=1,
                                             output=Output(task_info=cloud)), live=False, edge=False),
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from halimede import topics
-from halimede.api.jointinference import FrameSourceSpec as SourceSpec
+from halimede.api.jointinference import FrameSourceSpec
 from halimede.bus import Announce, Bus, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.multiedge.membership import Membership, peer_will
@@ -68,7 +68,7 @@ class Node:
                 await self.peers.handed_back(2)
                 self.source = CameraSource(
                     SourceContext(
-                        NS, GROUP, SourceSpec(cameras=self._cameras), self._frames, bus.dead_letter, durable=True
+                        NS, GROUP, FrameSourceSpec(cameras=self._cameras), self._frames, bus.dead_letter, durable=True
                     )
                 )
                 taking = group.create_task(self.source.run(self, self.stop))

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from halimede import topics
-from halimede.api.jointinference import FrameSourceSpec as SourceSpec
+from halimede.api.jointinference import FrameSourceSpec
 from halimede.bus import Bus, Packet
 from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import encode_image
-from halimede.tracing import TraceContext as TraceContext
+from halimede.tracing import TraceContext
 from halimede.worker.sources import SourceContext, create
 from halimede.worker.sources.folder import Done, camera_of, id_of, look
 from tests.simulated import eventually, simulated
@@ -33,7 +33,7 @@ async def no_letter(packet: Packet, reason: str) -> None:
 
 
 def context(path: Path | str = "", *, loop: bool = False, prefix: str = "", **spec: object) -> SourceContext:
-    given = SourceSpec(path=str(path), **spec)  # type: ignore[arg-type]
+    given = FrameSourceSpec(path=str(path), **spec)  # type: ignore[arg-type]
     return SourceContext("default", "helmet", given, no_bus, no_letter, prefix, loop)
 
 
@@ -232,7 +232,7 @@ async def test_a_folder_of_hard_samples_waits_for_the_cloud_rather_than_being_de
     folder.mkdir()
     for i in range(200):
         put(folder, f"{i:03}.png", encode_image(np.full((4, 4), HARD, np.uint8), "png"))
-    source = SourceSpec(path=str(folder))
+    source = FrameSourceSpec(path=str(folder))
     async with world(tmp_path) as w, w.worker("cloud", "c0"), w.worker("edge", "e0", source=source):
         await eventually(lambda: len(w.results) == 200, 60)
         assert {(r.by, r.degraded) for r in w.results.values()} == {("cloud", False)}
@@ -250,7 +250,7 @@ async def test_a_worker_that_is_started_again_goes_on_in_its_folder_where_it_was
     folder.mkdir()
     for i in range(10):
         put(folder, f"{i}.png", encode_image(np.full((4, 4), EASY, np.uint8), "png"))
-    source = SourceSpec(path=str(folder))
+    source = FrameSourceSpec(path=str(folder))
     async with world(tmp_path) as w:
         async with w.worker("edge", "e0", source=source):
             await eventually(lambda: len(w.results) == 10)

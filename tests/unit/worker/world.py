@@ -97,7 +97,8 @@ class World:
             "role": role, "namespace": NS, "service": SERVICE, "worker": worker, "node": f"node-{worker}", "uid": "u-1",
             "model_path": "", "model": ModelSpec(url="/none", format="python"), "estimator": "", "broker": "",
             "state": self.folder / worker, "period_s": 1.0, "grace_s": 10.0, "hem_name": "Margin",
-            "hem_parameters": {"threshold_margin": "0.2"}, "source": FrameSourceSpec(cameras=["cam0"]), "deadline_s": 2.0,
+            "hem_parameters": {"threshold_margin": "0.2"}, "source": FrameSourceSpec(cameras=["cam0"]),
+            "deadline_s": 2.0,
         }  # fmt: skip
         return WorkerSettings(**{**values, **changes})
 

@@ -38,7 +38,7 @@ class BaseFilter(abc.ABC):
 
 
 class Mined(BaseFilter):
-    """A rule of halimede's that is called with whatever an estimator returns (see ``halimede.inference.estimator_output``)."""
+    """A rule of halimede's for whatever an estimator returns (see ``halimede.inference.estimator_output``)."""
 
     def __init__(self, miner: Miner) -> None:
         self._miner = miner
