@@ -1,4 +1,4 @@
-"""What a worker is told by its environment, checked. The table of variables is in docs/architecture.md.
+"""What a worker is told by its environment, checked. The table of variables is in docs/worker-environment.md.
 
 A pure function of a mapping: it opens nothing. Every error is an InvalidFieldError that names the variable.
 """

@@ -9,7 +9,7 @@ from halimede import __version__
 from halimede.worker import run_cloud, run_edge
 
 ENVIRONMENT = """\
-environment (the local controller sets it; the whole table is in docs/architecture.md):
+environment (the local controller sets it; the whole table is in docs/worker-environment.md):
   NAMESPACE, SERVICE_NAME, WORKER_NAME, NODE_NAME    who it is
   SERVICE_UID                  counts go on only within one uid
   MODEL_URL, MODEL_SPEC        local path of the model, its spec as JSON

@@ -1,6 +1,6 @@
 """What a worker is told by its environment on this node: what every worker is told, and where things are here.
 
-The table is in docs/architecture.md. Of the node's credentials a worker is told the folder of its own role alone.
+The table is in docs/worker-environment.md. Of the node's credentials a worker is told the folder of its own role alone.
 """
 
 from __future__ import annotations
