@@ -106,6 +106,8 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@$(BIN)/ruff format --quiet --check . || { echo 'Error: not formatted: run $(BIN)/ruff format' >&2; exit 1; }
 	@echo '==> mypy (strict)'
 	@$(BIN)/mypy --no-error-summary
+	@echo '==> names, folders and complexity'
+	@$(BIN)/python scripts/check_house.py
 	@echo '==> import-linter'
 	@mkdir -p build
 	@$(BIN)/lint-imports --no-cache > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }

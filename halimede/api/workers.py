@@ -1,7 +1,7 @@
 """What every worker is told by its environment, be it a process of a node or a pod: Sedna's names where it has one.
 
-The table is in docs/worker-environment.md. A Model's URL never goes down: it may hold a secret, and a worker has no business
-with it.
+The table is in docs/worker-environment.md. A Model's URL never goes down: it may hold a secret, and a worker has no
+business with it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Keeping a connection up: re-subscribing, birth and hooks, written once for all adapters: they bring only ``_open``.
 
-When to come back is decided in ``backoff.py``, and for whoever shares a client id with another in ``client_id_conflict.py``.
+When to come back is decided in ``backoff.py``, and for whoever shares a client id with another in
+``client_id_conflict.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bus as the rest of the code sees it: typed publish and subscribe over an adapter that moves packets.
 
-An adapter moves packets and keeps a connection; the contract gives them meaning (``marshalling.py``). Two rules hold for
-every adapter, and the conformance suite checks them: a message is acknowledged only after its handler returned, and
+An adapter moves packets and keeps a connection; the contract gives them meaning (``marshalling.py``). Two rules hold
+for every adapter, and the conformance suite checks them: a message is acknowledged only after its handler returned, and
 each subscription has its own bounded queue and handles its messages in order, so a slow one never stops another.
 """
 

@@ -15,8 +15,8 @@ def run_member(estimator: object | None = None) -> None:
     """Run an edge worker of a multi-edge service until SIGTERM or SIGINT.
 
     ``estimator`` is a class or an instance with ``predict`` that stands for the model; without one the model file is
-    ONNX. Everything else comes from the environment (docs/worker-environment.md). Exits with code 2 after a mistake of the
-    user's, which it prints in one line.
+    ONNX. Everything else comes from the environment (docs/worker-environment.md). Exits with code 2 after a mistake of
+    the user's, which it prints in one line.
     """
     leave(main("member", estimator, prepare=_member))
 

@@ -38,8 +38,8 @@ STUCK_S = 1.0
 def run_edge(estimator: object | None = None) -> None:
     """Run an edge worker until SIGTERM or SIGINT.
 
-    ``estimator`` is a class or an instance with ``predict`` and, where it has something to load, ``load``; without
-    one the model file is ONNX. Everything else comes from the environment (docs/worker-environment.md). Exits with code 2
+    ``estimator`` is a class or an instance with ``predict`` and, where it has something to load, ``load``; without one
+    the model file is ONNX. Everything else comes from the environment (docs/worker-environment.md). Exits with code 2
     after a mistake of the user's, which it prints in one line.
     """
     leave(main("edge", estimator))

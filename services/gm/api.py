@@ -29,11 +29,10 @@ from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownReso
 from services.gm.cluster.sqlite_file import StoreError
 from services.gm.cluster.store import SERVER_SET
 from services.gm.controllers import CONTROLLERS
-from services.gm.drain import mark
 from services.gm.event_router import EventRouter
+from services.gm.node_maintenance import UnknownNodeError, mark, remove_node
 from services.gm.rate_limit import RateLimit
 from services.gm.reference_index import ReferenceEntry
-from services.gm.removal import UnknownNodeError, remove_node
 
 log = structlog.get_logger()
 

@@ -15,13 +15,14 @@ What the phases of a service mean:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
+from halimede.stats.agreement import Estimate
 from services.gm.cluster.port import NodeReport
 from services.gm.service_metrics import joint_accuracy, metrics
-from services.gm.status_drift import DRIFT, drift_condition
 from services.gm.worker_readiness import Problem, Readiness, ReadinessTally, Share, count_pods, count_share, judge
 from services.gm.workloads.pod_status import PodView
 
@@ -29,6 +30,9 @@ from services.gm.workloads.pod_status import PodView
 MAX_SHOWN_NODES = 100
 #: the phase of a node that a service has left
 LEFT = "Left"
+#: the condition that samples are no longer what the service was calibrated for, and its reasons
+DRIFT = "Drift"
+DRIFT_BEGUN, DRIFT_OVER = "SamplesChanged", "SamplesAsCalibrated"
 NO_DISTRIBUTIONS = dict.fromkeys(("edge_latency", "offload_latency", "queue_latency", "compute_latency"))
 
 
@@ -76,7 +80,7 @@ def service_status(
     )
     known = generation if shown is None else shown
     status = conclude(status, judge(tally, missing), previous, known, now)
-    drift = drift_condition(status.conditions, _task_infos(here), agreement, known, now)
+    drift = _drift_condition(status.conditions, _task_infos(here), agreement, known, now)
     others = [condition for condition in status.conditions if condition.type != DRIFT]
     return msgspec.structs.replace(status, conditions=[*others[:-1], *filter(None, [drift]), others[-1]])
 
@@ -137,3 +141,43 @@ def _task_infos(reports: Iterable[NodeReport]) -> Iterator[TaskInfo]:
     for report in reports:
         if report.status.output and report.status.output.task_info:
             yield report.status.output.task_info
+
+
+def _drift_condition(
+    earlier: Sequence[Condition],
+    counted: Iterable[TaskInfo],
+    agreement: Estimate | None,
+    generation: int,
+    now: str,
+) -> Condition | None:
+    """Return the condition ``Drift``; None: there has been no drift yet.
+
+    It stands beside the phase: the service runs, but what calibration promised of its answers is in doubt.
+    ``counted`` is what workers report, ``agreement`` how often answers are the cloud's.
+    """
+    before = next((condition for condition in earlier if condition.type == DRIFT), None)
+    drifting = sum(info.drifting for info in counted)
+    if before is None and not drifting:
+        return None
+    status: Literal["True", "False"] = "True" if drifting else "False"
+    same = before is not None and before.status == status
+    return Condition(
+        type=DRIFT,
+        status=status,
+        observed_generation=generation,
+        last_heartbeat_time=now,
+        last_transition_time=before.last_transition_time if before and same else now,
+        reason=DRIFT_BEGUN if drifting else DRIFT_OVER,
+        message=_drift_message(drifting, agreement),
+    )
+
+
+def _drift_message(drifting: int, agreement: Estimate | None) -> str:
+    found = ""
+    if agreement:
+        low, high = 100 * agreement.low, 100 * agreement.high
+        found = f"; {100 * agreement.value:.1f} % of answers are the cloud's ({low:.1f} to {high:.1f} by audits)"
+    if not drifting:
+        return f"samples are again as they were when it was calibrated{found}"
+    who = "1 worker sees" if drifting == 1 else f"{drifting} workers see"
+    return f"{who} other samples than it was calibrated for{found}: calibrate again (`halimede calibrate`)"

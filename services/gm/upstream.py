@@ -1,8 +1,8 @@
 """Takes in what nodes say: reports, presences, syncs; and what anybody could not read.
 
 A body that contradicts its topic is refused, so that a node speaks for itself alone (the broker's rules say who may
-write a topic). Handlers only note what they hear and where to look: none waits for anything. A node that says too
-much is taken at its own pace (``ingress_limiter.py``), and once it is calm again the broker is asked for what may have been
+write a topic). Handlers only note what they hear and where to look: none waits for anything. A node that says too much
+is taken at its own pace (``ingress_limiter.py``), and once it is calm again the broker is asked for what may have been
 lost meanwhile: it drops messages for a client that does not keep up.
 """
 

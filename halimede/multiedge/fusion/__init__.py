@@ -1,8 +1,9 @@
 """Fusion: several sources see one scene, and what they say of one instant becomes one answer.
 
-``time_window.py`` puts findings together by when the pictures were taken, ``class_distribution.py`` reads what they say, ``rules.py``
-makes one answer of it, ``joint.py`` is what a worker runs. ``calibration.py`` finds weights and temperatures from
-labelled findings. Nothing in here knows a topic, and only monotonic time decides how long something waits.
+``time_window.py`` puts findings together by when the pictures were taken, ``class_distribution.py`` reads what they
+say, ``rules.py`` makes one answer of it, ``joint.py`` is what a worker runs. ``calibration.py`` finds weights and
+temperatures from labelled findings. Nothing in here knows a topic, and only monotonic time decides how long something
+waits.
 """
 
 from halimede.multiedge.fusion.class_distribution import Named
