@@ -22,7 +22,7 @@ import msgspec
 
 from halimede.messages import Fused, FusedFrom
 from halimede.multiedge import Application, Finding, Joint, JointOutcome, JointTools, Parameters, QueuedItem, Stage
-from halimede.multiedge.stages import Classify, CropStage, Detect, Motion
+from halimede.multiedge.stages import Classify, Crop, Detect, Motion
 
 SECOND_NS = 1_000_000_000
 #: seconds that are counted at a time, and those of the past that are remembered; cameras that are counted
@@ -113,4 +113,4 @@ class Total(Joint):
 def application(parameters: Parameters) -> Application:
     """Put it together: source -> find -> crop -> classify -> count => total -> sink."""
     find = {"motion": Motion, "model": Detect}[parameters.text("find", "motion", choices=("motion", "model"))]
-    return Application(stages=[find, CropStage, partial(Classify, crops=True), Count], joint=Total)
+    return Application(stages=[find, Crop, partial(Classify, crops=True), Count], joint=Total)

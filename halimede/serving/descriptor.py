@@ -1,4 +1,4 @@
-"""Made by halimede.serving.generate_descriptor of open_inference.proto: change that, then run `make contract`."""
+"""Made from open_inference.proto by generate_descriptor.py: change that, then run `make contract`."""
 
 FILE = bytes.fromhex(
     "0a146f70656e5f696e666572656e63652e70726f746f1209696e666572656e636522130a115365727665724c697665526571756573742228"

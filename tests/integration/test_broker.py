@@ -123,9 +123,9 @@ async def test_one_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: py
 async def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     program = f"""
         import asyncio, pathlib
-        from services.broker import Broker
+        from services.broker import MosquittoProcess
         async def main():
-            broker = Broker(pathlib.Path({str(tmp_path)!r}))
+            broker = MosquittoProcess(pathlib.Path({str(tmp_path)!r}))
             await broker.start()
             print(broker.pid, flush=True)
             await asyncio.sleep(60)

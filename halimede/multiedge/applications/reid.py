@@ -8,13 +8,13 @@ from halimede.messages import Prediction
 from halimede.multiedge.application import Application, StageFactory, register
 from halimede.multiedge.reid import Matcher, parse
 from halimede.multiedge.stage import Parameters, QueuedItem, Stage
-from halimede.multiedge.stages import CropStage, Detect, Embed, Motion
+from halimede.multiedge.stages import Crop, Detect, Embed, Motion
 
 #: how objects are found: by the worker's detector, by what moves, or the whole picture is the one object
 FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (Motion,), "whole": ()}
 
 
-class PictureSizeStage(Stage):
+class Size(Stage):
     """Say how large the picture is: an object at its rim is cut off, and teaches nobody how it looks."""
 
     def run(self, items: Sequence[QueuedItem]) -> None:
@@ -35,7 +35,7 @@ def reid(parameters: Parameters) -> Application:
     finder = parameters.text("detect", "model", choices=tuple(FINDERS))
     settings = parse(parameters)
     return Application(
-        stages=[*FINDERS[finder], CropStage, Embed, PictureSizeStage],
+        stages=[*FINDERS[finder], Crop, Embed, Size],
         share=parameters.flag("share", default=False) and finder != "motion",
         joint=lambda tools: Matcher(tools, settings),
         joins=joins,

@@ -5,9 +5,9 @@ They read their settings from the application's parameters, so that a list of cl
 
 from halimede.multiedge.stages.classify import Classify
 from halimede.multiedge.stages.common import pixels
-from halimede.multiedge.stages.crop import CropStage
+from halimede.multiedge.stages.crop import Crop
 from halimede.multiedge.stages.detect import Detect
 from halimede.multiedge.stages.embed import Embed, vectors
 from halimede.multiedge.stages.motion import Motion
 
-__all__ = ["Classify", "CropStage", "Detect", "Embed", "Motion", "pixels", "vectors"]
+__all__ = ["Classify", "Crop", "Detect", "Embed", "Motion", "pixels", "vectors"]

@@ -8,7 +8,7 @@ from halimede.multiedge.stage import QueuedItem, Stage, Tools
 from halimede.multiedge.stages.common import best, max_boxes, pixels
 
 
-class CropStage(Stage):
+class Crop(Stage):
     """Make a crop of each box; where nobody has looked for boxes, the whole picture is the one crop.
 
     Crops are views of the picture, not copies. Boxes without a pixel of the picture go, so that boxes and crops

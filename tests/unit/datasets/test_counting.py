@@ -150,7 +150,7 @@ async def test_a_count_that_is_not_wanted_any_more_ends(tmp_path: Path) -> None:
 async def test_a_count_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path; from halimede.datasets.count_process import *\n"
-        "asyncio.run(count_in_child(Job(Path(sys.argv[1]), 'txt'), lambda _: print('told', flush=True)))"
+        "asyncio.run(count_in_child(CountJob(Path(sys.argv[1]), 'txt'), lambda _: print('told', flush=True)))"
     )
     path = _large(tmp_path / "data")
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as parent:

@@ -128,7 +128,7 @@ def test_two_processes_find_what_one_finds(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_, "LARGE", 0)
-        patch.setattr(csv_, "Beside", SimpleNamespace(start=start))
+        patch.setattr(csv_, "ForkedTask", SimpleNamespace(start=start))
         both = facts(path)
     assert (both.number_of_samples, classes(both)) == (alone.number_of_samples, classes(alone))
     assert (both.number_broken, both.broken) == (alone.number_broken, alone.broken)

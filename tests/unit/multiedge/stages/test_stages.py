@@ -11,7 +11,7 @@ from halimede.errors import InvalidFieldError
 from halimede.inference import SampleError, open_model
 from halimede.messages import Box, Prediction
 from halimede.multiedge import QueuedItem
-from halimede.multiedge.stages import Classify, CropStage, Detect, Embed, vectors
+from halimede.multiedge.stages import Classify, Crop, Detect, Embed, vectors
 from tests.graphs import FLOAT, write_graph
 from tests.staged import a_picture, an_item, some_tools
 
@@ -40,13 +40,13 @@ class TestClassify:
     def test_names_boxes_by_their_crops(self, models):
         item = an_item(RIGHT)
         item.prediction.boxes = [Box(*LEFT, 0.5), Box(*RIGHT, 0.6)]
-        run([CropStage, partial(Classify, crops=True)], models, item, model="weigher")
+        run([Crop, partial(Classify, crops=True)], models, item, model="weigher")
         assert [box.label for box in item.prediction.boxes] == ["dark", "bright"]
         assert corners(item.prediction) == [LEFT, RIGHT]
         assert item.prediction.label is None
 
     def test_names_the_picture_where_nobody_has_looked_for_boxes(self, models):
-        (item,) = run([CropStage, partial(Classify, crops=True)], models, an_item(), model="weigher")
+        (item,) = run([Crop, partial(Classify, crops=True)], models, an_item(), model="weigher")
         assert (item.prediction.label, item.prediction.boxes) == ("dark", None)
 
     def test_of_crops_that_nobody_has_cut_says_so(self, models):
@@ -59,7 +59,7 @@ class TestClassify:
         item = an_item(RIGHT)
         item.prediction.boxes = [Box(*RIGHT, 0.6)]
         with pytest.raises(SampleError, match="no label"):
-            run([CropStage, partial(Classify, crops=True)], models, item, model="describer")
+            run([Crop, partial(Classify, crops=True)], models, item, model="describer")
 
     def test_without_a_model_is_a_mistake_of_the_resource(self, models):
         with pytest.raises(InvalidFieldError, match=r"spec\.edgeWorkers\[\]\.model.*edge0"):
@@ -106,13 +106,13 @@ class TestCrop:
     def test_cuts_boxes_out_in_their_order_with_a_margin(self, models):
         item = an_item(LEFT, RIGHT)
         item.prediction.boxes = [Box(*RIGHT, 0.5), Box(*LEFT, 0.9)]
-        run([CropStage], models, item, margin="0.25")
+        run([Crop], models, item, margin="0.25")
         assert [crop.shape for crop in item.crops] == [(46, 29, 3), (24, 24, 3)]  # the first reaches the edges
         np.testing.assert_array_equal(item.crops[1][4:-4, 4:-4], item.image[8:24, 4:20])
         assert item.crops[1].base is item.image
 
     def test_takes_the_whole_picture_where_nobody_has_looked_for_boxes(self, models):
-        (item,) = run([CropStage], models, an_item())
+        (item,) = run([Crop], models, an_item())
         assert [crop.shape for crop in item.crops] == [(48, 64, 3)]
         assert item.prediction.boxes is None
 
@@ -120,20 +120,20 @@ class TestCrop:
     def test_leaves_out_boxes_without_a_pixel(self, models, place):
         item = an_item(LEFT)
         item.prediction.boxes = [Box(*place, 0.9), Box(*LEFT, 0.8)]
-        run([CropStage], models, item, margin="1")
+        run([Crop], models, item, margin="1")
         assert corners(item.prediction) == [LEFT]
         assert len(item.crops) == 1
 
     def test_keeps_boxes_beyond_all_measure_within_the_picture(self, models):
         item = an_item()
         item.prediction.boxes = [Box(-1e308, -1e308, 1e308, 1e308, 0.9)]
-        run([CropStage], models, item, margin="2")
+        run([Crop], models, item, margin="2")
         assert item.crops[0].shape == item.image.shape
 
     def test_keeps_so_many_of_the_best(self, models):
         item = an_item()
         item.prediction.boxes = [Box(i, 0, i + 4, 4, score) for i, score in enumerate((0.3, 0.9, 0.1, 0.5))]
-        run([CropStage], models, item, maxBoxes="2")
+        run([Crop], models, item, maxBoxes="2")
         assert [box.score for box in item.prediction.boxes] == [0.9, 0.5]
         assert len(item.crops) == 2
 
@@ -145,7 +145,7 @@ class TestEmbed:
         two.prediction.boxes = [Box(*RIGHT, 0.8)]
         none = an_item()
         none.prediction.boxes = []
-        run([CropStage, Embed], models, one, none, two, model="describer")
+        run([Crop, Embed], models, one, none, two, model="describer")
         np.testing.assert_allclose(np.linalg.norm(vectors(one.prediction), axis=1), 1, atol=1e-3)
         np.testing.assert_allclose(vectors(one.prediction)[1], vectors(two.prediction)[0])
         assert vectors(one.prediction).shape == (2, 16)
@@ -154,24 +154,24 @@ class TestEmbed:
     def test_leaves_out_boxes_of_which_the_model_says_nothing(self, models):
         item = an_item(RIGHT)
         item.prediction.boxes = [Box(*LEFT, 0.9), Box(*RIGHT, 0.8)]  # the left one is black
-        run([CropStage, Embed], models, item, model="describer")
+        run([Crop, Embed], models, item, model="describer")
         assert corners(item.prediction) == [RIGHT]
         assert len(vectors(item.prediction)) == len(item.crops) == 1
 
     def test_describes_the_whole_picture_without_boxes(self, models):
-        first, black = run([CropStage, Embed], models, an_item(LEFT), an_item(), model="describer")
+        first, black = run([Crop, Embed], models, an_item(LEFT), an_item(), model="describer")
         assert vectors(first.prediction).shape == (1, 16)
         assert vectors(black.prediction).size == 0
 
     def test_takes_any_number_of_crops_of_any_size(self, models):
         item = an_item((0, 0, 64, 48))
         item.prediction.boxes = [Box(i % 30, i % 20, 60 - i % 7, 44 - i % 5, 0.9) for i in range(100)]
-        run([CropStage, Embed], models, item, model="describer", maxBoxes="90")
+        run([Crop, Embed], models, item, model="describer", maxBoxes="90")
         assert vectors(item.prediction).shape == (90, 16)
 
     def test_wants_features_of_its_model(self, models):
         with pytest.raises(SampleError, match="task of its Model to embedding"):
-            run([CropStage, Embed], models, an_item(LEFT), model="spotter")
+            run([Crop, Embed], models, an_item(LEFT), model="spotter")
 
     def test_wants_crops(self, models):
         item = an_item(LEFT)
@@ -182,7 +182,7 @@ class TestEmbed:
     def test_refuses_more_features_than_a_message_holds(self, models, monkeypatch):
         monkeypatch.setattr("halimede.multiedge.stages.embed.MAX_BYTES", 31)
         with pytest.raises(SampleError, match="maxBoxes lower"):
-            run([CropStage, Embed], models, an_item(LEFT), model="describer")
+            run([Crop, Embed], models, an_item(LEFT), model="describer")
 
 
 def test_features_that_are_not_as_many_as_boxes_are_refused():
@@ -193,5 +193,5 @@ def test_features_that_are_not_as_many_as_boxes_are_refused():
 def test_pictures_are_left_as_they_are(models):
     item = an_item(LEFT)
     item.image.setflags(write=False)
-    run([Detect, CropStage, Embed], models, item, model="describer", detector="spotter")
+    run([Detect, Crop, Embed], models, item, model="describer", detector="spotter")
     np.testing.assert_array_equal(item.image, a_picture(LEFT))
