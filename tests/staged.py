@@ -10,7 +10,7 @@ import numpy as np
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Cast, Grayscale, Layout, Postprocess, Resize, Scale
 from halimede.inference import Array, Model, open_model
-from halimede.multiedge import Parameters, QueuedItem, Tools
+from halimede.multiedge import Item, Parameters, Tools
 from tests.graphs import write_describer, write_spotter, write_weigher
 
 Place = tuple[int, int, int, int]
@@ -27,9 +27,9 @@ def a_picture(*things: Place, size: tuple[int, int] = (48, 64)) -> Array:
     return image
 
 
-def an_item(*things: Place, camera: str = "cam0") -> QueuedItem:
+def an_item(*things: Place, camera: str = "cam0") -> Item:
     """Return a frame of such a picture."""
-    return QueuedItem(a_picture(*things), camera=camera)
+    return Item(a_picture(*things), camera=camera)
 
 
 def some_tools(models: Mapping[str, Model], *, model: str = "", detector: str = "", **parameters: str) -> Tools:

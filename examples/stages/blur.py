@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from halimede.inference import Array
-from halimede.multiedge import Application, Parameters, QueuedItem, Stage, Tools
+from halimede.multiedge import Application, Item, Parameters, Stage, Tools
 from halimede.multiedge.stages import Classify, Detect, Motion, pixels
 
 
@@ -28,7 +28,7 @@ class Pixelate(Stage):
         self._cells = int(tools.parameters.number("cells", 6, least=1, most=64))
         self._grow = tools.parameters.number("grow", 0.1, least=0, most=2)
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Give each item a picture of its own: the one that came in may be read-only."""
         for item in items:
             places = [pixels(box, item.image, self._grow) for box in item.prediction.boxes or []]

@@ -21,7 +21,7 @@ from functools import partial
 import msgspec
 
 from halimede.messages import Fused, FusedFrom
-from halimede.multiedge import Application, Finding, Joint, JointOutcome, JointTools, Parameters, QueuedItem, Stage
+from halimede.multiedge import Application, Finding, Item, Joint, JointTools, Outcome, Parameters, Stage
 from halimede.multiedge.stages import Classify, Crop, Detect, Motion
 
 SECOND_NS = 1_000_000_000
@@ -32,7 +32,7 @@ OPEN, TOLD, CAMERAS = 16, 256, 64
 class Count(Stage):
     """Say how many of each kind are in the picture: ``value.count``, by label."""
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Count the boxes of each item."""
         for item in items:
             item.prediction.value = {"count": dict(Counter(str(box.label) for box in item.prediction.boxes or []))}
@@ -56,18 +56,18 @@ class Total(Joint):
         self._open: dict[int, Second] = {}
         self._told: deque[int] = deque(maxlen=TOLD)
 
-    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
+    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
         """Answer at once: a total that grows within its second is better than a late one."""
         answers = {}
         for finding in findings:
             total = self._counted(finding, now)
             value = {**(finding.prediction.value or {}), "total": dict(total)}
             answers[finding.key] = msgspec.structs.replace(finding.prediction, value=value)
-        return JointOutcome(answers=answers, fused=self._tell(now))
+        return Outcome(answers=answers, fused=self._tell(now))
 
-    def due(self, now: float) -> JointOutcome:
+    def due(self, now: float) -> Outcome:
         """Tell the seconds that are over."""
-        return JointOutcome(fused=self._tell(now))
+        return Outcome(fused=self._tell(now))
 
     def next_due(self) -> float | None:
         """Return when the next second is over, late frames included."""

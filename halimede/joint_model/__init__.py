@@ -6,6 +6,6 @@ that it asks are here, too, or a service's own over the bus. There is no server 
 
 from halimede.joint_model.answer import Answer, NoAnswerError
 from halimede.joint_model.model import JointModel
-from halimede.joint_model.tiers import ModelTier, TierRule
+from halimede.joint_model.tiers import Rule, Tier
 
-__all__ = ["Answer", "JointModel", "ModelTier", "NoAnswerError", "TierRule"]
+__all__ = ["Answer", "JointModel", "NoAnswerError", "Rule", "Tier"]

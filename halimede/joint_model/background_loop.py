@@ -31,7 +31,7 @@ from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
 from halimede.joint_model.daemon_executor import DaemonExecutor
 from halimede.joint_model.in_process_edge import CREDENTIALS, InProcessEdge, closed
-from halimede.joint_model.tiers import RunnableTier, TierPlan, TierRule
+from halimede.joint_model.tiers import Rule, RunnableTier, TierPlan
 from halimede.models.desired_state import DesiredModel
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel
@@ -209,7 +209,7 @@ class BackgroundLoop:
         plan, names = self._plan, [each.name for each in self._plan.stages]
         place = names.index(stage.name)
         asked = plan.next_tier if place + 1 == len(names) else names[place + 1]
-        rule = stage.rule or TierRule(mining="EdgeOnly")  # nobody is asked
+        rule = stage.rule or Rule(mining="EdgeOnly")  # nobody is asked
         named = plan.tiers
         worker = f"{stage.name}-{secrets.token_hex(6)}"
         return WorkerSettings(

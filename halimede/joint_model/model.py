@@ -10,7 +10,7 @@ from typing import Any, Self
 from halimede.bus.mqtt import MqttSettings
 from halimede.errors import InvalidFieldError
 from halimede.joint_model.predict_api import TIMEOUT_S, Predictor
-from halimede.joint_model.tiers import DEFAULT, ModelTier, TierPlan, TierRule, chain, edge_of, from_manifests, stage
+from halimede.joint_model.tiers import DEFAULT, Rule, Tier, TierPlan, chain, edge_of, from_manifests, stage
 from halimede.names import check_label, check_name
 from halimede.worker.settings import BROKER, Fusion, MiningMode
 
@@ -29,10 +29,10 @@ class JointModel(Predictor):
 
     def __init__(
         self,
-        edge: _Given | ModelTier,
-        cloud: _Given | ModelTier | None = None,
+        edge: _Given | Tier,
+        cloud: _Given | Tier | None = None,
         *,
-        tiers: Sequence[_Given | ModelTier] = (),
+        tiers: Sequence[_Given | Tier] = (),
         mining: str = DEFAULT,
         parameters: Mapping[str, object] | None = None,
         mode: MiningMode = "inference-then-mining",
@@ -49,7 +49,7 @@ class JointModel(Predictor):
         """Put models together that all run in this process.
 
         A model is the path of an ONNX file, an estimator (an object or class with ``predict``), a fitted scikit-learn
-        classifier, or a ``ModelTier`` with a rule and processing of its own. ``tiers`` stand between ``edge`` and
+        classifier, or a ``Tier`` with a rule and processing of its own. ``tiers`` stand between ``edge`` and
         ``cloud``; without a cloud the edge answers alone. ``mining`` to ``fusion`` say when the next one is asked, as
         a service's edgeWorker does; ``labels`` to ``postprocess`` go for all models, as in a Model. ``deadline_ms``
         is how long a hard sample may wait for others, ``timeout_s`` how long any call waits.
@@ -67,8 +67,8 @@ class JointModel(Predictor):
             raise InvalidFieldError("cloud", None, "name the last tier's model as cloud")
         made = [
             each
-            if isinstance(each, ModelTier)
-            else ModelTier(model=each, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+            if isinstance(each, Tier)
+            else Tier(model=each, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
             for each in given
         ]
         super().__init__(chain(made, deadline_s=_deadline(deadline_ms)), None, timeout_s=timeout_s)
@@ -90,7 +90,7 @@ class JointModel(Predictor):
         cls,
         service: str,
         *,
-        edge: _Given | ModelTier | None = None,
+        edge: _Given | Tier | None = None,
         manifest: str | os.PathLike[str] | None = None,
         broker: str = "",
         credentials: str | os.PathLike[str] = "",
@@ -137,12 +137,12 @@ class JointModel(Predictor):
             )  # fmt: skip
             tier = (
                 edge
-                if isinstance(edge, ModelTier)
-                else ModelTier(model=edge, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
+                if isinstance(edge, Tier)
+                else Tier(model=edge, rule=rule, labels=labels, preprocess=preprocess, postprocess=postprocess)
             )
             if next_tier:
                 check_label("next_tier", next_tier)
-            first = stage(ModelTier(**{**_fields(tier), "name": "edge"}), "edge", last=False)
+            first = stage(Tier(**{**_fields(tier), "name": "edge"}), "edge", last=False)
             plan = TierPlan(
                 stages=(first,), service=service, namespace=namespace, tiers=bool(next_tier), next_tier=next_tier,
                 deadline_s=_deadline(BUS_MS if deadline_ms is None else deadline_ms),
@@ -155,12 +155,12 @@ class JointModel(Predictor):
         return made
 
 
-def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **told: Any) -> TierRule:
+def _rule(*, parameters: Mapping[str, object], calibration: str | os.PathLike[str] | None, **told: Any) -> Rule:
     found = Path(calibration).expanduser().resolve() if calibration is not None else None
-    return TierRule(parameters=dict(parameters), calibration=found, **told)
+    return Rule(parameters=dict(parameters), calibration=found, **told)
 
 
-def _fields(tier: ModelTier) -> dict[str, Any]:
+def _fields(tier: Tier) -> dict[str, Any]:
     return {name: getattr(tier, name) for name in tier.__dataclass_fields__}
 
 

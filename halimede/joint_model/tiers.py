@@ -35,7 +35,7 @@ SPEC, OPTION = "spec.edgeWorker", "--service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierRule:
+class Rule:
     """When a tier asks the next one, as the fields of a service's ``edgeWorker`` say it."""
 
     mining: str = DEFAULT
@@ -73,7 +73,7 @@ class TierRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTier:
+class Tier:
     """One model, and when it asks the next one.
 
     ``model`` is an ONNX file's path, an estimator (an object or class with ``predict``), a fitted scikit-learn model,
@@ -82,7 +82,7 @@ class ModelTier:
 
     model: object
     name: str = ""
-    rule: TierRule = field(default_factory=TierRule)
+    rule: Rule = field(default_factory=Rule)
     labels: Sequence[str] = ()
     preprocess: Sequence[Mapping[str, Any]] = ()
     postprocess: Mapping[str, Any] | None = None
@@ -97,7 +97,7 @@ class RunnableTier:
     path: str = ""
     estimator: object | None = None
     opened: Model | None = None
-    rule: TierRule | None = None
+    rule: Rule | None = None
     version: str = ""
 
 
@@ -116,7 +116,7 @@ class TierPlan:
     next_tier: str = ""
 
 
-def stage(tier: ModelTier, at: str, *, last: bool) -> RunnableTier:
+def stage(tier: Tier, at: str, *, last: bool) -> RunnableTier:
     """Read one tier; ``at`` is the argument that it came by. Raises InvalidFieldError."""
     model = tier.model
     path, opened, labels = "", None, list(tier.labels)
@@ -155,7 +155,7 @@ def stage(tier: ModelTier, at: str, *, last: bool) -> RunnableTier:
     )
 
 
-def chain(tiers: Sequence[ModelTier], *, deadline_s: float) -> TierPlan:
+def chain(tiers: Sequence[Tier], *, deadline_s: float) -> TierPlan:
     """Return the plan of tiers that all run here, the edge first and the cloud last. Raises InvalidFieldError."""
     middle = len(tiers) - 2
     names = ["edge", *(tier.name or f"tier{i}" for i, tier in enumerate(tiers[1:-1], 1)), "cloud"][: len(tiers)]
@@ -219,9 +219,9 @@ def _stages(found: Chain) -> list[RunnableTier]:
     return stages
 
 
-def _rule(said: Deferral, calibration: Path | None) -> TierRule:
+def _rule(said: Deferral, calibration: Path | None) -> Rule:
     mining = said.hard_example_mining
-    return TierRule(
+    return Rule(
         mining=mining.name,
         parameters={each.key: each.value for each in mining.parameters},
         mode=mining.mode,

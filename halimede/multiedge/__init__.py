@@ -6,16 +6,16 @@ come together (``joining``).
 """
 
 from halimede.multiedge.application import Application, create, register
-from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools, Parameters, QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Finding, Item, Joint, JointTools, Outcome, Parameters, Stage, Tools
 
 __all__ = [
     "Application",
     "Finding",
+    "Item",
     "Joint",
-    "JointOutcome",
     "JointTools",
+    "Outcome",
     "Parameters",
-    "QueuedItem",
     "Stage",
     "Tools",
     "create",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from halimede.messages import IdentityAnswer, IdentityQuery, Prediction, Track
-from halimede.multiedge.stage import Finding, Joint, JointOutcome
+from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.pipeline.executor import ModelThread
 
 log = structlog.get_logger()
@@ -24,7 +24,7 @@ CLOSE_S = 3.0
 class JointReply:
     """What a joint said: ``error`` is why it did not take the new findings, ``due`` when it is to be called again."""
 
-    outcomes: list[JointOutcome] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     error: str = ""
     due: float | None = None
 
@@ -93,8 +93,8 @@ class GuardedJoint:
         return said
 
 
-def _checked(outcome: JointOutcome) -> JointOutcome:
-    if not isinstance(outcome, JointOutcome):
+def _checked(outcome: Outcome) -> Outcome:
+    if not isinstance(outcome, Outcome):
         raise TypeError(f"it must return an Outcome, not {type(outcome).__name__}")
     for answer in outcome.answers.values():
         if answer is not None and not isinstance(answer, Prediction):

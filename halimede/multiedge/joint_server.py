@@ -22,7 +22,7 @@ from halimede.frames.seldom import Seldom
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
 from halimede.multiedge.guarded_joint import GuardedJoint
 from halimede.multiedge.pending_findings import PendingFindings, found
-from halimede.multiedge.stage import Finding, Joint, JointOutcome
+from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import Channel
 from halimede.pipeline.executor import ModelThread
@@ -250,7 +250,7 @@ class JointServer:
                 self._answer(delivery, reply)
         self._changed()
 
-    async def _tell(self, outcome: JointOutcome) -> None:
+    async def _tell(self, outcome: Outcome) -> None:
         for key, prediction in outcome.answers.items():
             if prediction is None or weight(prediction) <= REMEMBERED_BYTES:
                 self._answers.put(key, prediction)

@@ -18,7 +18,7 @@ from halimede.messages import Fused, IdentityAnswer, IdentityQuery, Prediction, 
 
 
 @dataclass(slots=True)
-class QueuedItem:
+class Item:
     """One frame on its way through the stages, and what they have found so far.
 
     Attributes:
@@ -106,7 +106,7 @@ class Stage(ABC):
         self.tools = tools
 
     @abstractmethod
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Look at items of equal size and add to them what is found.
 
         Raises SampleError when at least one of them cannot be answered: it is found out which, the others are.
@@ -133,7 +133,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class JointOutcome:
+class Outcome:
     """What a joint says: answers to findings, and what it tells everybody.
 
     A finding whose answer is None stands as its worker found it.
@@ -171,12 +171,12 @@ class Joint(ABC):
         """Read what is kept from an earlier life; called once before anything else, in the joint's thread."""
 
     @abstractmethod
-    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
+    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
         """Take new findings, and answer what can be answered now. Each finding is answered once, here or later."""
 
-    def due(self, now: float) -> JointOutcome:  # noqa: ARG002
+    def due(self, now: float) -> Outcome:  # noqa: ARG002
         """Answer what waits no longer."""
-        return JointOutcome()
+        return Outcome()
 
     def next_due(self) -> float | None:
         """Return when ``due`` wants to be called, None: not before the next finding."""

@@ -10,7 +10,7 @@ import numpy as np
 from halimede.inference import Array, Model
 from halimede.messages import Frame, Prediction
 from halimede.multiedge.application import Application
-from halimede.multiedge.stage import Parameters, QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 
 
 class PictureSize(np.ndarray[Any, np.dtype[Any]]):
@@ -89,11 +89,11 @@ class StagesModel(Model):
             model.close()
 
 
-def _item(picture: Array) -> QueuedItem:
+def _item(picture: Array) -> Item:
     image = np.asarray(picture)
     if not isinstance(picture, PictureSize):
-        return QueuedItem(image)
-    return QueuedItem(
+        return Item(image)
+    return Item(
         image,
         camera=picture.camera,
         id=picture.id,

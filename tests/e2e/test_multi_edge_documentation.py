@@ -16,7 +16,7 @@ import yaml
 from halimede import api, codec, topics
 from halimede.bus import Delivery
 from halimede.messages import Box, Fused, Prediction, Result
-from halimede.multiedge import Finding, JointTools, QueuedItem, Tools
+from halimede.multiedge import Finding, Item, JointTools, Tools
 from halimede.multiedge.stage import Parameters
 from tests.e2e.running import ROOT, digits, running
 from tests.e2e.test_documentation import commands
@@ -96,7 +96,7 @@ def test_the_application_runs(tmp_path: Path) -> None:
     stage = application.stages[1](Tools({}, Parameters({})))
     joint = application.joint(JointTools(Parameters({}), tmp_path))
     for count in (1, 3, 2):
-        item = QueuedItem(np.zeros((4, 4), np.uint8), prediction=Prediction(boxes=[Box(0, 0, 1, 1, 1.0)] * count))
+        item = Item(np.zeros((4, 4), np.uint8), prediction=Prediction(boxes=[Box(0, 0, 1, 1, 1.0)] * count))
         stage.run([item])
         assert joint.take([Finding(b"k", "cam0", "w", "n", 0, 1, item.prediction)], 0.0).answers == {b"k": None}
     assert joint.figures() == {"most": 3}

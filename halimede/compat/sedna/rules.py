@@ -17,7 +17,7 @@ DEFAULT = "IBT"
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
-class Rule(Protocol):
+class HardSampleRule(Protocol):
     """Says whether a sample is hard."""
 
     def judge(self, infer_result: Any, /) -> Verdict:
@@ -45,7 +45,7 @@ class Own:
         return self.judge(infer_result).hard
 
 
-def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Rule:
+def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> HardSampleRule:
     """Make the rule that is named. Raises InvalidFieldError for an unknown name or parameters that it refuses."""
     name, parameters = chosen.get("method") or DEFAULT, chosen.get("param") or {}
     if not isinstance(name, str) or not isinstance(parameters, Mapping):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from halimede.messages import Prediction
 from halimede.multiedge.application import Application, StageFactory, register
 from halimede.multiedge.reid import Matcher, parse
-from halimede.multiedge.stage import Parameters, QueuedItem, Stage
+from halimede.multiedge.stage import Item, Parameters, Stage
 from halimede.multiedge.stages import Crop, Detect, Embed, Motion
 
 #: how objects are found: by the worker's detector, by what moves, or the whole picture is the one object
@@ -17,7 +17,7 @@ FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (M
 class Size(Stage):
     """Say how large the picture is: an object at its rim is cut off, and teaches nobody how it looks."""
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Set ``value`` of each prediction."""
         for item in items:
             height, width = item.image.shape[:2]

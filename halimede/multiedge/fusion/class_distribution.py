@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from halimede.errors import InvalidFieldError
 from halimede.inference import SampleError
 from halimede.messages import Prediction
-from halimede.multiedge.stage import QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Item, Stage, Tools
 
 Vector = NDArray[np.float64]
 #: names travel with every finding, so there is a bound on them
@@ -39,7 +39,7 @@ class Named(Stage):
         if count > MAX_CLASSES:
             raise InvalidFieldError("Model spec.labels", f"{count} labels", f"fusion takes at most {MAX_CLASSES}")
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Add the names, those of the model as it is now: it may be changed while the worker runs."""
         labels = self._labels()
         if len(labels) > MAX_CLASSES:

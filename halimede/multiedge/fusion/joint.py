@@ -9,7 +9,7 @@ from halimede.messages import Fused, Prediction
 from halimede.multiedge.fusion.decision import MS, FusedDecision, decide
 from halimede.multiedge.fusion.settings import FusionSettings
 from halimede.multiedge.fusion.time_window import Instant, Window
-from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools
+from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
 
 #: what ``figures`` counts: instants, how they ended, and findings that were no part of one when it did
 COUNTED = ("instants", "complete", "incomplete", "undecided", "late", "repeated", "refused")
@@ -38,7 +38,7 @@ class Fusion(Joint):
         )
         self._counted: Counter[str] = Counter()
 
-    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
+    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
         """Put findings to their instants, and answer what is complete or late."""
         answers: dict[bytes, Prediction | None] = {}
         for finding in findings:
@@ -53,9 +53,9 @@ class Fusion(Joint):
                 decision = self._decide(instant)
                 answers[finding.key] = decision.answer(camera, finding.prediction.boxes, late=place == "late")
         due = self.due(now)
-        return JointOutcome(answers={**answers, **due.answers}, fused=due.fused)
+        return Outcome(answers={**answers, **due.answers}, fused=due.fused)
 
-    def due(self, now: float) -> JointOutcome:
+    def due(self, now: float) -> Outcome:
         """Answer the instants that are complete, and those that wait no longer."""
         answers: dict[bytes, Prediction | None] = {}
         fused: list[Fused] = []
@@ -66,7 +66,7 @@ class Fusion(Joint):
             for camera, entry in instant.entries.items():
                 answers |= dict.fromkeys(entry.keys, decision.answer(camera, entry.boxes))
                 entry.boxes = None
-        return JointOutcome(answers=answers, fused=fused)
+        return Outcome(answers=answers, fused=fused)
 
     def next_due(self) -> float | None:
         """Return when the oldest instant waits no longer."""

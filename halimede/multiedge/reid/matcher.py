@@ -21,7 +21,7 @@ from halimede.multiedge.reid.identity_eviction import IdentityEviction
 from halimede.multiedge.reid.queries import answer
 from halimede.multiedge.reid.settings import ReidSettings
 from halimede.multiedge.reid.trajectories import Trajectories
-from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools
+from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
 from halimede.multiedge.stages import vectors
 from halimede.system.lru import LruCache
 
@@ -62,7 +62,7 @@ class Matcher(Joint):
         """Write the gallery."""
         self.gallery.close()
 
-    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
+    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
         """Say who is in each of them. Malformed ones stand as they are."""
         self.gallery.at(now)
         answers: dict[bytes, Prediction | None] = {}
@@ -77,15 +77,15 @@ class Matcher(Joint):
         if self._learnt:  # nobody is told of an identity that a killed worker would not know again
             self._learnt = False
             self.gallery.flush()
-        return JointOutcome(answers, tracks)
+        return Outcome(answers, tracks)
 
-    def due(self, now: float) -> JointOutcome:
+    def due(self, now: float) -> Outcome:
         """Write and forget."""
         if now >= self._tend_at:
             self.gallery.tend(now)
             self._dirty = False
             self._tend_at = now + QUIET_S
-        return JointOutcome()
+        return Outcome()
 
     def next_due(self) -> float:
         """Return when there is something to write."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from halimede.inference import SampleError
 from halimede.messages import Box, Prediction
-from halimede.multiedge.stage import QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Item, Stage, Tools
 from halimede.multiedge.stages.common import answers, model_of
 
 
@@ -22,7 +22,7 @@ class Classify(Stage):
         self._model = model_of(tools, "model")
         self._crops = crops
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Ask about all pictures, or all crops, at once."""
         pictures = [item.crops if self._crops else [item.image] for item in items]
         said = iter(answers(self._model, [picture for of_item in pictures for picture in of_item]))

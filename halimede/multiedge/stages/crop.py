@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from halimede.multiedge.stage import QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Item, Stage, Tools
 from halimede.multiedge.stages.common import best, max_boxes, pixels
 
 
@@ -21,7 +21,7 @@ class Crop(Stage):
         self._margin = tools.parameters.number("margin", 0.0, least=0, most=2)
         self._limit = max_boxes(tools.parameters)
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Set the crops of each item."""
         for item in items:
             boxes = item.prediction.boxes

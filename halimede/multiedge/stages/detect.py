@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from halimede.inference import SampleError
-from halimede.multiedge.stage import QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Item, Stage, Tools
 from halimede.multiedge.stages.common import answers, best, max_boxes, model_of, pixels
 
 
@@ -21,7 +21,7 @@ class Detect(Stage):
         self._least = tools.parameters.number("minScore", 0.25, least=0, most=1)
         self._limit = max_boxes(tools.parameters)
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Set the boxes of each item, an empty list where there are none."""
         said = answers(self._model, [item.image for item in items])
         for item, prediction in zip(items, said, strict=True):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from halimede.inference import SampleError, pack, unit, unpack
 from halimede.messages import Prediction
-from halimede.multiedge.stage import QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Item, Stage, Tools
 from halimede.multiedge.stages.common import answers, model_of
 
 #: bytes of features that fit into a message (messages.samples)
@@ -28,7 +28,7 @@ class Embed(Stage):
         super().__init__(tools)
         self._model = model_of(tools, "model")
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Describe all crops of all items at once."""
         said = iter(answers(self._model, [crop for item in items for crop in item.crops]))
         for item in items:
@@ -55,7 +55,7 @@ def vector_of(said: Prediction) -> NDArray[np.float32]:
     return unit(np.asarray(value, np.float64))
 
 
-def _describe(item: QueuedItem, found: list[NDArray[np.float32]]) -> None:
+def _describe(item: Item, found: list[NDArray[np.float32]]) -> None:
     boxes = item.prediction.boxes
     if boxes is not None and len(boxes) != len(found):
         raise SampleError(f"there are {len(boxes)} boxes and {len(found)} crops: put the stage Crop before Embed")

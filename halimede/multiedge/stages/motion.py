@@ -17,7 +17,7 @@ from PIL import Image
 from halimede.api.processing import Grayscale
 from halimede.inference import Array, SampleError, preprocess
 from halimede.messages import Box
-from halimede.multiedge.stage import Parameters, QueuedItem, Stage, Tools
+from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 from halimede.multiedge.stages.background import Background, Difference
 from halimede.multiedge.stages.common import max_boxes
 from halimede.multiedge.stages.connected_components import Region, crowded, regions
@@ -74,7 +74,7 @@ class Motion(Stage):
         self._settings = _read(tools.parameters)
         self._cameras: OrderedDict[str, _Camera] = OrderedDict()
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         """Set the boxes of each item, an empty list where nothing moves."""
         for item in items:
             camera = self._camera(item.camera)

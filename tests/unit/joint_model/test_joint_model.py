@@ -20,7 +20,7 @@ from PIL import Image
 from halimede import JointModel
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import Array
-from halimede.joint_model import ModelTier, NoAnswerError, TierRule
+from halimede.joint_model import NoAnswerError, Rule, Tier
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, Big, Small
 
 EDGE_ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
@@ -172,8 +172,8 @@ def test_a_chain_of_tiers_asks_one_after_the_other() -> None:
             sure = int(np.asarray(data).flat[0]) == HARD
             return {"label": "middle", "probabilities": [0.95, 0.05] if sure else [0.5, 0.5]}
 
-    rule = TierRule(parameters={"threshold_margin": 0.2})
-    middle = ModelTier(model=Middle, name="site", rule=rule)
+    rule = Rule(parameters={"threshold_margin": 0.2})
+    middle = Tier(model=Middle, name="site", rule=rule)
     with JointModel(Small, Big, tiers=[middle], parameters={"threshold_margin": 0.2}) as model:
         answers = model.predict_batch([picture(EASY), picture(HARD), picture(HARD + 10)])
     assert [(answer.label, answer.by, answer.tier) for answer in answers] == [
@@ -229,7 +229,7 @@ def test_a_fitted_classifier_of_scikit_learn_is_a_model() -> None:
         (lambda: JointModel(Small, Big, deadline_ms=0), r"deadline_ms: 0 is not accepted"),
         (lambda: JointModel(Small, Big, timeout_s=0), r"timeout_s: 0 is not accepted"),
         (lambda: JointModel(Small, Big, preprocess=[{"op": "fly"}]), r"edge.preprocess"),
-        (lambda: JointModel(Small, Big, tiers=[ModelTier(model=Small, name="cloud")]), r"tiers\[0\].name"),
+        (lambda: JointModel(Small, Big, tiers=[Tier(model=Small, name="cloud")]), r"tiers\[0\].name"),
         (lambda: JointModel(Small, Big, mining="Nonsense"), r"^edge.hardExampleMining.name: 'Nonsense'"),
         (lambda: JointModel(Small, Big, parameters={"threshold_margin": "much"}), r"^edge.*threshold_margin: 'much'"),
         (lambda: JointModel(Small, Big, tiers="a.onnx"), r"tiers: 'a.onnx' is not accepted: give a list"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from halimede.messages import Box, IdentityAnswer, IdentityQuery, Prediction, Sighting, Track
-from halimede.multiedge import Application, Finding, Joint, JointOutcome, QueuedItem, Stage
+from halimede.multiedge import Application, Finding, Item, Joint, Outcome, Stage
 
 #: a pixel value in which there is nothing to be seen, one that the joint waits for another with, one that breaks it
 EMPTY, WAITS, BREAKS = 0, 77, 78
@@ -14,7 +14,7 @@ EMPTY, WAITS, BREAKS = 0, 77, 78
 class Look(Stage):
     """Says the first pixel's value."""
 
-    def run(self, items: Sequence[QueuedItem]) -> None:
+    def run(self, items: Sequence[Item]) -> None:
         model = self.tools.models["model"]
         answers = model.predict([model.prepare(item.image) for item in items])
         for item, said in zip(items, answers, strict=True):
@@ -31,7 +31,7 @@ class Tally(Joint):
         self.waiting: list[tuple[bytes, float]] = []
         self.known: dict[str, Track] = {}
 
-    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
+    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
         answers, tracks = {}, []
         for finding in findings:
             if finding.prediction.label == str(BREAKS):
@@ -42,12 +42,12 @@ class Tally(Joint):
             self.seen += 1
             answers[finding.key] = Prediction(label="together", value={"seen": self.seen, "node": finding.node})
             tracks.append(self._track(finding))
-        return JointOutcome(answers, tracks)
+        return Outcome(answers, tracks)
 
-    def due(self, now: float) -> JointOutcome:
+    def due(self, now: float) -> Outcome:
         late = [key for key, until in self.waiting if until <= now]
         self.waiting = [(key, until) for key, until in self.waiting if until > now]
-        return JointOutcome(dict.fromkeys(late))
+        return Outcome(dict.fromkeys(late))
 
     def next_due(self) -> float | None:
         return min((until for _, until in self.waiting), default=None)

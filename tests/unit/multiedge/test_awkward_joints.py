@@ -15,7 +15,7 @@ from halimede.frames import new_frame
 from halimede.messages import Box, Fused, Prediction, Reply, Sighting, Track
 from halimede.multiedge import joint_server
 from halimede.multiedge.joint_server import JointServer
-from halimede.multiedge.stage import Finding, Joint, JointOutcome, JointTools, Parameters
+from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelStuckError, ModelThread
 from tests.simulated import eventually, simulated
@@ -34,7 +34,7 @@ class Awkward(Joint):
         self.spoilt = ""
         self.hangs = threading.Event()
 
-    def take(self, findings: Sequence[Finding], now: float) -> JointOutcome:
+    def take(self, findings: Sequence[Finding], now: float) -> Outcome:
         answers: dict[bytes, Prediction | None] = {}
         fused = []
         for finding in findings:
@@ -48,13 +48,13 @@ class Awkward(Joint):
                 fused.append(Fused(instant=0.0, rule="vote", value=object()))
             elif label != "forget":
                 answers[finding.key] = Prediction(label="said")
-        return JointOutcome(answers, fused=fused)
+        return Outcome(answers, fused=fused)
 
-    def due(self, now: float) -> JointOutcome:
+    def due(self, now: float) -> Outcome:
         self.calls.append("due")
         if self.spoilt == "due":
             raise RuntimeError("due")
-        return JointOutcome()
+        return Outcome()
 
     def next_due(self) -> float | None:
         if self.spoilt == "next":

@@ -13,7 +13,7 @@ from halimede.cli.manifests import load
 from halimede.errors import InvalidFieldError
 from halimede.inference import Model
 from halimede.messages import Frame, Prediction
-from halimede.multiedge import Finding, JointTools, Parameters, QueuedItem, Tools, create
+from halimede.multiedge import Finding, Item, JointTools, Parameters, Tools, create
 from halimede.multiedge.stages_model import StagesModel
 from tests.staged import a_picture, open_models
 
@@ -113,7 +113,7 @@ class TestBlur:
         picture = a_picture()
         picture[10:40, 40:60] = random.integers(150, 256, (30, 20, 3), np.uint8)
         picture.setflags(write=False)
-        item = QueuedItem(picture)
+        item = Item(picture)
         for stage in application.stages:
             stage(Tools(models, parameters)).run([item])
         said, after = item.prediction, item.image

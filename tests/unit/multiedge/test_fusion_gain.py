@@ -21,7 +21,7 @@ from halimede import codec, topics
 from halimede.api.model import ModelSpec
 from halimede.inference import Model, open_model
 from halimede.messages import Prediction, Result
-from halimede.multiedge import Application, Finding, JointTools, QueuedItem, Tools, create
+from halimede.multiedge import Application, Finding, Item, JointTools, Tools, create
 from halimede.multiedge.fusion.calibration import main, measure
 from halimede.multiedge.fusion.labelled_findings import load
 from halimede.multiedge.stage import Parameters
@@ -71,7 +71,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scene, Scene]:
     said: dict[str, list[Prediction]] = {}
     for camera, view in views(digits.images).items():
         with opened(tmp_path_factory.mktemp("m") / "m.onnx", view[:third], digits.target[:third]) as model:
-            items = [QueuedItem(image, camera) for image in view[third:]]
+            items = [Item(image, camera) for image in view[third:]]
             for stage in application.stages:
                 stage(Tools({"model": model}, nothing)).run(items)
             said[camera] = [item.prediction for item in items]

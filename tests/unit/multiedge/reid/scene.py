@@ -11,7 +11,7 @@ from halimede.inference import pack
 from halimede.messages import Box, Prediction, Sighting
 from halimede.multiedge.reid import Matcher, parse
 from halimede.multiedge.reid.evaluation import Seen
-from halimede.multiedge.stage import Finding, JointOutcome, JointTools, Parameters
+from halimede.multiedge.stage import Finding, JointTools, Outcome, Parameters
 
 LENGTH = 64
 SIDE = 28.0
@@ -45,7 +45,7 @@ def finding(
     return Finding(key, camera, f"lobby-{camera}", "edge0", number, NOON_NS + int(ms * 1e6), prediction)
 
 
-def who(outcome: JointOutcome) -> list[str | None]:
+def who(outcome: Outcome) -> list[str | None]:
     """The identities of the one finding that was answered."""
     (answer,) = outcome.answers.values()
     assert answer is not None
@@ -79,7 +79,7 @@ class Scene:
         self.speeds = np.where((self.places < 15) | (self.places > (585, 225)), -self.speeds, self.speeds)
         return [self._of(camera, number) for camera in range(3)]
 
-    def told(self, found: Finding, objects: list[int], outcome: JointOutcome) -> None:
+    def told(self, found: Finding, objects: list[int], outcome: Outcome) -> None:
         """Note what was said, beside the truth."""
         frame = (found.camera, found.sequence)
         boxes = found.prediction.boxes or []

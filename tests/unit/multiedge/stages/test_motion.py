@@ -9,7 +9,7 @@ from sklearn.datasets import load_sample_image
 from halimede.errors import InvalidFieldError
 from halimede.inference import Array, SampleError
 from halimede.messages import Box
-from halimede.multiedge import Parameters, QueuedItem, Tools
+from halimede.multiedge import Item, Parameters, Tools
 from halimede.multiedge.stages import Motion
 
 SIZE = (240, 320)
@@ -35,21 +35,21 @@ class Camera:
         self.random = np.random.default_rng(3)
         self.taken = 0
 
-    def take(self, *things: tuple[int, int, Array], name: str = "cam0") -> QueuedItem:
+    def take(self, *things: tuple[int, int, Array], name: str = "cam0") -> Item:
         picture = self.scene.copy()
         for x, y, texture in things:
             picture[y : y + len(texture), x : x + texture.shape[1]] = texture
         picture = self.light(picture, self.taken)
         picture = picture + self.random.normal(0, self.noise, picture.shape)
         self.taken += 1
-        return QueuedItem(np.clip(picture, 0, 255).astype(np.uint8), camera=name, id=self.taken.to_bytes(16, "big"))
+        return Item(np.clip(picture, 0, 255).astype(np.uint8), camera=name, id=self.taken.to_bytes(16, "big"))
 
 
 def a_stage(**parameters: str) -> Motion:
     return Motion(Tools(models={}, parameters=Parameters(parameters)))
 
 
-def look(stage: Motion, item: QueuedItem) -> list[Box]:
+def look(stage: Motion, item: Item) -> list[Box]:
     stage.run([item])
     return item.prediction.boxes
 
@@ -178,7 +178,7 @@ def test_a_frame_that_is_asked_about_again_gets_the_same_answer_and_teaches_noth
         look(stage, camera.take())
     item = camera.take((100, 100, thing))
     once = look(stage, item)
-    again = [look(stage, QueuedItem(item.image, camera="cam0", id=item.id)) for _ in range(200)]
+    again = [look(stage, Item(item.image, camera="cam0", id=item.id)) for _ in range(200)]
     assert once
     assert again == [once] * 200
 
@@ -188,14 +188,14 @@ def test_pictures_of_any_size_are_looked_at(shape):
     stage, random = a_stage(), np.random.default_rng(1)
     for _ in range(12):
         image = random.integers(0, 256, shape, np.uint8)
-        assert isinstance(look(stage, QueuedItem(image, camera="c")), list)
+        assert isinstance(look(stage, Item(image, camera="c")), list)
 
 
 def test_what_is_no_picture_of_8_bits_is_an_error_of_the_sample():
     with pytest.raises(SampleError, match="8 bits"):
-        look(a_stage(), QueuedItem(np.zeros((8, 8, 3), np.float32)))
+        look(a_stage(), Item(np.zeros((8, 8, 3), np.float32)))
     with pytest.raises(SampleError, match="grayscale"):
-        look(a_stage(), QueuedItem(np.zeros((8, 8, 2), np.uint8)))
+        look(a_stage(), Item(np.zeros((8, 8, 2), np.uint8)))
 
 
 @pytest.mark.parametrize("given", [{"motionThreshold": "0"}, {"motionMemory": "2"}, {"motionSide": "x"}])

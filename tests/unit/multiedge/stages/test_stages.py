@@ -10,7 +10,7 @@ from halimede.api.processing import Postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import SampleError, open_model
 from halimede.messages import Box, Prediction
-from halimede.multiedge import QueuedItem
+from halimede.multiedge import Item
 from halimede.multiedge.stages import Classify, Crop, Detect, Embed, vectors
 from tests.graphs import FLOAT, write_graph
 from tests.staged import a_picture, an_item, some_tools
@@ -87,7 +87,7 @@ class TestDetect:
         ports = ({name: (FLOAT, ["N", 2, 6])} for name in "xy")
         path = write_graph(tmp_path / "echo.onnx", [("Identity", ["x"], ["y"], {})], *ports)
         spec = ModelSpec(url="/m", format="onnx", postprocess=Postprocess(task="detection"))
-        item = QueuedItem(np.array([[50, 50, 60, 60, 0.9, 0], [1, 0, 3, 1, 0.8, 0]], np.float32))  # of 6 x 2 pixels
+        item = Item(np.array([[50, 50, 60, 60, 0.9, 0], [1, 0, 3, 1, 0.8, 0]], np.float32))  # of 6 x 2 pixels
         with open_model(path, spec) as echo:
             run([Detect], {"echo": echo}, item, model="echo")
         assert corners(item.prediction) == [(1, 0, 3, 1)]

@@ -26,7 +26,7 @@ from halimede.compat.sedna.call_codec import read_answer, write_call
 from halimede.compat.sedna.cloud_client import CloudClient
 from halimede.compat.sedna.common.class_factory import post_processing
 from halimede.compat.sedna.core.base import JobBase, model_path
-from halimede.compat.sedna.rules import Rule, rule_of
+from halimede.compat.sedna.rules import HardSampleRule, rule_of
 from halimede.compat.sedna.serving import served
 from halimede.errors import InvalidFieldError
 from halimede.inference.estimator import loaded
@@ -183,7 +183,7 @@ class JointInference(JobBase):
         _stop_in_order()
         return bus
 
-    def _rule(self, given: Mapping[str, Any] | None) -> Rule | None:
+    def _rule(self, given: Mapping[str, Any] | None) -> HardSampleRule | None:
         chosen = given or self.get_hem_algorithm_from_config()
         if not chosen:
             log.warning("no hard example mining: no sample goes to the cloud")
