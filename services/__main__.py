@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, USER_ERROR)
     log.configure("WARNING")  # the services' own log lines are in their files
     try:
-        asyncio.run(run(layout, _say))
+        asyncio.run(run(layout, _print))
     except HalimedeError as error:
         return _fail(error, USER_ERROR if isinstance(error, InvalidFieldError) else FAILED)
     return 0
@@ -81,7 +81,7 @@ def _layout(arguments: Sequence[str] | None) -> SystemLayout:
     return SystemLayout(home, parse_nodes(options.nodes), options.port, options.security, options.fetch_allow)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     """Tell the user; a reader who has gone (``| head``) must not keep the system from stopping in order."""
     try:
         print(text, flush=True)

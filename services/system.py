@@ -158,7 +158,7 @@ class System:
     async def _stop(self, hurry: asyncio.Event) -> None:
         self._stopping.set()
         self._say("stopping: workers and local controllers, the global manager, the broker (Ctrl-C again hurries)")
-        saying = asyncio.create_task(self._say_who_is_left(), name="waiting")
+        saying = asyncio.create_task(self._report_remaining(), name="waiting")
         try:
             await asyncio.gather(*(lc.stop(LC_STOP, hurry) for lc in self._lcs))
         finally:
@@ -170,7 +170,7 @@ class System:
         await self._broker.stop()
         self._say("stopped: nothing is left running")
 
-    async def _say_who_is_left(self) -> None:
+    async def _report_remaining(self) -> None:
         while True:
             await asyncio.sleep(WAITING_SAID)
             left = ", ".join(lc.name for lc in self._lcs if lc.pid)

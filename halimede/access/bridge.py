@@ -91,7 +91,7 @@ def _connection(
         # on $SYS/broker/connection/<name>/state of the place's broker: 1 while it is connected
         "notifications true",
         "notifications_local_only true",
-        *(f"topic {prefix}{route.filter} {_way(route)} {route.qos}" for route in found),
+        *(f"topic {prefix}{route.filter} {_direction(route)} {route.qos}" for route in found),
     ]
 
 
@@ -107,7 +107,7 @@ def _shown(user: str, place: Path, login: tuple[str, str] | None) -> list[str]:
     ]
 
 
-def _way(route: Route) -> str:
+def _direction(route: Route) -> str:
     if route.up and route.down:
         return "both"
     return "out" if route.up else "in"

@@ -47,7 +47,7 @@ def secrets_of(
     yield _secret(LC, namespace, _nodes(site, folder))
     yield _secret(BROKER, namespace, _broker(site, folder, emqx=emqx))
     for bridge in site.bridges:
-        yield _secret(f"{PLACE}-{bridge.name}", namespace, _place(site, folder / "bridges" / bridge.name))
+        yield _secret(f"{PLACE}-{bridge.name}", namespace, _folder(site, folder / "bridges" / bridge.name))
     for each in dict.fromkeys(workers_in):
         check_label("--workers-in", each)
         for role, name in WORKERS.items():
@@ -73,7 +73,7 @@ def _broker(site: Site, folder: Path, *, emqx: bool) -> dict[str, bytes]:
     return {**found, **{name: _read(folder / "broker" / name) for name in names}}
 
 
-def _place(site: Site, folder: Path) -> dict[str, bytes]:
+def _folder(site: Site, folder: Path) -> dict[str, bytes]:
     names = ("mosquitto.conf", "acl", *(("passwords",) if site.passwords else files.TLS_FILES))
     # a password stands in mosquitto.conf
     own = {} if site.passwords else _of(site, folder / "link")

@@ -104,10 +104,10 @@ def _rules(granted: Iterable[Grant], prefix: str) -> list[str]:
     actions: dict[str, set[Action]] = {}
     for right in granted:
         actions.setdefault(right.filter, set()).add(right.action)
-    return [f"topic {_word(found)} {prefix}{filter_}" for filter_, found in actions.items()]
+    return [f"topic {_access(found)} {prefix}{filter_}" for filter_, found in actions.items()]
 
 
-def _word(actions: set[Action]) -> str:
+def _access(actions: set[Action]) -> str:
     if len(actions) == 2:
         return "readwrite"
     return "write" if Action.PUBLISH in actions else "read"

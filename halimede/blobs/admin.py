@@ -68,15 +68,17 @@ class BlobAdmin:
                 log.exception("blob order failed", asker=asker, op=order.op)
                 answer = BlobAnswer(outcome="refused", message=f"it broke ({type(error).__name__}): see its log")
             self._doing = None
-            await self._say(delivery, answer)
+            await self._publish(delivery, answer)
 
     async def _ordered(self, delivery: Delivery[BlobOrder]) -> None:
         asker, order = delivery.names["asker"], delivery.body
         key = (asker, order.op, order.digest)
         if key != self._doing and not self._orders.put(asker, key[1:], delivery):
-            await self._say(delivery, BlobAnswer(outcome="refused", message="too many orders wait: try again later"))
+            await self._publish(
+                delivery, BlobAnswer(outcome="refused", message="too many orders wait: try again later")
+            )
 
-    async def _say(self, delivery: Delivery[BlobOrder], answer: BlobAnswer) -> None:
+    async def _publish(self, delivery: Delivery[BlobOrder], answer: BlobAnswer) -> None:
         to = topics.BLOB_ANSWER.at(asker=delivery.names["asker"], source=self._name)
         try:
             await self._bus.publish(to, answer, correlation=delivery.packet.correlation)

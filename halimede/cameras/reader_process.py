@@ -77,7 +77,7 @@ class PictureSender:
                 self._over(ipc_messages.STALLED, "it hangs")
                 return
             if time.monotonic() - self._told >= BEAT_S:
-                self._say(Beat(counts=self._counts()))
+                self._write(Beat(counts=self._counts()))
 
     def _asks(self, wait_s: float) -> bool:
         """Count what is asked for; return False once the pipe is closed."""
@@ -95,7 +95,7 @@ class PictureSender:
             self._reading.refuse(str(error) or type(error).__name__)
             return
         self._asked -= 1
-        self._say(
+        self._write(
             CapturedPicture(
                 taken_ns=shot.taken_ns,
                 encoding=made.encoding,
@@ -108,13 +108,13 @@ class PictureSender:
         )
 
     def _over(self, reason: str, message: str) -> None:
-        self._say(Over(reason=reason, message=message, counts=self._counts()))
+        self._write(Over(reason=reason, message=message, counts=self._counts()))
 
     def _counts(self) -> ipc_messages.ReaderCounts:
         self._reading.counts.skipped = self._box.skipped
         return self._reading.counts
 
-    def _say(self, said: ipc_messages.Said) -> None:
+    def _write(self, said: ipc_messages.Said) -> None:
         self._out.write(ipc_messages.pack(said))
         self._out.flush()
         self._told = time.monotonic()

@@ -39,13 +39,13 @@ def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
     for path in map(Path, paths):
         if path.is_dir():
             for file in sorted(p for p in path.rglob("*") if p.is_file()):
-                picture = _look(file, limit)
+                picture = _probe(file, limit)
                 others += picture is None
                 found += [picture] if picture else []
             continue
         if not path.exists():
             raise HalimedeError(f"{path}: there is no such file or folder")
-        picture = _look(path, limit)
+        picture = _probe(path, limit)
         if picture is None:
             raise HalimedeError(f"{path}: it is neither a JPEG nor a PNG: convert it first")
         found.append(picture)
@@ -69,7 +69,7 @@ def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bar
     return codec.encode(topics.REQUEST, frame)
 
 
-def _look(path: Path, most: int) -> InlineImage | None:
+def _probe(path: Path, most: int) -> InlineImage | None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

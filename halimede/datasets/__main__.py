@@ -43,12 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         counted = count(chosen.path, chosen.format, chosen.ledger, _Teller(chosen.path))
     except DatasetError as error:
-        _say(CountReport(reason=error.reason, message=str(error)))
+        _report(CountReport(reason=error.reason, message=str(error)))
         return 1
     except MemoryError:
-        _say(CountReport(reason=UNREADABLE, message=f"counting it takes over {memory >> 20} MiB of memory: split it"))
+        _report(
+            CountReport(reason=UNREADABLE, message=f"counting it takes over {memory >> 20} MiB of memory: split it")
+        )
         return 1
-    _say(CountReport(facts=counted.facts, watch=counted.watch, whole=counted.whole))
+    _report(CountReport(facts=counted.facts, watch=counted.watch, whole=counted.whole))
     return 0
 
 
@@ -62,10 +64,10 @@ class _Teller:
     def __call__(self, files: int, done: int, samples: int) -> None:
         if (now := time.monotonic()) >= self._next:
             self._next = now + PAUSE_S
-            _say(CountReport(progress=Progress(files=files, done=done, total=self._total, samples=samples)))
+            _report(CountReport(progress=Progress(files=files, done=done, total=self._total, samples=samples)))
 
 
-def _say(said: CountReport) -> None:
+def _report(said: CountReport) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -153,7 +153,7 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
             "worker": reply.worker,
             "model": sample.edge_model,
             "digest": sample.edge_digest,
-            **(_said(edge) if edge else {}),
+            **(_as_plain(edge) if edge else {}),
         },
         "final": {
             "by": result.by,
@@ -162,12 +162,12 @@ def as_json(reply: KeptReply) -> dict[str, Any]:
             "tier": result.tier,
             "degraded": result.degraded,
             "mixed": result.mixed,
-            **_said(result.prediction),
+            **_as_plain(result.prediction),
         },
     }
 
 
-def _said(said: Prediction) -> dict[str, Any]:
+def _as_plain(said: Prediction) -> dict[str, Any]:
     boxes = (
         {"boxes": [[b.x1, b.y1, b.x2, b.y2, b.score, b.label] for b in said.boxes]} if said.boxes is not None else {}
     )

@@ -65,7 +65,7 @@ class HardSampleServer:
             try:
                 await self._bus.publish(address, reply, correlation=correlation, timeout_s=PATIENCE_S)
             except TooLargeError as error:
-                await self._bus.publish(address, self._said(error=str(error)), correlation=correlation)
+                await self._bus.publish(address, self._entry_of(error=str(error)), correlation=correlation)
         except BusError as error:
             log.debug("kept samples not delivered", error=str(error))
 
@@ -74,14 +74,14 @@ class HardSampleServer:
         try:
             if not wanted.id:
                 page = self._store.page(wanted)
-                return self._said(entries=page.entries, next=page.next)
+                return self._entry_of(entries=page.entries, next=page.next)
             found = self._store.get(wanted.id)
         except OSError as error:
-            return self._said(error=f"its store cannot be read: {error.strerror or error}")
+            return self._entry_of(error=f"its store cannot be read: {error.strerror or error}")
         if found:
-            return self._said(sample=found[0], data=found[1])
-        return self._said(error="it is no longer kept: newer ones needed the room") if wanted.worker else None
+            return self._entry_of(sample=found[0], data=found[1])
+        return self._entry_of(error="it is no longer kept: newer ones needed the room") if wanted.worker else None
 
-    def _said(self, **said: Any) -> KeptReply:
+    def _entry_of(self, **said: Any) -> KeptReply:
         names: Mapping[str, Any] = self._names
         return KeptReply(samples=len(self._store), room=self._store.bytes, **names, **said)

@@ -35,7 +35,7 @@ NEW = ".new"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SampleLocation:
     """Where a sample is: its number and picture's kind make its names; the room that its files take, in bytes."""
 
     number: int
@@ -65,7 +65,7 @@ class HardSampleStore:
         self.added = 0
         self._most_bytes = most_bytes
         self._most_samples = most_samples
-        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._places: OrderedDict[str, SampleLocation] = OrderedDict()
         self._next = 1
         self._read = False
         self._lock = threading.Lock()
@@ -81,15 +81,15 @@ class HardSampleStore:
     def add(self, sample: KeptSample, data: bytes) -> None:
         """Keep a sample and its picture; one of the same id goes. Raises TooLargeError when it never fits."""
         text = msgspec.json.encode(sample)
-        room = _room(len(text)) + _room(len(data))
+        room = _disk_bytes(len(text)) + _disk_bytes(len(data))
         if room > self._most_bytes or len(text) > MOST_TEXT:
             raise TooLargeError(f"a sample of {len(data)} bytes and {len(text)} about it is too large to be kept")
         with self._lock:
             self._open()
             if sample.id in self._places:
                 self._remove(sample.id)
-            self._make_room(room, 1)
-            place = Place(self._next, sample.image.form, room)
+            self._evict(room, 1)
+            place = SampleLocation(self._next, sample.image.form, room)
             self._read = False  # should it end here, look again
             self._write(self._path(sample.id, place, place.form), data)
             self._write(self._path(sample.id, place, "json"), text)
@@ -155,16 +155,16 @@ class HardSampleStore:
         self._next = max((number for number, _ in [*texts, *pictures]), default=0) + 1
         for key in sorted({*texts, *pictures}):
             (number, id_), text, (form, size) = key, texts.get(key), pictures.get(key, ("", 0))
-            place = Place(number, form, _room(text or 0) + _room(size))
+            place = SampleLocation(number, form, _disk_bytes(text or 0) + _disk_bytes(size))
             if text is None or not form or id_ in self._places:
                 self._unlink(id_, place)
             else:
                 self._places[id_] = place
                 self.bytes += place.room
-        self._make_room(0, 0)
+        self._evict(0, 0)
         self._read = True
 
-    def _make_room(self, room: int, samples: int) -> None:
+    def _evict(self, room: int, samples: int) -> None:
         while self._places and (
             self.bytes + room > self._most_bytes or len(self._places) + samples > self._most_samples
         ):
@@ -176,13 +176,13 @@ class HardSampleStore:
         del self._places[id_]
         self.bytes -= place.room
 
-    def _forget(self, id_: str, place: Place) -> None:
+    def _forget(self, id_: str, place: SampleLocation) -> None:
         """Remove a damaged sample, unless another one has come in its place."""
         with self._lock:
             if self._places.get(id_) == place:
                 self._remove(id_)
 
-    def _unlink(self, id_: str, place: Place) -> None:
+    def _unlink(self, id_: str, place: SampleLocation) -> None:
         self._path(id_, place, "json").unlink(missing_ok=True)
         if place.form:
             self._path(id_, place, place.form).unlink(missing_ok=True)
@@ -197,7 +197,7 @@ class HardSampleStore:
                 new.unlink(missing_ok=True)
             raise
 
-    def _sample(self, id_: str, place: Place) -> KeptSample | None:
+    def _sample(self, id_: str, place: SampleLocation) -> KeptSample | None:
         try:
             return msgspec.json.decode(self._path(id_, place, "json").read_bytes(), type=KeptSample)
         except FileNotFoundError:
@@ -206,11 +206,11 @@ class HardSampleStore:
             self._forget(id_, place)
             return None
 
-    def _path(self, id_: str, place: Place, kind: str) -> Path:
+    def _path(self, id_: str, place: SampleLocation, kind: str) -> Path:
         return self.folder / f"{place.number:012d}-{id_}.{kind}"
 
 
-def _room(size: int) -> int:
+def _disk_bytes(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 

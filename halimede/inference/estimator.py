@@ -50,7 +50,7 @@ class EstimatorModel(Model):
             else:
                 answers = [self._estimator.predict(sample) for sample in batch]
         except (Exception, SystemExit) as error:
-            raise SampleError(f"the estimator failed: {_said(error)}") from error
+            raise SampleError(f"the estimator failed: {_describe(error)}") from error
         if len(answers) != len(batch):
             raise SampleError(f"predict_batch gave {len(answers)} answers to {len(batch)} samples: give one each")
         return [as_prediction(answer, self._labels) for answer in answers]
@@ -70,7 +70,7 @@ def load_estimator(text: str) -> object:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        fix = f"mend {module_name} or put its folder on PYTHONPATH: importing it failed with {_said(error)}"
+        fix = f"mend {module_name} or put its folder on PYTHONPATH: importing it failed with {_describe(error)}"
         raise InvalidFieldError(FIELD, text, fix) from error
     estimator = getattr(module, attribute, None)
     if not callable(getattr(estimator, "predict", None)):
@@ -93,14 +93,14 @@ def loaded(estimator: object, path: Path | str) -> Any:
         instance: Any = estimator() if isinstance(estimator, type) else estimator
     except (Exception, SystemExit) as error:
         raise ModelError(
-            f"the estimator {_name(estimator)} cannot be made without arguments: {_said(error)}"
+            f"the estimator {_name(estimator)} cannot be made without arguments: {_describe(error)}"
         ) from error
     load = getattr(instance, "load", None)
     if callable(load):
         try:
             _call_load(load, str(path))
         except (Exception, SystemExit) as error:
-            raise ModelError(f"the estimator {_name(estimator)} cannot load {path}: {_said(error)}") from error
+            raise ModelError(f"the estimator {_name(estimator)} cannot load {path}: {_describe(error)}") from error
     return instance
 
 
@@ -123,5 +123,5 @@ def _name(estimator: object) -> str:
     return (estimator if isinstance(estimator, type) else type(estimator)).__qualname__
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -66,7 +66,7 @@ class OnnxModel(Model):
         self._reader = reader
         self._steps = spec.preprocess
         self._labels = tuple(spec.labels)
-        self._places = _wants_places(spec)
+        self._places = _needs_geometry(spec)
         self._batched = batched
         self._ways: dict[tuple[int, int], BatchGain] = {}
         self._room: Array | None = None
@@ -236,7 +236,7 @@ def open_session(path: Path, file_format: str, threads: int) -> ort.InferenceSes
         raise ModelError(f"the model file {path} is no ONNX model that can run here: {reason(error)}") from error
 
 
-def _wants_places(spec: ModelSpec) -> bool:
+def _needs_geometry(spec: ModelSpec) -> bool:
     """Whether boxes have to be led back to the frame."""
     if not spec.postprocess or spec.postprocess.task != "detection":
         return False

@@ -51,19 +51,19 @@ class InputPort:
         if sample.dtype == self.dtype and (wanted is None or shape == wanted or _takes(wanted, shape)):
             return sample
         if not np.can_cast(sample.dtype, self.dtype, "same_kind"):
-            raise SampleError(f"{self._wants(sample)}: add a cast step")
+            raise SampleError(f"{self._expected_shape(sample)}: add a cast step")
         sample = sample.astype(self.dtype, copy=False)
         if self.shape is None or _takes(self.shape, sample.shape):
             return sample
         if None not in self.shape and _long(sample.shape) == _long(self.shape):
             return sample.reshape([size or 0 for size in self.shape])
-        raise SampleError(f"{self._wants(sample)}: {self._advice(sample)}")
+        raise SampleError(f"{self._expected_shape(sample)}: {self._advice(sample)}")
 
     def zeros(self, count: int) -> Array:
         """Give ``count`` samples of zeros. Only for a shape without open axes."""
         return np.zeros((count, *[size or 1 for size in self.shape or ()]), self.dtype)
 
-    def _wants(self, sample: Array) -> str:
+    def _expected_shape(self, sample: Array) -> str:
         first = "N" if self.batched else "1"
         return (
             f"the model wants input {_text(first, self.shape or ())} {self.dtype}, "

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINA
     given = parser().parse_args(arguments)
     logging.configure(level="WARNING")
     try:
-        wanted = _wanted(given)
+        wanted = _requested(given)
         if given.check:
             say(f"{asyncio.run(check(wanted))} is there")
         else:
@@ -98,7 +98,7 @@ def say(text: str) -> None:
     print(f"halimede.models: {text}", file=sys.stderr, flush=True)
 
 
-def _wanted(given: argparse.Namespace) -> RequestedModel:
+def _requested(given: argparse.Namespace) -> RequestedModel:
     if not 0 <= given.patience <= MOST_PATIENCE_S:
         raise InvalidFieldError("--patience", given.patience, f"write seconds from 0 to {MOST_PATIENCE_S:.0f}")
     if not given.check and not (given.cache and given.out):

@@ -147,18 +147,18 @@ class _Download:
             if stream.size is not None and stream.size > limits.max_bytes:
                 raise too_large
             await part.begin(stream.mark, stream.offset)
-            self._tell(part, stream)  # what is here already has not come now
+            self._report(part, stream)  # what is here already has not come now
             async for block in not_slower(stream.blocks, limits, shown, loop.time):
                 if part.size + len(block) > limits.max_bytes:
                     raise too_large
                 await part.write(block)
-                self._tell(part, stream)
+                self._report(part, stream)
             if stream.size is not None and part.size != stream.size:
                 text = f"{shown} broke off after {part.size} of {stream.size} bytes"
                 raise FetchError(FetchReason.INTERRUPTED, text, temporary=True)
             return stream
 
-    def _tell(self, part: PartialDownload, stream: Stream) -> None:
+    def _report(self, part: PartialDownload, stream: Stream) -> None:
         if self.progress:
             self.progress(part.size, stream.size)
 

@@ -105,7 +105,7 @@ class JointServer:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._outbox.run(), name="decisions")
                 group.create_task(self._thread.watch(self._limit_s), name="joint watch")
-                group.create_task(self._look(), name="findings that nobody waits for")
+                group.create_task(self._expire(), name="findings that nobody waits for")
                 for filter_ in self._channel.requests:
                     await self._bus.subscribe(filter_, self._take)
                 await self._bus.subscribe(topics.TRACK.filter(**self._names), self._follow)
@@ -227,11 +227,11 @@ class JointServer:
             if said.error:
                 self._fail(new, said.error)
             for outcome in said.outcomes:
-                await self._tell(outcome)
+                await self._send_outcome(outcome)
             if new:
                 self._service_ms += 0.1 * ((loop.time() - began) * 1000 / len(new) - self._service_ms)
 
-    async def _look(self) -> None:
+    async def _expire(self) -> None:
         """Let go of findings whose askers have given up: a joint may hang, or forget them."""
         while True:
             await asyncio.sleep(LOOK_S)
@@ -250,7 +250,7 @@ class JointServer:
                 self._answer(delivery, reply)
         self._changed()
 
-    async def _tell(self, outcome: Outcome) -> None:
+    async def _send_outcome(self, outcome: Outcome) -> None:
         for key, prediction in outcome.answers.items():
             if prediction is None or weight(prediction) <= REMEMBERED_BYTES:
                 self._answers.put(key, prediction)
@@ -259,12 +259,12 @@ class JointServer:
                 self._idle.set()
                 self.answered += 1
                 self._reply(delivery, prediction)
-        await self._say(topics.TRACK.at(**self._names), outcome.tracks)
-        await self._say(topics.FUSED.at(**self._names), outcome.fused)
+        await self._publish(topics.TRACK.at(**self._names), outcome.tracks)
+        await self._publish(topics.FUSED.at(**self._names), outcome.fused)
         if outcome.answers:
             self._changed()
 
-    async def _say(self, address: Address[M], bodies: Iterable[M]) -> None:
+    async def _publish(self, address: Address[M], bodies: Iterable[M]) -> None:
         """Publish what was decided; waits only while too many messages are on their way."""
         for body in bodies:
             await self._outbox.wait_ready()

@@ -209,9 +209,9 @@ class MemberWorkerProcess:
             parts.ledger.follow(Count.SERVED, lambda: requests.stats.served)
             parts.ledger.follow(Count.BATCHES, lambda: requests.times.batch.count)
         parts.figures.edge = (edge, clients[0] if clients else None)
-        parts.figures.more.append(lambda: self._figures(takeover))
+        parts.figures.more.append(lambda: self._metrics(takeover))
 
-    def _figures(self, takeover: SessionFailover) -> Iterator[Metric]:
+    def _metrics(self, takeover: SessionFailover) -> Iterator[Metric]:
         yield gauge("worker_peer_workers", "Other workers of the service that are there.", len(self._peers.others))
         yield counter("worker_overtaken_frames", "Frames taken from workers that had died.", takeover.taken_over)
         if self._sharing:

@@ -79,7 +79,7 @@ class Membership:
         self._met, self._news = asyncio.Event(), asyncio.Event()
         self._left = False
         address = topics.PEER.at(ns=namespace, service=service, worker=worker)
-        self._herald = RetainedPublisher(bus, address, self._say, self._farewell)
+        self._herald = RetainedPublisher(bus, address, self._publish, self._farewell)
 
     @property
     def others(self) -> Mapping[str, Peer]:
@@ -117,7 +117,7 @@ class Membership:
         self._looked = self._now()
         self._bus.on_connect(self._connected)
         filter_ = topics.PEER.filter(ns=self.namespace, service=self.service)
-        await self._bus.subscribe(filter_, self._heard, cleared=self._cleared)
+        await self._bus.subscribe(filter_, self._on_peer, cleared=self._cleared)
         if self._bus.connected:
             await self._take_rank()
             await self._herald.say()
@@ -128,7 +128,7 @@ class Membership:
             await self._met.wait()
             await self._take_rank()
         async with asyncio.TaskGroup() as group:
-            looking = group.create_task(self._look(), name="peers that fall silent")
+            looking = group.create_task(self._drop_silent(), name="peers that fall silent")
             await self._herald.run()
             looking.cancel()
 
@@ -150,7 +150,7 @@ class Membership:
 
     # --- what it says ---------------------------------------------------------------------------------------------
 
-    def _say(self) -> Peer | None:
+    def _publish(self) -> Peer | None:
         if not self.rank:
             return None
         return Peer(
@@ -172,7 +172,7 @@ class Membership:
 
     # --- what it hears --------------------------------------------------------------------------------------------
 
-    async def _heard(self, delivery: Delivery[Peer]) -> None:
+    async def _on_peer(self, delivery: Delivery[Peer]) -> None:
         worker, peer = delivery.names["worker"], delivery.body
         if worker == self.worker and peer.life != self._life:
             return  # of an earlier life, or another process by our name: the connection knows what to do about that
@@ -180,7 +180,7 @@ class Membership:
         if worker not in self._known and len(self._known) >= MAX_WORKERS:
             return
         self._known[worker] = _Entry(peer, now)
-        self._tell(worker, peer, orderly=False)
+        self._notify(worker, peer, orderly=False)
 
     async def _cleared(self, names: Mapping[str, str]) -> None:
         if names["worker"] == self.worker:
@@ -199,7 +199,7 @@ class Membership:
             self._anew = False
             await self._herald.say()
 
-    async def _look(self) -> None:
+    async def _drop_silent(self) -> None:
         """Take those for gone that have said nothing for long, but not because we did not listen."""
         while True:
             await asyncio.sleep(LOOK_S)
@@ -222,9 +222,9 @@ class Membership:
     def _gone(self, worker: str) -> None:
         entry = self._known.pop(worker, None)
         if entry:
-            self._tell(worker, None, orderly=entry.peer.leaving)
+            self._notify(worker, None, orderly=entry.peer.leaving)
 
-    def _tell(self, worker: str, peer: Peer | None, *, orderly: bool) -> None:
+    def _notify(self, worker: str, peer: Peer | None, *, orderly: bool) -> None:
         self._news.set()
         for hook in self._hooks:
             hook(worker, peer, orderly)

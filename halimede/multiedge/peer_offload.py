@@ -88,7 +88,7 @@ class PeerOffload:
         if choice is None:
             return False
         self.balance.sent(choice.worker)
-        loop.call_soon(self._turn, choice)
+        loop.call_soon(self._dispatch, choice)
         return True
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
@@ -110,7 +110,7 @@ class PeerOffload:
         self._abandoned = True
         self.client.abandon()
 
-    def _turn(self, choice: PeerChoice) -> None:
+    def _dispatch(self, choice: PeerChoice) -> None:
         """Its turn has come: the client itself counts it from here on."""
         self.balance.answered(choice.worker)
         self.balance.prefer(choice.worker)

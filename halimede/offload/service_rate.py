@@ -58,9 +58,9 @@ class ServiceRate:
             self.places, self._fixed_ms, self._each_ms = self._queue, 0.0, self.service_ms
         else:
             self._fit(samples, ms)
-            self.places = self._room()
+            self.places = self._capacity()
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         """Return how many samples the model answers within the horizon, or the time that they have if that is less.
 
         The largest number of which ``done_ms`` is within it: that is linear in the samples, as long as each has a call

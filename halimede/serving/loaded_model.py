@@ -187,7 +187,9 @@ class Loaded:
                 batch = [job for i in part if isinstance(job := jobs[i], Work)]
                 for i, found in zip(part, isolate(batch, self._together), strict=True):
                     answers[i] = found
-        for i, found in zip(pictures, self._look([job for job in jobs if isinstance(job, list)]), strict=True):
+        for i, found in zip(
+            pictures, self._answer_pictures([job for job in jobs if isinstance(job, list)]), strict=True
+        ):
             answers[i] = found
         return answers
 
@@ -208,7 +210,7 @@ class Loaded:
             at += work.rows
         return answers
 
-    def _look(self, jobs: Sequence[list[Frame]]) -> list[Any]:
+    def _answer_pictures(self, jobs: Sequence[list[Frame]]) -> list[Any]:
         """Answer pictures; a request with one that cannot be answered has no answer."""
         if not jobs:
             return []

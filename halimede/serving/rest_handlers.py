@@ -107,14 +107,14 @@ class RestHandlers:
         return web.Response(body=b"".join(parts), headers=headers)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
-        return _said({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
+        return _json_response({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
 
     async def _live(self, _: web.Request) -> web.StreamResponse:
-        return _said({"live": True})
+        return _json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         reason = self._repository.not_ready()
-        return refuse(503, reason) if reason else _said({"ready": True})
+        return refuse(503, reason) if reason else _json_response({"ready": True})
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
         rows = []
@@ -128,11 +128,11 @@ class RestHandlers:
             if rollout.reason or not rollout.current:
                 row = {"name": name, "version": rollout.refused.version if rollout.refused else ""}
                 rows.append({**row, "state": "UNAVAILABLE", "reason": rollout.message or "loading"})
-        return _said(rows)
+        return _json_response(rows)
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         try:
-            return _said(metadata(self._repository, *_named(request)))
+            return _json_response(metadata(self._repository, *_named(request)))
         except ServeError as error:
             return refuse(error.status, str(error))
 
@@ -142,7 +142,7 @@ class RestHandlers:
             self._repository.get(name).choose(version)
         except ServeError as error:
             return refuse(error.status, str(error))
-        return _said({"name": name, "ready": True})
+        return _json_response({"name": name, "ready": True})
 
 
 def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
@@ -180,5 +180,5 @@ def _named(request: web.Request) -> tuple[str, str]:
     return request.match_info["model"], request.match_info.get("version", "")
 
 
-def _said(value: dict[str, Any] | Sequence[Any]) -> web.Response:
+def _json_response(value: dict[str, Any] | Sequence[Any]) -> web.Response:
     return web.Response(body=_json.encode(value), content_type=rest_codec.JSON)

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
         settings = read_settings(program, sys.argv[1:] if arguments is None else arguments, os.environ)
         told = settings.reports
         logging.configure(service="serve", **({"node": told.node, "worker": told.worker} if told else {}))
-        asyncio.run(_until_told(settings))
+        asyncio.run(_until_signal(settings))
     except InvalidFieldError as error:
         sys.stderr.write(f"halimede serve: {error}\n")
         return USERS_MISTAKE
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
     return 0
 
 
-async def _until_told(settings: ServerSettings) -> None:
+async def _until_signal(settings: ServerSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,7 +73,7 @@ async def serve(settings: ServerSettings, stop: asyncio.Event) -> None:
         shown = await stack.enter_async_context(_http(settings, models, rest, stop))
         at = await stack.enter_async_context(_grpc(settings, models))
         reporter = await stack.enter_async_context(_reporting(settings, models, shown.url))
-        models.said = lambda: _tell(models, reporter)
+        models.said = lambda: _report_ready(models, reporter)
         log.info("serving", http=shown.url, grpc=at)
         work = asyncio.ensure_future(_follow(settings, models, reporter))
         ending = asyncio.ensure_future(stop.wait())
@@ -103,7 +103,7 @@ async def _follow(settings: ServerSettings, models: Repository, reporter: Status
             try:
                 async for wish in desired_state.changes(settings.file):
                     await models.apply(wish)
-                    _tell(models, reporter)
+                    _report_ready(models, reporter)
                     _settle()
                     if settings.strict and models.not_ready():
                         raise HalimedeError(f"a model is not there: {_refused(models)}")
@@ -124,7 +124,7 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _tell(models: Repository, reporter: StatusReporter | None) -> None:
+def _report_ready(models: Repository, reporter: StatusReporter | None) -> None:
     """Report whether every model answers."""
     if reporter is None:
         return

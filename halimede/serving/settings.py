@@ -110,7 +110,7 @@ def read_settings(program: str, arguments: Sequence[str], environ: Mapping[str, 
     if given.file and (given.spec or given.estimator):
         raise InvalidFieldError("--file", str(given.file), "its models bring their own specs: leave out --spec")
     return ServerSettings(
-        desired=_first(given.file) if given.file else _wish(given.models, given.spec),
+        desired=_first(given.file) if given.file else _desired(given.models, given.spec),
         file=given.file,
         strict=given.strict,
         http=given.http,
@@ -154,7 +154,7 @@ def _first(file: Path) -> Desired:
     return read(file) or Desired()
 
 
-def _wish(models: Sequence[str], spec_file: Path | None) -> Desired:
+def _desired(models: Sequence[str], spec_file: Path | None) -> Desired:
     spec = {}
     if spec_file:
         try:

@@ -57,7 +57,7 @@ class OtelSink:
 
     def samples(self, trace: int, parent: TraceContext | None) -> bool:
         """Ask the sampler; it sees the parent's decision."""
-        ambient = set_span_in_context(NonRecordingSpan(_place(parent, remote=True)), Ambient()) if parent else None
+        ambient = set_span_in_context(NonRecordingSpan(_context_of(parent, remote=True)), Ambient()) if parent else None
         name, kind = self._root
         return self._sampler.should_sample(ambient, trace, name, kind).decision is Decision.RECORD_AND_SAMPLE
 
@@ -73,21 +73,21 @@ class OtelSink:
 
     def _spans(self, item: FrameRecord | Batch, ahead: int) -> Iterator[ReadableSpan]:
         if isinstance(item, Batch):
-            links = [Link(_place(member)) for member in item.members]
+            links = [Link(_context_of(member)) for member in item.members]
             known = {"halimede.batch": item.size}
             times = _times(item.began, item.ended, ahead)
-            yield self._span("batch", _place(item.here), None, times, known, links=links)
+            yield self._span("batch", _context_of(item.here), None, times, known, links=links)
         elif item.steps:
             yield from self._frame(item, ahead)
 
     def _frame(self, record: FrameRecord, ahead: int) -> Iterator[ReadableSpan]:
-        here = _place(record.here)
-        parent = _place(record.parent, remote=True) if record.parent else None
+        here = _context_of(record.here)
+        parent = _context_of(record.parent, remote=True) if record.parent else None
         name, kind = self._root
         began, ended = min(step[1] for step in record.steps), max(step[2] for step in record.steps)
         known = {"halimede.frame": record.id.hex()}
         yield self._span(name, here, parent, _times(began, ended, ahead), known, kind=kind)
-        asked = _place(record.asked or record.here._replace(span=new_span()))
+        asked = _context_of(record.asked or record.here._replace(span=new_span()))
         for step in record.steps:
             yield self._step(record, step, here, asked, ahead)
 
@@ -95,10 +95,10 @@ class OtelSink:
         what, began, ended, *values = step
         known = named(what, values)
         reason = next((str(known[key]) for key in REASONS if key in known), "")
-        links = [Link(_place(record.batch))] if record.batch and what in {MODEL, COMPUTE} else []
+        links = [Link(_context_of(record.batch))] if record.batch and what in {MODEL, COMPUTE} else []
         return self._span(
             what[0],
-            asked if what is OFFLOAD else _place(record.here._replace(span=new_span())),
+            asked if what is OFFLOAD else _context_of(record.here._replace(span=new_span())),
             asked if what[0].startswith(f"{OFFLOAD[0]}.") else here,
             _times(began, ended, ahead),
             {f"halimede.{key}": value for key, value in known.items()},
@@ -138,7 +138,7 @@ def _times(began: float, ended: float, ahead: int) -> tuple[int, int]:
     return ahead + int(began * 1e9), ahead + int(max(began, ended) * 1e9)
 
 
-def _place(context: TraceContext, *, remote: bool = False) -> SpanContext:
+def _context_of(context: TraceContext, *, remote: bool = False) -> SpanContext:
     flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
     state = TraceState.from_header([context.state]) if context.state else None
     return SpanContext(context.trace, context.span, remote, flags, state)

@@ -55,7 +55,7 @@ def tier(settings: WorkerSettings) -> RoleJob:
     return RoleJob(_run, lambda: will)
 
 
-def _figures(offload: OffloadClient, ledger: Ledger) -> Iterator[Metric]:
+def _metrics(offload: OffloadClient, ledger: Ledger) -> Iterator[Metric]:
     """Return what Prometheus gets of a tier beside what it gets of a cloud worker."""
     yield counter("worker_deferred_samples", "Samples that a tier passed on.", ledger[Count.DEFERRED])
     state = CIRCUIT[offload.circuit.state]
@@ -94,7 +94,7 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
         ]
         parts.figures.cloud = worker
         parts.figures.triage = policy
-        parts.figures.more.append(partial(_figures, offload, ledger))
+        parts.figures.more.append(partial(_metrics, offload, ledger))
         await unless(parts.stop, worker.intake.ready.wait())
         ready()
         await parts.stop.wait()

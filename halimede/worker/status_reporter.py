@@ -102,7 +102,7 @@ class StatusReporter:
             self._soon.clear()
             if self._changed() or quiet >= HEARTBEAT:
                 quiet = 0
-                await self._say()
+                await self._publish()
             quiet += 1
             try:
                 async with asyncio.timeout(self._period_s):
@@ -118,7 +118,7 @@ class StatusReporter:
         except BusError as error:
             log.info("last report not sent", error=str(error))
         else:
-            await self._say()
+            await self._publish()
 
     def _now(self) -> WorkerInfo:
         counts = self.counts() if self.counts else None
@@ -132,7 +132,7 @@ class StatusReporter:
     def _changed(self) -> bool:
         return self._said is None or _timeless(self._now()) != _timeless(self._said)
 
-    async def _say(self) -> None:
+    async def _publish(self) -> None:
         info = self._now()
         if not self._bus.connected:
             return

@@ -167,8 +167,9 @@ class ApiServer:
     def _check_size(self, entry: ReferenceEntry) -> None:
         """Refuse what could be stored and never be sent: nodes would wait for it without a word."""
         size = len(msgspec.json.encode(entry.resource.body))
-        if size > self._room:
-            fix = f"keep it below {self._room} bytes, for it goes to nodes in one message: put data into files on them"
+        if size > self._item_bytes:
+            most = f"keep it below {self._item_bytes} bytes"
+            fix = f"{most}, for it goes to nodes in one message: put data into files on them"
             raise InvalidFieldError("resource", f"{size} bytes", fix)
 
     async def _delete(self, key: Key) -> ApiReply:
@@ -191,7 +192,7 @@ class ApiServer:
         if request.namespace:
             check_label("namespace", request.namespace)
         found = sorted(self._cluster.resources(plural, request.namespace), key=lambda stored: stored.key)
-        items, cut = _cut((body_of(stored) for stored in found), request.limit, self._room)
+        items, cut = _cut((body_of(stored) for stored in found), request.limit, self._item_bytes)
         return ApiReply(items=items, truncated=cut)
 
     def _nodes(self, request: ApiRequest) -> ApiReply:
@@ -213,7 +214,7 @@ class ApiServer:
             for name, node in sorted(engine.nodes.items())
             if request.name in {"", name}
         )
-        nodes, cut = _cut(infos, request.limit, self._room)
+        nodes, cut = _cut(infos, request.limit, self._item_bytes)
         return ApiReply(nodes=nodes, truncated=cut)
 
     def _services(self, node: str) -> set[Key]:
@@ -222,7 +223,7 @@ class ApiServer:
         return held.union(key for key in self._engine.index.assigned(node) if key.plural != DATASETS)
 
     @property
-    def _room(self) -> int:
+    def _item_bytes(self) -> int:
         """Bytes that the items of one answer may take, and a resource on its way to a node."""
         return min(MAX_JSON, self.bus.max_packet or MAX_JSON) - MARGIN
 

@@ -87,12 +87,12 @@ class ReferenceIndex:
             for reference in old.references:
                 _discard(self._users, reference, key)
             for role in old.roles:
-                _discard(self._wishes, _wish(role.pod), key)
+                _discard(self._wishes, _requirement(role.pod), key)
             if entry is not None and entry.resource.metadata.uid != old.resource.metadata.uid:
                 self._scheduled.pop(key, None)  # another one of that name: it has no pods yet
         if entry is None:
             self._scheduled.pop(key, None)
-            self._place(key, {})
+            self._update_placement(key, {})
             return concerned | (old.references if old else frozenset())
         self._entries[key] = entry
         if key.plural == MODELS:
@@ -104,8 +104,8 @@ class ReferenceIndex:
         for reference in entry.references:
             self._users.setdefault(reference, set()).add(key)
         for role in entry.roles:
-            self._wishes.setdefault(_wish(role.pod), set()).add(key)
-        self._place(key, self._find(key, entry.roles))
+            self._wishes.setdefault(_requirement(role.pod), set()).add(key)
+        self._update_placement(key, self._find(key, entry.roles))
         if old is not None and _needs(old) == _needs(entry) and before == self._placed.get(key, {}):
             return concerned  # what it names goes where it went before
         return concerned | entry.references | (old.references if old else frozenset())
@@ -124,7 +124,7 @@ class ReferenceIndex:
         if entry is None or now == known:
             return set()
         self._scheduled[key] = now
-        self._place(key, self._find(key, entry.roles))
+        self._update_placement(key, self._find(key, entry.roles))
         return {key, *entry.references}
 
     def node_changed(self, node: str) -> set[Key]:
@@ -198,7 +198,7 @@ class ReferenceIndex:
                     found.setdefault(node, set()).add(role.name)
         return {node: frozenset(names) for node, names in found.items()}
 
-    def _place(self, key: Key, placed: Mapping[str, Roles]) -> None:
+    def _update_placement(self, key: Key, placed: Mapping[str, Roles]) -> None:
         for node in [node for node in self._placed.get(key, {}) if node not in placed]:
             self._set(key, node, frozenset())
         for node, roles in placed.items():
@@ -229,7 +229,7 @@ def _needs(entry: ReferenceEntry) -> dict[str, tuple[Key, ...]]:
 NODE_NAME = "spec.nodeName"
 
 
-def _wish(pod: PodSpec) -> tuple[str, str]:
+def _requirement(pod: PodSpec) -> tuple[str, str]:
     """What a node must have to be of interest: one name, or one label of the selector."""
     if pod.node_name:
         return NODE_NAME, pod.node_name

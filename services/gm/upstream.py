@@ -57,7 +57,7 @@ class Upstream:
         """Subscribe."""
         await self._bus.subscribe(PRESENCE.filter(), self._presence)
         await self._bus.subscribe(NODE_STATUS.filter(), self._status, cleared=self._status_cleared)
-        await self._bus.subscribe(SYNC.filter(), self._sync, wanted=self._sync_wanted)
+        await self._bus.subscribe(SYNC.filter(), self._sync, wanted=self._sync_allowed)
         await self._bus.subscribe(DEAD_LETTER.filter(), self._dead_letter)
 
     async def _presence(self, delivery: Delivery[Presence]) -> None:
@@ -73,7 +73,7 @@ class Upstream:
             if self._engine.nodes.doubled(presence):
                 await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
 
-    async def _sync_wanted(self, names: Mapping[str, str]) -> bool:
+    async def _sync_allowed(self, names: Mapping[str, str]) -> bool:
         # the longest there may be takes tens of milliseconds to read; a node asks again until it is answered
         self.intake.heard()
         return await self.intake.allows(names["node"])

@@ -120,7 +120,7 @@ class LocalController:
 
     async def _run(self, stopping: asyncio.Event, store: NodeStore) -> None:
         async with asyncio.TaskGroup() as tasks:
-            rooms = _Rooms(
+            rooms = _Components(
                 self.config,
                 self.bus,
                 store=store,
@@ -152,7 +152,7 @@ class LocalController:
                 await rooms.workers.stop_all()
 
 
-class _Rooms:
+class _Components:
     """The parts of a running controller, and the loop that plans and acts whenever something has changed."""
 
     def __init__(
@@ -172,7 +172,7 @@ class _Rooms:
         self.node = config.node
         self.items = ParsedResources()
         self.wake = asyncio.Event()
-        self.room = CacheJanitor(cache, self._wanted, lambda: self.workers.models, most=config.cache_bytes)
+        self.room = CacheJanitor(cache, self._model_paths, lambda: self.workers.models, most=config.cache_bytes)
         self.preparer = Preparer(cache, tasks, lambda _: self.wake.set(), bring, self.room)
         self.datasets = Datasets(tasks, lambda _: self.wake.set(), folders.datasets, count)
         self.part: WorkerPart
@@ -218,7 +218,7 @@ class _Rooms:
             **self.workers.tasks(),
         }
 
-    def _wanted(self) -> list[Path]:
+    def _model_paths(self) -> list[Path]:
         return [known.path for known in self.preparer.preparations.values() if known.path]
 
     def _worker_changed(self, service: Key) -> None:

@@ -27,7 +27,7 @@ from halimede.messages import DatasetFacts
 from halimede.models import FetchError, local_path, redact
 from halimede.models.cache import in_thread
 from halimede.names import Key
-from services.lc.models.preparation import Preparation, WantedFile
+from services.lc.models.preparation import Preparation, RequiredFile
 
 log = structlog.get_logger()
 
@@ -66,7 +66,7 @@ class Datasets:
         #: one count at a time: it is a disk's work
         self._place = asyncio.Semaphore(1)
 
-    def want(self, wanted: Mapping[Key, WantedFile]) -> None:
+    def want(self, wanted: Mapping[Key, RequiredFile]) -> None:
         """Look after exactly these from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             del self.preparations[key]
@@ -75,9 +75,9 @@ class Datasets:
         for key, want in wanted.items():
             if key not in self.preparations:
                 self.preparations[key] = Preparation(want)
-                self._running[key] = self._tasks.create_task(self._look_after(want), name=f"dataset {key}")
+                self._running[key] = self._tasks.create_task(self._supervise(want), name=f"dataset {key}")
 
-    async def _look_after(self, want: WantedFile) -> None:
+    async def _supervise(self, want: RequiredFile) -> None:
         try:
             path = local_path(want.url)
         except FetchError as error:
@@ -97,7 +97,7 @@ class Datasets:
                 self._fail(want, "Internal", f"counting it broke: {type(error).__name__}")
                 await asyncio.sleep(BROKEN_S)
 
-    async def _counted(self, want: WantedFile, path: Path) -> None:
+    async def _counted(self, want: RequiredFile, path: Path) -> None:
         """Count once; return when it is to be counted again."""
         seen = await in_thread(print_of, path)
         if seen is None:
@@ -107,7 +107,7 @@ class Datasets:
         try:
             async with self._place:
                 counted = await self._count(
-                    CountJob(path, want.format, self._ledger(want)), lambda at: self._tell(want, at)
+                    CountJob(path, want.format, self._ledger(want)), lambda at: self._report_progress(want, at)
                 )
         except DatasetError as error:
             log.warning("dataset failed", key=str(want.key), reason=error.reason, message=str(error))
@@ -127,7 +127,7 @@ class Datasets:
             if await in_thread(_differs, watch):
                 return
 
-    def _tell(self, want: WantedFile, at: Progress) -> None:
+    def _report_progress(self, want: RequiredFile, at: Progress) -> None:
         """Say how far a count is."""
         known = self.preparations[want.key]
         share = f"{100 * at.done // at.total} %" if at.total else f"{at.files:,} files, {at.done / 1e6:,.0f} MB read"
@@ -135,14 +135,14 @@ class Datasets:
         again = known.phase == "Ready"
         self._set(replace(known, reason="" if again else "Counting", message=message + (" (again)" if again else "")))
 
-    def _ready(self, want: WantedFile, facts: DatasetFacts) -> None:
+    def _ready(self, want: RequiredFile, facts: DatasetFacts) -> None:
         before = self.facts.get(want.key)
         if before is not None and before == msgspec.structs.replace(facts, counted_at=before.counted_at):
             facts = before
         self.facts[want.key] = facts
         self._set(Preparation(want, "Ready", "", _summary(facts), path=local_path(want.url), facts=facts))
 
-    def _fail(self, want: WantedFile, reason: str, message: str) -> None:
+    def _fail(self, want: RequiredFile, reason: str, message: str) -> None:
         self.facts.pop(want.key, None)
         self._set(Preparation(want, "Failed", reason, message))
 
@@ -152,7 +152,7 @@ class Datasets:
             self.preparations[key] = preparation
             self._changed(key)
 
-    def _ledger(self, want: WantedFile) -> Path | None:
+    def _ledger(self, want: RequiredFile) -> Path | None:
         if self._folder is None:
             return None
         return self._folder / f"{hashlib.sha256(f'{want.key} {want.uid}'.encode()).hexdigest()[:32]}.db"

@@ -65,7 +65,7 @@ class Mqtt5Transport(Transport):
     def begin(self, hello: bytes) -> None:
         """Send a CONNECT and read what comes."""
         self._loop.add_reader(self._sock.fileno(), self._readable)
-        self._look()
+        self._check_keepalive()
         self._out.put(hello)
 
     # --- what the bus asks for ------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Mqtt5Transport(Transport):
 
     # --- the clock ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _check_keepalive(self) -> None:
         """Ping a silent broker, and leave one that does not answer."""
         now = monotonic()
         if why := self._watch.dead(now, self._out, waiting=bool(self._answers), blocked=self._out.blocked):
@@ -243,7 +243,7 @@ class Mqtt5Transport(Transport):
         if self.accepted.done() and self._watch.ping_due(now):
             self._out.put(encoder.PINGREQ)
             self._watch.pinged(now, self._out.put_bytes)
-        self._tick = self._loop.call_later(self._watch.pause, self._look)
+        self._tick = self._loop.call_later(self._watch.pause, self._check_keepalive)
 
     def _broke(self, reason: str) -> None:
         self.end(Ended(reason))

@@ -128,7 +128,7 @@ class PahoTransport(Transport):
         client.on_publish = self._on_publish
         client.on_subscribe = client.on_unsubscribe = self._on_answers
         client.on_socket_close = lambda *_: self._detach()
-        client.on_socket_register_write = self._on_want_write
+        client.on_socket_register_write = self._start_writing
         client.on_socket_unregister_write = self._on_nothing_to_write
         self._loop.add_reader(self._fd, self._readable)
         if client.want_write():
@@ -172,7 +172,7 @@ class PahoTransport(Transport):
 
     # --- what paho tells us (always from inside ``_drive``) ---------------------------------------------------
 
-    def _on_want_write(self, *_: Any) -> None:
+    def _start_writing(self, *_: Any) -> None:
         self._loop.add_writer(self._fd, self._writable)
 
     def _on_nothing_to_write(self, *_: Any) -> None:

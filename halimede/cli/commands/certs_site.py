@@ -102,7 +102,7 @@ def rotate_authority(folder: Path, *, finish: bool) -> None:
             state = "there is a new authority; the old one counts too, and everyone still has its certificates"
             steps = [where, f"halimede certs rotate {folder}   # then copy all folders again",
                      f"halimede certs rotate --finish {folder}"]  # fmt: skip
-        _say([state], steps)
+        _show([state], steps)
 
 
 def show(folder: Path, form: Format) -> int:
@@ -155,7 +155,7 @@ def _make(
         report = passwords.make_passwords(site, folder, rotate=rotate)
     else:
         report = certs.make_certificates(site, folder, days=days, rotate=rotate, only=only or ())
-    _write_places(site, folder)
+    _write_bridges(site, folder)
     files.write(folder / "broker" / "mosquitto.conf", configuration(site, folder))
     files.write(files.make_folders(folder, Path("emqx")) / "acl.conf", acl_conf(site))
     changed = files.write(folder / "site.yaml", HEAD + to_yaml(_plain(site)), lasting=True)
@@ -163,10 +163,10 @@ def _make(
              (("made", report.made), ("kept", report.kept), ("removed", report.removed)) if names]  # fmt: skip
     if report.expires:
         lines.append(f"expires  {report.expires:%Y-%m-%d} the first of them: `halimede certs rotate` before that")
-    _say(lines, _steps(site, folder, report, changed=changed))
+    _show(lines, _steps(site, folder, report, changed=changed))
 
 
-def _write_places(site: Site, folder: Path) -> None:
+def _write_bridges(site: Site, folder: Path) -> None:
     for found in site.bridges:
         place = folder / "bridges" / found.name
         own = place / "link"
@@ -210,7 +210,7 @@ def _steps(site: Site, folder: Path, report: SiteReport, *, changed: bool) -> li
     return steps
 
 
-def _say(lines: list[str], steps: list[str]) -> None:
+def _show(lines: list[str], steps: list[str]) -> None:
     out = console()
     for line in lines:
         out.print(Text(clean(line)))

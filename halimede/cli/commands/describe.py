@@ -75,7 +75,7 @@ def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows of a service that says how each of its workers fares."""
     tiers = tables.tiers(body)
     rows = []
-    for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _place(tiers, w)):
+    for worker in sorted(dig(body, "status", "workers") or [], key=lambda w: _tier_rank(tiers, w)):
         done = dig(worker, "output", "taskInfo") or {}
         asked = [str(done.get("deferred") or 0), str(done.get("uploadedBytes") or 0)] if tiers else []
         why = ": ".join(filter(None, (worker.get("reason"), worker.get("message")))) or "-"
@@ -86,7 +86,7 @@ def _workers(body: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["TIER" if tiers else "WORKER", "NODE", "PHASE", "SAMPLES", *columns, "MESSAGE"], rows
 
 
-def _place(tiers: Sequence[str], worker: Mapping[str, Any]) -> int:
+def _tier_rank(tiers: Sequence[str], worker: Mapping[str, Any]) -> int:
     """Order workers as samples go through their tiers; without any, as they are told."""
     return tiers.index(worker.get("name")) if worker.get("name") in tiers else 0
 

@@ -98,7 +98,7 @@ def list_(
         from halimede.cli.commands import hard_samples_export as room
         from halimede.cli.output import Format
 
-        wanted = _wanted(
+        wanted = _request_of(
             service, namespace, everywhere, camera=camera, node=node, label=label, reason=reason,
             answered_by=answered_by, disagree=disagree, since=since, limit=min(limit, 256),
         )  # fmt: skip
@@ -184,7 +184,7 @@ def export(
     async def command() -> int:
         from halimede.cli.commands import hard_samples_export as room
 
-        wanted = _wanted(
+        wanted = _request_of(
             service, namespace, everywhere, camera=camera, node=node, label=label, reason=reason,
             answered_by=answered_by, disagree=disagree, since=since,
         )  # fmt: skip
@@ -193,7 +193,7 @@ def export(
     run(command)
 
 
-def _wanted(
+def _request_of(
     service: str,
     namespace: str,
     everywhere: bool,

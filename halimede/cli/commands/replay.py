@@ -136,7 +136,7 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
         task = progress.add_task(str(address), total=None if plan.loop else len(reel.entries))
         if plan.wait:
             progress.update(task, description=f"waiting for somebody who takes {address}")
-            await _heard(bus, address, recording.payload(reel.folder, reel.entries[0], plan.camera, 0), tally)
+            await _wait_for_reader(bus, address, recording.payload(reel.folder, reel.entries[0], plan.camera, 0), tally)
             progress.update(task, description=str(address))
         began, skip = loop.time(), int(plan.wait)
         async with asyncio.TaskGroup() as group:
@@ -151,7 +151,7 @@ async def play(bus: Bus, address: Address[bytes], reel: ReplayFrames, plan: Repl
                 progress.update(task, completed=tally.sent)
 
 
-async def _heard(bus: Bus, address: Address[bytes], first: bytes, tally: ReplaySummary) -> None:
+async def _wait_for_reader(bus: Bus, address: Address[bytes], first: bytes, tally: ReplaySummary) -> None:
     """Send the first frame until somebody takes it. It keeps its id, so it counts once."""
     while True:
         if await send_frame(bus, address, first, qos=1):

@@ -51,7 +51,7 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _LabelledFinding:
     instant: str
     camera: str
     truth: str
@@ -98,7 +98,7 @@ def _cameras(file: Any, count: int) -> tuple[str, ...]:
     return tuple(str(each) for each in file["cameras"])
 
 
-def _lines(path: Path) -> Iterator[_Said]:
+def _lines(path: Path) -> Iterator[_LabelledFinding]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         classes = [name for name in reader.fieldnames or [] if name not in COLUMNS]
@@ -106,10 +106,10 @@ def _lines(path: Path) -> Iterator[_Said]:
             raise LabelledError(f"{path}: its first line must be {','.join(COLUMNS)} and the names of the classes")
         for line in reader:
             values = {name: float(line[name] or "nan") for name in classes}
-            yield _Said(line["instant"], line["camera"], line["truth"], values)
+            yield _LabelledFinding(line["instant"], line["camera"], line["truth"], values)
 
 
-def _recorded(path: Path, truth: Path) -> Iterator[_Said]:
+def _recorded(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
     """Read results and who knows better; results of one instant carry its time."""
     with truth.open(newline="", encoding="utf-8") as file:
         known = {(line["camera"], int(line["sequence"])): line["truth"] for line in _having(truth, file)}
@@ -121,7 +121,7 @@ def _recorded(path: Path, truth: Path) -> Iterator[_Said]:
             if opinion is None or opinion.rest or name is None or not isinstance(value, dict):
                 continue
             said = dict(zip(opinion.names, opinion.probabilities.tolist(), strict=True))
-            yield _Said(str(value.get("instant")), result.camera, name, said)
+            yield _LabelledFinding(str(value.get("instant")), result.camera, name, said)
 
 
 def _having(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
@@ -132,7 +132,7 @@ def _having(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
     return reader
 
 
-def _table(path: Path, lines: Iterator[_Said]) -> Labelled:
+def _table(path: Path, lines: Iterator[_LabelledFinding]) -> Labelled:
     said = list(lines)
     cameras = tuple(sorted({each.camera for each in said}))
     labels = tuple(dict.fromkeys(name for each in said for name in each.probabilities))

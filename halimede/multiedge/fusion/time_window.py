@@ -96,7 +96,7 @@ class Window:
 
     def add(self, finding: Finding, camera: str, offset_ns: int, now: float) -> tuple[Place, Instant | None]:
         """Put a finding where it belongs. ``late``: its instant has been closed; ``repeated``: it was there already."""
-        about = self._hear(camera, now)
+        about = self._note_camera(camera, now)
         if about is None:
             return "refused", None
         name = (camera, finding.captured_ns, finding.sequence)
@@ -127,7 +127,7 @@ class Window:
         """Return the cameras that have nothing in an instant."""
         return [camera for camera in self._cameras or {} if camera not in instant.entries]
 
-    def _hear(self, camera: str, now: float) -> _Camera | None:
+    def _note_camera(self, camera: str, now: float) -> _Camera | None:
         if self._cameras is None:
             self._cameras = {name: _Camera(now, listed=True) for name in self._listed}
         gone = [n for n, each in self._cameras.items() if not each.listed and now - each.heard > self._absent_s]

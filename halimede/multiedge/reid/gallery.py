@@ -142,7 +142,7 @@ class Gallery:
 
     def create(self, id_: str = "") -> IdentityEviction:
         """Make room for a new identity and return it."""
-        self._make_room(1)
+        self._evict(1)
         known = IdentityEviction(id_ or secrets.token_hex(8))
         self._shelf.put(known)
         return known
@@ -224,7 +224,7 @@ class Gallery:
         self._shelf.take(known)
         self._changes.forget(known.id)
 
-    def _make_room(self, more: int) -> None:
+    def _evict(self, more: int) -> None:
         while (oldest := self._shelf.too_many(more)) is not None:
             self._forget(oldest)
             self.evicted += 1
@@ -234,4 +234,4 @@ class Gallery:
         for row in self.store.rows():
             self._shelf.put(IdentityEviction(row.id, row.clock, row.count, row.first, row.last, row.cameras))
         self._vectors.read(self.store, self.get)
-        self._make_room(0)
+        self._evict(0)

@@ -80,7 +80,7 @@ class Motion(Stage):
             camera = self._camera(item.camera)
             boxes = camera.answers.get(item.id)
             if boxes is None:
-                boxes = self._look(camera, item.image)
+                boxes = self._downscale(camera, item.image)
                 _remember(camera, item.id, boxes)
             item.prediction.boxes = list(boxes)
 
@@ -92,7 +92,7 @@ class Motion(Stage):
         self._cameras.move_to_end(name)
         return self._cameras[name]
 
-    def _look(self, camera: _Camera, image: Array) -> list[Box]:
+    def _downscale(self, camera: _Camera, image: Array) -> list[Box]:
         factor = -(-max(image.shape[:2]) // self._settings.side)
         picture = small(image, factor)
         if camera.background.shape not in {None, picture.shape}:

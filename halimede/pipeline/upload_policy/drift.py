@@ -92,7 +92,7 @@ class Drift:
             self._labels.see(self._classes.get(label, len(self._classes)))
         self._seen += 1
         if self._seen % EVERY == 0:
-            self._look()
+            self._update()
 
     def audited(self, agreed: bool) -> None:  # noqa: FBT001 (a fact, not a switch)
         """Take in what came of an audit."""
@@ -109,7 +109,7 @@ class Drift:
             found["agreement"] = max(0.0, self._lost(0.0))
         return found
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Change the word where enough looks in a row say the contrary."""
         mark, sure = (ENDS, HEALED) if self.drifting else (BEGINS, SURE)
         changed = any(s.index() > mark for s in self._watched()) or self._lost(sure) > 0

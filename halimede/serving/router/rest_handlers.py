@@ -66,19 +66,19 @@ class RouterHandlers:
         )
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
-        return _said({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
+        return _json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
 
     async def _live(self, _: web.Request) -> web.StreamResponse:
-        return _said({"live": True})
+        return _json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         if not self._router.edge.known and not self._router.cloud.known:
             return refuse(503, "it is not known yet where the models are")
-        return _said({"ready": True})
+        return _json_response({"ready": True})
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
-        return _said([{"name": self._name, "version": "", "state": "READY", "reason": ""}])
+        return _json_response([{"name": self._name, "version": "", "state": "READY", "reason": ""}])
 
 
-def _said(value: object) -> web.Response:
+def _json_response(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type=JSON)

@@ -82,14 +82,14 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m halim
     logging.configure(service="router")
     try:
         with first_error():
-            asyncio.run(_until_told(given, os.environ))
+            asyncio.run(_until_signal(given, os.environ))
     except HalimedeError as error:
         sys.stderr.write(f"halimede router: {error}\n")
         return USERS_MISTAKE
     return 0
 
 
-async def _until_told(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
+async def _until_signal(given: argparse.Namespace, environ: Mapping[str, str]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

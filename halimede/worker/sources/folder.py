@@ -85,10 +85,10 @@ class FolderSource(FrameSource):
 
     async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
         """Hand pictures over until ``stop``. Raises InvalidFieldError when there is no such folder at the start."""
-        before = await self._look(strict=True)
+        before = await self._scan(strict=True)
         self._known = await asyncio.to_thread(self._memory.read)
         while not await _stopped(stop, LOOK_S):
-            now = await self._look()
+            now = await self._scan()
             steady = sorted(set(now) & set(before))
             self._done &= set(now)
             for picture in steady:
@@ -102,7 +102,7 @@ class FolderSource(FrameSource):
                 self._turn += 1
             before = now
 
-    async def _look(self, *, strict: bool = False) -> list[FolderPicture]:
+    async def _scan(self, *, strict: bool = False) -> list[FolderPicture]:
         try:
             return await asyncio.to_thread(look, self._folder)
         except OSError as error:

@@ -9,7 +9,7 @@ from halimede.api import Resource
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.port import EventType, StoredResource
-from services.gm.workloads.wishes import Ensure, Remove
+from services.gm.workloads.object_actions import Ensure, Remove
 
 __all__ = [
     "Action",

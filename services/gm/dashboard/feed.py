@@ -64,7 +64,7 @@ class DashboardFeed:
 
     async def start(self) -> None:
         """Subscribe to the glimpses of hard samples."""
-        await self._bus.subscribe(HARD_SAMPLE.filter(), self._glimpse, queue=MOST_SAMPLES)
+        await self._bus.subscribe(HARD_SAMPLE.filter(), self._on_preview, queue=MOST_SAMPLES)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -118,7 +118,7 @@ class DashboardFeed:
             "manager": self._manager(),
             "services": [self._service(stored) for stored in self._shown()],
             "nodes": self._nodes(),
-            "samples": self._glimpses(),
+            "samples": self._previews(),
             "events": self._events(),
         }
 
@@ -193,7 +193,7 @@ class DashboardFeed:
             )
         return rows
 
-    def _glimpses(self) -> list[Row]:
+    def _previews(self) -> list[Row]:
         return [
             {
                 "id": id_,
@@ -232,7 +232,7 @@ class DashboardFeed:
     def _counts(self, key: Key) -> TaskInfo:
         return total(self._infos(key))
 
-    async def _glimpse(self, delivery: Delivery[HardSample]) -> None:
+    async def _on_preview(self, delivery: Delivery[HardSample]) -> None:
         sample = delivery.body
         if kind_of(sample.data) is None:
             return

@@ -16,6 +16,7 @@ from typing import Any
 
 from services.gm.cluster.port import Ref
 from services.gm.workloads.deployments import Built
+from services.gm.workloads.object_actions import Ensure, Remove
 from services.gm.workloads.object_names import (
     DIGEST,
     ROLES,
@@ -27,7 +28,6 @@ from services.gm.workloads.object_names import (
     worker_of,
 )  # fmt: skip
 from services.gm.workloads.subset_match import holds
-from services.gm.workloads.wishes import Ensure, Remove
 
 #: the parts of a spec that nobody else writes, by kind; () is the whole spec
 WHOLE: Mapping[str, tuple[str, ...]] = {

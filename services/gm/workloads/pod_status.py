@@ -128,7 +128,7 @@ def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _PodState:
     """How a pod stands."""
 
     phase: Phase
@@ -145,10 +145,10 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodVi
     deployed = deployments.get(worker_of(pod))
     node = (pod.get("spec") or {}).get("nodeName") or ""
     containers = _sorted(status.get("containerStatuses") or [], deployed.worker if deployed else "")
-    said, ready = _say(status, containers), _condition(status, "Ready").get("status") == "True"
+    said, ready = _state_of(status, containers), _condition(status, "Ready").get("status") == "True"
     if said.phase == "Running" and status.get("reason") == "NodeLost":
         said, ready = (
-            _Said("Running", "NodeLost", f"Kubernetes does not reach node {node}: what runs there, goes on"),
+            _PodState("Running", "NodeLost", f"Kubernetes does not reach node {node}: what runs there, goes on"),
             False,
         )
     return PodView(
@@ -165,36 +165,36 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed]) -> PodVi
     )
 
 
-def _say(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _Said:
+def _state_of(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _PodState:
     phase = status.get("phase")
     if phase in ENDED:
         ended = next((said for said in map(_ending, containers) if said), None)
         reason = status.get("reason") or (ended.reason if ended else phase)
-        return _Said(
+        return _PodState(
             "Failed", reason, status.get("message") or (ended.message if ended else "all its containers ended")
         )
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        return _Said("Pending", scheduled.get("reason") or "Unschedulable", scheduled.get("message") or "")
+        return _PodState("Pending", scheduled.get("reason") or "Unschedulable", scheduled.get("message") or "")
     for container in status.get("initContainerStatuses") or []:
         if trouble := _trouble(container, init=True):
             return trouble
     if not containers:
-        return _Said("Pending", "ContainerCreating", "")
+        return _PodState("Pending", "ContainerCreating", "")
     worker = containers[0]
     if trouble := _trouble(worker):
         return trouble
     runs: Phase = "Running" if "running" in (worker.get("state") or {}) else "Pending"
     for container in containers[1:]:
         if trouble := _trouble(container):
-            return _Said(runs, trouble.reason, trouble.message)
+            return _PodState(runs, trouble.reason, trouble.message)
     if runs == "Running":
-        return _Said("Running")
+        return _PodState("Running")
     waiting = (worker.get("state") or {}).get("waiting") or {}
-    return _Said("Pending", waiting.get("reason") or "ContainerCreating", waiting.get("message") or "")
+    return _PodState("Pending", waiting.get("reason") or "ContainerCreating", waiting.get("message") or "")
 
 
-def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _Said | None:
+def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState | None:
     """Return what is wrong with a container, None for one that runs, has done its work, or is being made."""
     name, state = container.get("name", ""), container.get("state") or {}
     if "running" in state:
@@ -210,19 +210,21 @@ def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _Said | Non
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if ended and (reason in {"", "CrashLoopBackOff"}):
         if fetch:
-            return _Said("Failed", "FetchFailed", ended.message)
+            return _PodState("Failed", "FetchFailed", ended.message)
         if ended.reason == "OOMKilled":
-            return _Said("Failed", "OOMKilled", f"container {name} took more memory than its limit allows: raise it")
-        return _Said("Failed", reason or ended.reason, f"container {name}: {ended.message}")
-    return _Said("Failed", reason or "Error", f"container {name}: {message or 'it does not run'}")
+            return _PodState(
+                "Failed", "OOMKilled", f"container {name} took more memory than its limit allows: raise it"
+            )
+        return _PodState("Failed", reason or ended.reason, f"container {name}: {ended.message}")
+    return _PodState("Failed", reason or "Error", f"container {name}: {message or 'it does not run'}")
 
 
-def _ending(container: Mapping[str, Any]) -> _Said | None:
+def _ending(container: Mapping[str, Any]) -> _PodState | None:
     """Return how a container ended, now or before it began to wait."""
     for field in ("state", "lastState"):
         if ended := (container.get(field) or {}).get("terminated"):
             said = (ended.get("message") or "").strip()
-            return _Said(
+            return _PodState(
                 "Failed", ended.get("reason") or "Error", said or f"it ended with code {ended.get('exitCode')}"
             )
     return None

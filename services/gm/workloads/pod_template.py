@@ -60,7 +60,7 @@ def pod_template(service: Resource[Any], place: Placement, brought: Brought, set
     if _ours(worker, settings):
         _make_ours(worker, pod, place.program, settings)
         volumes += _writable(worker)
-    told = _told(service, place, brought, settings)
+    told = _worker_environment(service, place, brought, settings)
     worker["env"] = list(_environment(told, worker.get("env", [])))
     init = [copy.deepcopy(container) for each in deliveries for container in each.init]
     pod["initContainers"] = [*init, *pod.get("initContainers", [])]
@@ -140,7 +140,9 @@ def _image(service: Resource[Any], container: Mapping[str, Any], settings: PodSe
     return settings.images.get(given, given) if object_names.translated(service) else given
 
 
-def _told(service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings) -> WorkerEnvironment:
+def _worker_environment(
+    service: Resource[Any], place: Placement, brought: Brought, settings: PodSettings
+) -> WorkerEnvironment:
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
     models = {what: workers.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}

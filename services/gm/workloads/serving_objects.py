@@ -185,16 +185,18 @@ def _from_files(
         container["args"] = [literal(_filled(part, put)) for part in server.args]
     if settings.pull_policy:
         container["imagePullPolicy"] = settings.pull_policy
-    volumes: list[Body] = [*delivery.volumes, _wish_volume()]
+    volumes: list[Body] = [*delivery.volumes, _desired_volume()]
     if server.command == OUR_SERVER.command:  # we know what it can bear
         container["securityContext"] = dict(CONFINED)
         container["volumeMounts"].append({"name": "halimede-tmp", "mountPath": "/tmp"})  # noqa: S108  # the pod's own
         volumes.append({"name": "halimede-tmp", "emptyDir": {}})
-    annotations = {VERSION: version.version, WISH: _wish(spec, version, described, delivery)}
+    annotations = {VERSION: version.version, WISH: _desired(spec, version, described, delivery)}
     return _Parts(container, annotations, delivery.init, tuple(volumes))
 
 
-def _wish(spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery) -> str:
+def _desired(
+    spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery
+) -> str:
     """Return what our own server is to answer with: its first and only model, so it goes to all requests at once."""
     plain = msgspec.to_builtins(msgspec.structs.replace(described, url="/", credential_name=""))
     model = DesiredModel(
@@ -203,7 +205,7 @@ def _wish(spec: InferenceModelSpec, version: ServedVersionSpec, described: Model
     return msgspec.json.encode(Desired(models=[model])).decode()
 
 
-def _wish_volume() -> Body:
+def _desired_volume() -> Body:
     """Show the wish, an annotation of the pod, as a file in it."""
     field = {"path": FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{WISH}']"}}
     return {"name": "halimede-wish", "downwardAPI": {"items": [field]}}

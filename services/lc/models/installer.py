@@ -25,7 +25,7 @@ from halimede.models.cache import in_thread
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, try_model
 from halimede.models.source_types import SourceOpener
-from services.lc.models.preparation import WantedFile
+from services.lc.models.preparation import RequiredFile
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ OF_THE_FILE = frozenset({UNFIT, "UnsafeModel"})
 FORMAT = 1
 
 #: brings what is wanted; raises FetchError and UnusableError
-Bring = Callable[[WantedFile, Cache, Progress], Awaitable["InstalledModel"]]
+Bring = Callable[[RequiredFile, Cache, Progress], Awaitable["InstalledModel"]]
 
 
 class UnusableError(HalimedeError):
@@ -65,7 +65,7 @@ class ModelFiles:
     openers: Mapping[str, SourceOpener] = field(default_factory=dict)
     limits: TrialLimits = field(default_factory=TrialLimits)
 
-    async def __call__(self, want: WantedFile, cache: Cache, progress: Progress) -> InstalledModel:
+    async def __call__(self, want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
         """Bring a Model. Raises FetchError, and UnusableError for one that must not be used."""
         fetched = await with_fallback(
             fetch, want.url, want.sha256, cache, progress, openers=self.openers, policy=self.policy
@@ -77,7 +77,7 @@ class ModelFiles:
             path = model_file(place) if place.is_dir() else place
             return InstalledModel(path, facts(fetched, await self._try(want, fetched, path, cache)))
 
-    async def _try(self, want: WantedFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
+    async def _try(self, want: RequiredFile, fetched: Fetched, path: Path, cache: Cache) -> Trial:
         record = cache.root / "index" / f"trial-{_mark(want, fetched)}.json"
         trial = await in_thread(_remembered, record)
         if trial is None:
@@ -93,7 +93,7 @@ class ModelFiles:
 def plain(fetch_: Callable[..., Awaitable[Fetched]]) -> Bring:
     """Return a way that fetches and does no more."""
 
-    async def bring(want: WantedFile, cache: Cache, progress: Progress) -> InstalledModel:
+    async def bring(want: RequiredFile, cache: Cache, progress: Progress) -> InstalledModel:
         fetched = await fetch_(want.url, want.sha256, cache, progress)
         return InstalledModel(fetched.path, facts(fetched, Trial(ok=True, skipped=True)))
 
@@ -106,7 +106,7 @@ def facts(fetched: Fetched, trial: Trial) -> ModelFacts:
     return ModelFacts(digest=fetched.digest, size=fetched.size, since=since, inputs=trial.inputs, outputs=trial.outputs)
 
 
-def _mark(want: WantedFile, fetched: Fetched) -> str:
+def _mark(want: RequiredFile, fetched: Fetched) -> str:
     """What a verdict is about: the content, and how it is to be used."""
     return hashlib.sha256(f"{FORMAT} {fetched.digest} {want.spec}".encode()).hexdigest()
 

@@ -13,7 +13,7 @@ Phase = Literal["Pending", "Running", "Failed", "Ready"]
 
 
 @dataclass(frozen=True, slots=True)
-class WantedFile:
+class RequiredFile:
     """A Model's file, or a Dataset's, that should be on this node. The generation is that of its resource.
 
     ``spec``: a Model's spec as JSON without its URL, which says how its file is to be tried.
@@ -32,7 +32,7 @@ class WantedFile:
 class Preparation:
     """How far a Want has come; ``path`` once it is there, and what has been found out about it."""
 
-    want: WantedFile
+    want: RequiredFile
     phase: Phase = "Pending"
     reason: str = "Preparing"
     message: str = ""

@@ -21,7 +21,7 @@ from halimede.names import Key
 from halimede.tracing.latency import Distribution
 from services.lc.models.cache_janitor import CacheJanitor
 from services.lc.models.installer import Bring, InstalledModel, UnusableError
-from services.lc.models.preparation import Phase, Preparation, WantedFile
+from services.lc.models.preparation import Phase, Preparation, RequiredFile
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class Preparer:
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(PARALLEL)
 
-    def want(self, wanted: Mapping[Key, WantedFile]) -> None:
+    def want(self, wanted: Mapping[Key, RequiredFile]) -> None:
         """Prepare exactly this from now on."""
         for key in [key for key, known in self.preparations.items() if known.want != wanted.get(key)]:
             gone = self.preparations.pop(key)
@@ -88,13 +88,13 @@ class Preparer:
         self.preparations[want.key] = preparation
         self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
 
-    async def _prepare(self, want: WantedFile) -> None:
+    async def _prepare(self, want: RequiredFile) -> None:
         backoff = FIRST_DELAY
         while (delay := await self._attempt(want, backoff)) is not None:
             await asyncio.sleep(delay)
             backoff = min(backoff * 2, LONGEST_DELAY)
 
-    async def _attempt(self, want: WantedFile, backoff: float) -> float | None:
+    async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
         """Try once; return the seconds to wait before the next time, None if there need be none."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -126,7 +126,7 @@ class Preparer:
         self._room.came()
         return None
 
-    async def _bring(self, want: WantedFile) -> InstalledModel:
+    async def _bring(self, want: RequiredFile) -> InstalledModel:
         loop = asyncio.get_running_loop()
         began = told = loop.time()
         speed = TransferRate(loop.time)

@@ -17,7 +17,7 @@ from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
 from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
 from services.lc.models.lookup import Models, output
-from services.lc.models.preparation import Preparation, WantedFile
+from services.lc.models.preparation import Preparation, RequiredFile
 from services.lc.paths import Worker
 from services.lc.planning.resource_state import ABSENT, Lack, ResourceState, broke
 from services.lc.store.database import NodeResource
@@ -55,7 +55,7 @@ class Plan:
 
     start: tuple[Start, ...]
     stop: tuple[Worker, ...]
-    prepare: Mapping[Key, WantedFile]
+    prepare: Mapping[Key, RequiredFile]
     standings: Mapping[Key, ResourceState]
     swap: tuple[Start, ...] = ()
 
@@ -80,7 +80,7 @@ class WorkerPart(Protocol):
     ) -> tuple[ResourceState, Mapping[Worker, Start]]:
         """Return how a service stands on this node, and its workers that are to run."""
 
-    def served(self, held: NodeResource, resource: Resource[Any]) -> WantedFile | None:
+    def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
         """Return the file that an InferenceModel needs on this node."""
 
     def server(
@@ -98,7 +98,7 @@ def plan(
     complete: bool = True,
 ) -> Plan:
     """Decide. Not ``complete``: what is held may not be all (the store was lost), so nothing unknown is stopped."""
-    wants = {key: _want(item, part) for key, item in items.items()}
+    wants = {key: _model_file(item, part) for key, item in items.items()}
     left = {key: _left(item, part) for key, item in items.items()}
     prepare = {key: want for key, want in wants.items() if want and not left[key]}
     ready = {key: p for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready"}
@@ -149,7 +149,7 @@ def _replaces(start: Start, runs: ObservedWorker) -> bool:
     return runs.model is None or not start.wish.same(runs.model)
 
 
-def _want(item: ParsedResource, part: WorkerPart) -> WantedFile | None:
+def _model_file(item: ParsedResource, part: WorkerPart) -> RequiredFile | None:
     held, resource = item.held, item.resource
     if resource and resource.kind.plural == inferencemodel.PLURAL:
         return part.served(held, resource)
@@ -159,7 +159,7 @@ def _want(item: ParsedResource, part: WorkerPart) -> WantedFile | None:
     tried = ""
     if resource.kind.plural == model.PLURAL:
         tried = msgspec.json.encode(msgspec.structs.replace(spec, url="/", credential_name="")).decode()
-    return WantedFile(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format, tried)
+    return RequiredFile(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format, tried)
 
 
 def _left(item: ParsedResource, part: WorkerPart) -> str:
@@ -168,7 +168,7 @@ def _left(item: ParsedResource, part: WorkerPart) -> str:
 
 
 def _without_workers(
-    item: ParsedResource, preparation: Preparation | None, left: str, want: WantedFile | None
+    item: ParsedResource, preparation: Preparation | None, left: str, want: RequiredFile | None
 ) -> ResourceState:
     held, resource = item.held, item.resource
     models: tuple[ModelOutput, ...] = ()

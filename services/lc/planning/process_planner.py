@@ -19,7 +19,7 @@ from halimede.names import check_name
 from halimede.observe.http import OFF
 from services.lc.credentials import NodeCredentials
 from services.lc.models.lookup import Found, Models
-from services.lc.models.preparation import Preparation, WantedFile
+from services.lc.models.preparation import Preparation, RequiredFile
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning import serving_planner
 from services.lc.planning.resource_state import Lack, ResourceState, broke
@@ -64,7 +64,7 @@ class NodeContext:
             if several:
                 parts[worker] = placement.name
             used += models.output(placement, held.key)
-            outcome = self._place(resource, placement, worker, models)
+            outcome = self._find_paths(resource, placement, worker, models)
             if isinstance(outcome, Lack):
                 lacks[worker] = outcome
             else:
@@ -74,7 +74,7 @@ class NodeContext:
         standing = ResourceState(held.key, held.uid, held.generation, workers, lacks, tuple(used), settled, parts=parts)
         return standing, starts
 
-    def served(self, held: NodeResource, resource: Resource[Any]) -> WantedFile | None:
+    def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
         """Return the file of the version that is to be served here."""
         return serving_planner.want(held, resource) if serving_planner.here(resource, self.name, self.labels) else None
 
@@ -93,7 +93,9 @@ class NodeContext:
         return serving_planner.serve(held, resource, preparation, node=self.name, folders=self.folders, told=told,
                              host=self.host, address=address)  # fmt: skip
 
-    def _place(self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models) -> Start | Lack:
+    def _find_paths(
+        self, resource: Resource[Any], placement: Placement, worker: Worker, models: Models
+    ) -> Start | Lack:
         found: dict[str, Found] = {}
         for name in placement.models:
             one = models.find(name, resource.key, self.name)

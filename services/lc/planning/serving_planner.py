@@ -21,7 +21,7 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import ModelFacts
 from halimede.models.desired_state import Desired, DesiredModel
 from halimede.names import check_name
-from services.lc.models.preparation import Phase, Preparation, WantedFile
+from services.lc.models.preparation import Phase, Preparation, RequiredFile
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.planning.template_process import Host
@@ -33,14 +33,14 @@ GRACE_S = 10.0
 DESIRED = "model.json"
 
 
-def want(held: NodeResource, resource: Resource[InferenceModelSpec]) -> WantedFile | None:
+def want(held: NodeResource, resource: Resource[InferenceModelSpec]) -> RequiredFile | None:
     """Return the file that an InferenceModel needs on this node; None if it needs none."""
     version = target(resource.spec)
     if version is None or not version.has_digest or not is_ours(resource.spec):
         return None
     spec = msgspec.structs.replace(model_spec(resource.spec, version), url="/", credential_name="")
     told = msgspec.json.encode(spec).decode()
-    return WantedFile(held.key, held.uid, held.generation, version.url, version.sha256.lower(), spec.format, told)
+    return RequiredFile(held.key, held.uid, held.generation, version.url, version.sha256.lower(), spec.format, told)
 
 
 def serve(
@@ -103,7 +103,7 @@ def _start(
         text = f"spec.manifest: version {version.version!r}: {version.sha256!r} is no SHA-256: write 64 hex digits"
         return Lack("Failed", "InvalidDigest", text)
     if preparation is None or preparation.phase != "Ready" or preparation.path is None:
-        known = preparation or Preparation(WantedFile(held.key, held.uid, held.generation, version.url))
+        known = preparation or Preparation(RequiredFile(held.key, held.uid, held.generation, version.url))
         phase: Phase = "Failed" if known.phase == "Failed" else "Pending"
         return Lack(phase, known.reason, f"version {version.version!r}: {known.message or 'on its way to this node'}")
     desired = _desired(spec, version, preparation)

@@ -16,7 +16,7 @@ from halimede.api.placement import Placement
 from halimede.models import FetchError, local_path
 from halimede.names import Key
 from services.lc.models.lookup import Models
-from services.lc.models.preparation import Preparation, WantedFile
+from services.lc.models.preparation import Preparation, RequiredFile
 from services.lc.paths import Worker
 from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.status_builder import WORST_FIRST
@@ -54,7 +54,7 @@ class PodNode:
         settled = min(lacks, key=lambda lack: WORST_FIRST.index(lack.phase), default=None if asked else nowhere)
         return ResourceState(held.key, held.uid, held.generation, models=used, settled=settled), {}
 
-    def served(self, held: NodeResource, resource: Resource[Any]) -> WantedFile | None:  # of the port
+    def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:  # of the port
         """Nothing: pods bring what they serve."""
 
     def server(

@@ -72,7 +72,7 @@ class Supervisor:
             )
             entry.adopted = True
             log.info("worker adopted", worker=str(record.worker), pid=record.pid)
-            self._look_after(entry, process)
+            self._supervise(entry, process)
         for record in known:
             if record.worker not in self._entries:
                 self._forget(record.worker)
@@ -130,7 +130,7 @@ class Supervisor:
         if entry is None:
             entry = WorkerState(start.worker, start.service, start.uid, start.role, start.spec.digest, start)
             entry.asked = start.wish
-            self._look_after(entry, None)
+            self._supervise(entry, None)
         elif entry.spec_hash == start.spec.digest:
             entry.start = start
 
@@ -194,7 +194,7 @@ class Supervisor:
 
     # --- one worker's task -------------------------------------------------------------------------------------
 
-    def _look_after(self, entry: WorkerState, process: Process | None) -> None:
+    def _supervise(self, entry: WorkerState, process: Process | None) -> None:
         self._entries[entry.worker] = entry
         self._telling.begin(entry)
         entry.task = self._tasks.create_task(self._run(entry, process), name=f"worker {entry.worker}")

@@ -100,7 +100,7 @@ def test_a_mistake_is_named_with_the_option_and_what_to_do(pictures, tmp_path, a
 
 async def test_a_node_takes_a_calibration_as_a_plain_file_that_nothing_tries(tmp_path):
     from halimede.models import Cache
-    from services.lc.models.preparation import WantedFile
+    from services.lc.models.preparation import RequiredFile
 
     path = tmp_path / "digits.calibration"
     path.write_bytes(b"{}")
@@ -111,7 +111,7 @@ async def test_a_node_takes_a_calibration_as_a_plain_file_that_nothing_tries(tmp
         "spec": {"url": str(path), "format": "calibration", "sha256": hashlib.sha256(b"{}").hexdigest()},
     }
     model = api.parse(body)
-    want = WantedFile(model.key, "u", 1, str(path), model.spec.sha256, model.spec.format)
+    want = RequiredFile(model.key, "u", 1, str(path), model.spec.sha256, model.spec.format)
     brought = await ModelFiles()(want, Cache(tmp_path / "cache"), lambda *_: None)
     assert brought.path.read_bytes() == b"{}"
     assert not brought.facts.inputs

@@ -11,7 +11,7 @@ from pathlib import Path
 from halimede.models import Cache, fetch
 from halimede.names import Key
 from services.lc.models.cache_janitor import AGAIN_S, LOOK_S, SETTLE_S, CacheJanitor
-from services.lc.models.preparation import Preparation, WantedFile
+from services.lc.models.preparation import Preparation, RequiredFile
 from tests.simulated import eventually, simulated
 
 
@@ -31,7 +31,7 @@ class Node:
         fetched = await fetch(str(source), "", self.cache)
         self.wanted[name] = fetched.path
         self.room.came()
-        want = WantedFile(Key("models", "default", name), "u1", 1, str(source))
+        want = RequiredFile(Key("models", "default", name), "u1", 1, str(source))
         return Preparation(want, "Ready", "", path=fetched.path)
 
     def there(self, name: str) -> bool:

@@ -13,15 +13,15 @@ from halimede.datasets import Counted, count
 from halimede.datasets.count_process import CountJob, Progress
 from halimede.names import Key
 from services.lc.dataset_counts import Datasets
-from services.lc.models.preparation import WantedFile
+from services.lc.models.preparation import RequiredFile
 from tests.integration.lc_world import EDGE, HELMET, World, model, service
 from tests.simulated import eventually, simulated
 
 IMAGES = Key("datasets", "default", "images")
 
 
-def want(path: Path | str, form: str = "txt", generation: int = 1) -> dict[Key, WantedFile]:
-    return {IMAGES: WantedFile(IMAGES, "u", generation, str(path), format=form)}
+def want(path: Path | str, form: str = "txt", generation: int = 1) -> dict[Key, RequiredFile]:
+    return {IMAGES: RequiredFile(IMAGES, "u", generation, str(path), format=form)}
 
 
 class Watched:
@@ -148,7 +148,7 @@ async def test_what_was_kept_of_datasets_long_gone_is_removed(tmp_path: Path, mo
         assert len(before) == 1
         monkeypatch.setattr("services.lc.dataset_counts.KEPT_S", -1.0)
         other = Key("datasets", "default", "other")
-        watched.datasets.want({other: WantedFile(other, "v", 1, str(path), format="txt")})
+        watched.datasets.want({other: RequiredFile(other, "v", 1, str(path), format="txt")})
         await asyncio.sleep(2)
         assert len(list(kept.iterdir())) == 1
         assert list(kept.iterdir()) != before

@@ -17,14 +17,14 @@ from halimede.models.cache import in_thread
 from halimede.names import Key
 from services.lc.models import installer
 from services.lc.models.installer import ModelFiles, UnusableError
-from services.lc.models.preparation import WantedFile
+from services.lc.models.preparation import RequiredFile
 
 KEY = Key("models", "default", "small")
 
 
-def want(path: Path, format_: str = "onnx") -> WantedFile:
+def want(path: Path, format_: str = "onnx") -> RequiredFile:
     spec = msgspec.json.encode(ModelSpec(url="/", format=format_)).decode()
-    return WantedFile(KEY, "u1", 1, str(path), format=format_, spec=spec)
+    return RequiredFile(KEY, "u1", 1, str(path), format=format_, spec=spec)
 
 
 @pytest.fixture(scope="module")

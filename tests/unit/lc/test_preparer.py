@@ -11,7 +11,7 @@ from typing import Any
 from halimede.models import Cache, Fetched, FetchError, FetchReason
 from services.lc.models.cache_janitor import CacheJanitor
 from services.lc.models.installer import InstalledModel, UnusableError
-from services.lc.models.preparation import WantedFile
+from services.lc.models.preparation import RequiredFile
 from services.lc.models.preparer import Preparer
 from tests.integration.lc_world import EDGE, HELMET, SMALL, World, cached, model, service
 from tests.simulated import eventually, simulated
@@ -104,7 +104,7 @@ async def test_a_model_that_must_not_be_used_takes_room_all_the_same(tmp_path: P
     async with asyncio.TaskGroup() as tasks:
         preparer = Preparer(cache, tasks, lambda _: None, bring, room)
         tidying = tasks.create_task(room.run())
-        preparer.want({SMALL: WantedFile(SMALL, "u1", 1, "/models/small.onnx")})
+        preparer.want({SMALL: RequiredFile(SMALL, "u1", 1, "/models/small.onnx")})
         await asyncio.sleep(10)
         assert preparer.preparations[SMALL].reason == "UnsafeModel"
         assert looked

@@ -116,7 +116,7 @@ class KubernetesClient:
             if response.status != 200:
                 with self._translated(what):
                     async with asyncio.timeout(self._timeout_s):
-                        raise self._told(error_of(what, response.status, await response.read(), response.headers))
+                        raise self._noted(error_of(what, response.status, await response.read(), response.headers))
             self.trouble = ""
             yield OPENED, {}
             while True:
@@ -128,7 +128,7 @@ class KubernetesClient:
                     event = _decoder.decode(line)
                 kind, thing = event.get("type", ""), event.get("object") or {}
                 if kind == "ERROR":
-                    raise self._told(error_of(what, int(thing.get("code") or 500), msgspec.json.encode(thing), {}))
+                    raise self._noted(error_of(what, int(thing.get("code") or 500), msgspec.json.encode(thing), {}))
                 yield kind, thing
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class KubernetesClient:
             error = error_of(what, response.status, answer, response.headers)
             pause = _pause(error)
             if pause is None or attempt == ATTEMPTS or asyncio.get_running_loop().time() + pause >= deadline:
-                raise self._told(error)
+                raise self._noted(error)
             await asyncio.sleep(pause)
         raise AssertionError("every attempt returns or raises")
 
@@ -243,13 +243,13 @@ class KubernetesClient:
         try:
             yield
         except TimeoutError as error:
-            raise self._told(UnavailableError(what, 0, "the API server does not answer in time")) from error
+            raise self._noted(UnavailableError(what, 0, "the API server does not answer in time")) from error
         except (aiohttp.ClientError, ApiException, OpenApiException, OSError, ValueError) as error:
             # ValueError: what no JSON is, and a line beyond all bounds
             text = str(error) or type(error).__name__
-            raise self._told(UnavailableError(what, 0, f"the API server cannot be reached: {text}")) from error
+            raise self._noted(UnavailableError(what, 0, f"the API server cannot be reached: {text}")) from error
 
-    def _told(self, error: KubernetesApiError) -> KubernetesApiError:
+    def _noted(self, error: KubernetesApiError) -> KubernetesApiError:
         self.trouble = str(error) if isinstance(error, UnavailableError) else ""
         return error
 

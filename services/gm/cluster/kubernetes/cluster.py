@@ -59,7 +59,7 @@ class KubernetesCluster:
         # what has happened, in order, each once: a node by its name alone
         self._happened: dict[Key | WorkersChanged | str, None] = {}
         self._happening = asyncio.Event()
-        self._customs = CustomResources(client, elector, self._announce, self._tell)
+        self._customs = CustomResources(client, elector, self._announce, self._report_trouble)
         self._made = OwnedObjects(client, lambda key: self._announce(WorkersChanged(key)))
         self._secrets = Secrets(client)
         self._events = Events(client, elector)
@@ -247,7 +247,7 @@ class KubernetesCluster:
         if node is not None and (old is None or new is None or old.value != new.value):
             self._announce(node.name)
 
-    def _tell(self, reason: str, of: Custom, message: str) -> None:
+    def _report_trouble(self, reason: str, of: Custom, message: str) -> None:
         """Have trouble with a resource told that does not have its key."""
         if times := self._repeats.times(reason, of.uid):
             self._events.add("Warning", reason, _reference(of), message, times)

@@ -128,7 +128,7 @@ def custom(api: ApiResource, body: Object) -> Custom:
 
 def status_patch(status: Status, version: str, written: Collection[str]) -> Object:
     """Return the merge-patch that makes this a resource's whole status, if it has that version still."""
-    fields = _said(msgspec.to_builtins(status))
+    fields = _non_empty(msgspec.to_builtins(status))
     # a merge leaves what it does not name
     gone = dict.fromkeys(field for field in written if field not in fields)
     return {"metadata": {"resourceVersion": version}, "status": {**gone, **fields}}
@@ -176,11 +176,11 @@ def _status(raw: object) -> Status | None:
         return None
 
 
-def _said(value: Any) -> Any:
+def _non_empty(value: Any) -> Any:
     """Return plain data without what says nothing: a null is no object, and an empty text is no time."""
     if isinstance(value, dict):
-        return {k: _said(v) for k, v in value.items() if v is not None and not (v == "" and k.endswith("Time"))}
-    return [_said(item) for item in value] if isinstance(value, list) else value
+        return {k: _non_empty(v) for k, v in value.items() if v is not None and not (v == "" and k.endswith("Time"))}
+    return [_non_empty(item) for item in value] if isinstance(value, list) else value
 
 
 def _only(value: Object, fields: Collection[str]) -> Object:

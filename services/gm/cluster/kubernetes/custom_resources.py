@@ -44,7 +44,7 @@ class CustomResources:
         self._leadership = leadership
         self._tell = tell
         #: what is left alone
-        self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._look_aside)
+        self.left: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._requeue_aside)
         self.claims = NameConflicts(announce, self.left.add)
         #: one write of ours at a time for each object, by uid: the next then knows what the last has made of it
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -83,7 +83,7 @@ class CustomResources:
     def _alone(self, uid: str) -> asyncio.Lock:
         return self._writing.setdefault(uid, asyncio.Lock())
 
-    async def _look_aside(self, at: tuple[Key, str]) -> None:
+    async def _requeue_aside(self, at: tuple[Key, str]) -> None:
         found = self.claims.aside(*at)
         if found is None:
             self.left.forget(at)

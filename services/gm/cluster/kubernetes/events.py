@@ -66,12 +66,12 @@ class Events:
         while True:
             happened, times = await self._waiting.get()
             try:
-                await self._tell(happened, times)
+                await self._write_event(happened, times)
             except KubernetesApiError as error:
                 self.dropped += 1
                 log.warning("event not told", reason=happened.reason, message=happened.message, error=str(error))
 
-    async def _tell(self, happened: Happened, times: int) -> None:
+    async def _write_event(self, happened: Happened, times: int) -> None:
         pause = PAUSE
         for attempt in range(1, TRIES + 1):
             if not self._leadership.leading:

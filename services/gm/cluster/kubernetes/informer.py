@@ -111,13 +111,13 @@ class Informer(Generic[T]):
                 await self._watch()
             except GoneError as error:
                 self._version = ""
-                self._say(str(error))
+                self._report(str(error))
                 if not listing_anew:  # this is no trouble yet: an outage may just have taken too long
                     listing_anew = True
                     continue
             except KubernetesApiError as error:
                 asked_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
-                self._say(str(error))
+                self._report(str(error))
             failures = 0 if self._progress else failures + 1
             listing_anew = listing_anew and not self._progress
             pause = min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16)) if failures else 0.0
@@ -220,7 +220,7 @@ class Informer(Generic[T]):
             self._items[namespace, name] = new
         self._changed(old, new, ours)
 
-    def _say(self, trouble: str) -> None:
+    def _report(self, trouble: str) -> None:
         if trouble != self.trouble:
             log.warning("not up to date", kind=self.api.kind, group=self.api.version, error=trouble)
         self.trouble = trouble

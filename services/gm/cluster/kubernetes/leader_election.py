@@ -167,7 +167,7 @@ class LeaderElection:
             await asyncio.sleep(self._retry_s * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _try_to_begin(self) -> bool:
-        seen = await self._look()
+        seen = await self._read_lease()
         decision = decide(self.identity, seen, None, self._silent_s(), self._highest)
         if not isinstance(decision, Take):
             return False
@@ -204,7 +204,7 @@ class LeaderElection:
             await self._write(self._seen, epoch)
         except (StaleError, NotFoundError):
             # somebody has written in between: perhaps our own earlier try, or one who edits labels
-            decision = decide(self.identity, await self._look(), mine, 0.0, self._highest)
+            decision = decide(self.identity, await self._read_lease(), mine, 0.0, self._highest)
             if isinstance(decision, Lost):
                 return decision.why
             await self._write(self._seen, epoch)
@@ -224,7 +224,7 @@ class LeaderElection:
 
     # --- the Lease itself -------------------------------------------------------------------------------------
 
-    async def _look(self) -> LeaseRecord | None:
+    async def _read_lease(self) -> LeaseRecord | None:
         try:
             self._observe(await self._client.get(LEASES, self.namespace, self.name, timeout_s=CALL))
         except NotFoundError:

@@ -9,8 +9,8 @@ from halimede.api import Resource, parse
 from services.gm.cluster.port import Ref
 from services.gm.workloads.deployments import Built, build, replicas
 from services.gm.workloads.diff import differences
+from services.gm.workloads.object_actions import Remove
 from services.gm.workloads.pod_status import places, read_pods
-from services.gm.workloads.wishes import Remove
 from tests.integration.gm_world import multi_edge
 from tests.unit.gm.workloads.world import SECRETS, SETTINGS, UID, known, model, objects, reasons, service
 

@@ -97,7 +97,7 @@ class JointInference(JobBase):
         self._settings = None if environment.is_alone(os.environ) else environment.settings("edge")
         self._bus = self._open(self._settings) if self._settings else None
         try:
-            self.estimator = loaded(estimator, model_path(estimator, _told(self._settings)))
+            self.estimator = loaded(estimator, model_path(estimator, _model_path(self._settings)))
             self.hard_example_mining_algorithm = self._rule(hard_example_mining)
         except Exception as error:
             self.close(error)
@@ -239,7 +239,7 @@ class JointInference(JobBase):
         return (post_process(answer) if callable(post_process) else answer,)
 
 
-def _told(settings: WorkerSettings | None) -> str:
+def _model_path(settings: WorkerSettings | None) -> str:
     """Return the model's path: of the file that names it, where there is one, else the environment's."""
     if settings is None:
         return ""
