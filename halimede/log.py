@@ -7,6 +7,7 @@ a line that cannot be written (a full disk) costs nothing but itself.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -21,6 +22,8 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 HIDDEN = "***"
+#: seconds between two lines of one event (``RateLimitedLogger``)
+LIMIT_S = 10.0
 #: fields whose values are never shown
 SECRET_FIELD = re.compile(r"password|passwd|passphrase|token|secret|authorization|api_?key|private_?key", re.IGNORECASE)
 #: secrets inside of a text: the user's part of a URL, ``password=...`` or ``"password": "..."``, an HTTP bearer
@@ -171,3 +174,23 @@ def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
         thread=args.thread.name if args.thread else "",
         exc_info=(args.exc_type, args.exc_value, args.exc_traceback),
     )
+
+
+class RateLimitedLogger:
+    """Logs each event at most every ten seconds, with how many lines were left out.
+
+    A stream of bad samples then does not become a stream of lines. The samples are counted elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Log a warning, if its event was not logged lately."""
+        now = asyncio.get_running_loop().time()
+        if now < self._due.get(event, now):
+            self._left_out[event] = self._left_out.get(event, 0) + 1
+            return
+        self._due[event] = now + LIMIT_S
+        structlog.get_logger().warning(event, **fields, unsaid=self._left_out.pop(event, 0))

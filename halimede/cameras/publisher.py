@@ -17,7 +17,7 @@ from halimede.bus import Announcement, Bus, Packet
 from halimede.cameras.camera_status import CameraStatusTracker
 from halimede.cameras.ipc_messages import CapturedPicture
 from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
-from halimede.frames.seldom import Seldom
+from halimede.log import RateLimitedLogger
 from halimede.messages import CameraStatus, Frame
 
 log = structlog.get_logger()
@@ -54,7 +54,7 @@ class CameraPublisher:
         self._bare = bare
         self._patient = patient
         self._stop = stop
-        self._seldom = Seldom()
+        self._limited_log = RateLimitedLogger()
         #: frames that reached nobody
         self.unheard = 0
 
@@ -67,7 +67,7 @@ class CameraPublisher:
                 heard = await self._bus.publish(self._address, body, qos=self._qos)
                 self.unheard += not heard  # not in one line: several are on their way at a time
             except TooLargeError as error:
-                self._seldom.warning("frame too large", camera=self._camera, error=str(error))
+                self._limited_log.warning("frame too large", camera=self._camera, error=str(error))
                 return False
             except DisconnectedError:
                 if not self._patient:

@@ -18,8 +18,8 @@ from halimede.bus.acked_publisher import Done
 from halimede.bus.reason_codes import SUCCESS
 from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, RefusedError
 from halimede.frames import new_id
-from halimede.frames.seldom import Seldom
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
+from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Reply, Result
 from halimede.mining import create as create_miner
 from halimede.mining.pre_inference import BEFORE
@@ -67,7 +67,7 @@ class ExplainingClient:
 
     def __init__(self, asks: SampleClient) -> None:
         self._asks = asks
-        self._seldom = Seldom()
+        self._limited_log = RateLimitedLogger()
         self._why: LruCache[str, str] = LruCache(REMEMBERED)
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
@@ -78,7 +78,7 @@ class ExplainingClient:
             detail = WORDS[error.reason] + (f" ({error.detail})" if error.detail else "")
             if isinstance(error.__cause__, RefusedError):
                 detail = f"{error.__cause__}: {CREDENTIALS}"
-                self._seldom.warning("not allowed to ask the cloud", error=detail)
+                self._limited_log.warning("not allowed to ask the cloud", error=detail)
             self._why.put(frame.id.hex(), detail)
             raise
 

@@ -18,7 +18,7 @@ from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE, AckedPublisher
 from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.errors import BusError
-from halimede.frames.seldom import Seldom
+from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
 from halimede.multiedge.guarded_joint import GuardedJoint
 from halimede.multiedge.pending_findings import PendingFindings, found
@@ -83,7 +83,7 @@ class JointServer:
         self._answers: LruCache[bytes, Prediction | None] = LruCache(REMEMBERED)
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
-        self._seldom = Seldom()
+        self._limited_log = RateLimitedLogger()
         self._outbox: AckedPublisher[Any] = AckedPublisher(
             bus,
             "decision",
@@ -190,7 +190,7 @@ class JointServer:
         self._tracks.append(delivery.body)
         if len(self._tracks) > FOLLOWED:
             del self._tracks[0]
-            self._seldom.warning("decisions not followed: there are too many")
+            self._limited_log.warning("decisions not followed: there are too many")
         self._arrived.set()
 
     async def _ask(self, delivery: Delivery[IdentityQuery]) -> None:
@@ -280,7 +280,7 @@ class JointServer:
 
     def _unwritable(self, body: object, error: Exception) -> Reply | None:
         """Return what is sent in place of a decision that cannot be written: values come from users' own joints."""
-        self._seldom.warning("decision cannot be sent", error=str(error))
+        self._limited_log.warning("decision cannot be sent", error=str(error))
         if not isinstance(body, Reply) or body.error:
             return None
         text = f"the joint's answer cannot be sent: {error}"[:4096]

@@ -25,7 +25,7 @@ from halimede.bus import Bus, Delivery
 from halimede.bus.acked_publisher import UNWRITABLE
 from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER, REASONS
 from halimede.errors import BusError, DisconnectedError, RefusedError
-from halimede.frames.seldom import Seldom
+from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Load, Reply
 from halimede.offload.channel import Channel
 from halimede.offload.circuit_breaker import CircuitBreaker, State
@@ -136,7 +136,7 @@ class OffloadClient:
         #: requests that are done, and whether they were answered
         self._done: LruCache[bytes, bool] = LruCache(REMEMBERED)
         self._addresses: dict[str, Address[Frame]] = {}
-        self._seldom = Seldom()
+        self._limited_log = RateLimitedLogger()
         self._abandoned = False
         #: workers that announced that they stop, until they are gone
         self._leaving: set[str] = set()
@@ -457,7 +457,7 @@ class OffloadClient:
 
     def _disbelieve(self, event: str, reply: Reply) -> None:
         self.unknown += 1
-        self._seldom.warning(event, worker=reply.worker)
+        self._limited_log.warning(event, worker=reply.worker)
 
     async def _load_received(self, delivery: Delivery[Load]) -> None:
         if delivery.body.tier == self._channel.tier:

@@ -23,7 +23,7 @@ from halimede.bus import Bus, Delivery, Packet
 from halimede.errors import DecodeError
 from halimede.frames.encodings import decode, find, measure
 from halimede.frames.payloads import open_payload
-from halimede.frames.seldom import Seldom
+from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Load, Reply
 from halimede.mining import Miner, Verdict, is_ours, judge_sample
 from halimede.offload.channel import MAX_CORRELATION, Channel
@@ -295,7 +295,7 @@ class PatientIntake:
         self._seen: LruCache[bytes, None] = LruCache(limits.remembered)
         #: frames on their way in, and what is set when they are, where somebody waits for that
         self._entering: dict[bytes, asyncio.Event | None] = {}
-        self._seldom = Seldom()
+        self._limited_log = RateLimitedLogger()
         self._closed = False
 
     def close(self) -> None:
@@ -410,7 +410,7 @@ class PatientIntake:
             verdict = await self._decoder.call(_judged, miner, sample.frame)
         if verdict.error:
             self._ledger.add(Count.MINING_ERRORS)
-            self._seldom.warning("mining failed", error=verdict.error[:256])
+            self._limited_log.warning("mining failed", error=verdict.error[:256])
         sample.trace.step((MINE, began, time.monotonic(), verdict.hard, 0.0))
         return verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from halimede.frames.seldom import Seldom
+from halimede.log import RateLimitedLogger
 from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import Sample
@@ -51,7 +51,7 @@ class Observer:
     def __init__(self, rate: ServiceRate, book: Book) -> None:
         self._rate = rate
         self._book = book
-        self._seldom = Seldom()
+        self._limited_log = RateLimitedLogger()
 
     def observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], concluded: float) -> None:
         """Note what became of a batch, which was answered or passed on at ``concluded`` (the loop's time)."""
@@ -78,7 +78,7 @@ class Observer:
             if metrics.ledger and metrics.latency is not None:
                 metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
-                    self._seldom.warning("model failed", error=outcome.error[:256])
+                    self._limited_log.warning("model failed", error=outcome.error[:256])
         if self._book.exports:
             for outcome in outcomes:
                 if traces := calls.pop(outcome.began, None):
@@ -104,4 +104,4 @@ class Observer:
         sample.trace.step((MINE, *outcome.mined, verdict.hard, score))
         if verdict.error and ledger:
             ledger.add(Count.MINING_ERRORS)
-            self._seldom.warning("mining failed", error=verdict.error[:256])
+            self._limited_log.warning("mining failed", error=verdict.error[:256])

@@ -28,7 +28,7 @@ from halimede.bus import Bus
 from halimede.bus.acked_publisher import AckedPublisher, Done
 from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER
-from halimede.frames.seldom import Seldom
+from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, Prediction, Reply, Result
 from halimede.offload.channel import Channel
 from halimede.offload.errors import OffloadReason
@@ -113,7 +113,7 @@ class ReplyResponder:
         self._stats = stats
         self._book = book
         self._ledger = ledger
-        self._seldom = Seldom()
+        self._limited_log = RateLimitedLogger()
         self._strikes: LruCache[bytes, int] = LruCache(REMEMBERED)
         self._acknowledged_s = 0.0
 
@@ -139,7 +139,7 @@ class ReplyResponder:
             error = self._blame(reply.id, unfit=outcome.unfit)
             if beyond is None:
                 reply.error, reply.message = error, outcome.error[:MAX_MESSAGE]
-                self._seldom.warning("sample not answered", error=error, message=reply.message[:256])
+                self._limited_log.warning("sample not answered", error=error, message=reply.message[:256])
         else:
             self._stats.served += 1
         if beyond:
@@ -216,7 +216,7 @@ class ReplyResponder:
 
     def _unwritable(self, reply: Reply, error: Exception) -> Reply | None:
         """Return the reply that a prediction cannot be sent."""
-        self._seldom.warning("prediction cannot be sent", error=str(error))
+        self._limited_log.warning("prediction cannot be sent", error=str(error))
         if reply.error:
             return None
         return Reply(id=reply.id, worker=self._worker, error="failed", message="the prediction cannot be sent")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from halimede.frames.seldom import Seldom
+from halimede.log import RateLimitedLogger
 from halimede.messages import Prediction
 from halimede.mining import Miner, judge
 from halimede.offload.circuit_breaker import CircuitBreaker
@@ -63,7 +63,7 @@ class Router:
     hard: int = 0
     failed: int = 0
     mining_errors: int = 0
-    _seldom: Seldom = field(default_factory=Seldom)
+    _limited_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)
 
     async def answer(self, body: bytes, headers: dict[str, str]) -> Routed:
         """Answer one request. Raises UnavailableError when neither model does."""
@@ -105,13 +105,13 @@ class Router:
             _, predictions = self.reader.read(answer)
         except UnreadableError as error:
             self.mining_errors += 1
-            self._seldom.warning("edge's answer not judged", error=str(error)[:256])
+            self._limited_log.warning("edge's answer not judged", error=str(error)[:256])
             return [], True
         verdicts = [judge(self.miner, prediction) for prediction in predictions]
         for verdict in verdicts:
             if verdict.error:
                 self.mining_errors += 1
-                self._seldom.warning("mining failed", error=verdict.error[:256])
+                self._limited_log.warning("mining failed", error=verdict.error[:256])
         return predictions, any(verdict.hard for verdict in verdicts)
 
     async def _ask_cloud(self, body: bytes, headers: dict[str, str]) -> tuple[BackendResponse | None, str]:
@@ -124,7 +124,7 @@ class Router:
         try:
             reply = await self.cloud.ask(body, headers, self.deadline_s)
         except UpstreamError as error:
-            self._seldom.warning("cloud did not answer", error=str(error)[:256])
+            self._limited_log.warning("cloud did not answer", error=str(error)[:256])
             if error.slow:
                 self.circuit.timed_out(clock.time())
                 return None, str(OffloadReason.DEADLINE)
@@ -142,7 +142,7 @@ class Router:
 
     async def _without_edge(self, body: bytes, headers: dict[str, str], error: UpstreamError) -> Routed:
         """Nobody has judged it, so it is the cloud's."""
-        self._seldom.warning("edge did not answer", error=str(error)[:256])
+        self._limited_log.warning("edge did not answer", error=str(error)[:256])
         reply, reason = await self._ask_cloud(body, headers)
         if reply is None:
             raise ModelUnavailableError(f"neither model answers: {error}; cloud: {reason}")
