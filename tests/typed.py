@@ -24,9 +24,10 @@ SERVER = """
 import importlib, json, os, sys
 from halimede.cli import main
 
-ROOMS = ("app", "apply", "get", "describe", "watch", "certs", "client", "manifests", "output", "broker", "publish")
-for room in ROOMS:
-    importlib.import_module(f"halimede.cli.{room}")
+MODULES = ("app", "client", "manifests", "output", "broker_address")
+COMMANDS = ("apply", "get", "describe", "watch", "certs", "publish")
+for module in (*MODULES, *(f"commands.{command}" for command in COMMANDS)):
+    importlib.import_module(f"halimede.cli.{module}")
 
 
 def child(job):
