@@ -1,7 +1,7 @@
 """Files over the bus itself, for nodes that reach nothing but the broker: by digest, in pieces, resumed and verified.
 
-``BlobServer`` gives what a cache holds, ``BlobClient`` and ``Reading`` ask for it, ``BusOpener`` makes that a way for
-the fetcher, and ``Desk`` does what operators ask of a source (``halimede blob put``, ``list``, ``delete``).
+``BlobServer`` gives what a cache holds, ``BlobClient`` and ``BlobDownload`` request it, ``BusOpener`` makes that a way
+for the fetcher, and ``BlobAdmin`` does what operators ask of a source (``halimede blob put``, ``list``, ``delete``).
 """
 
 from halimede.blobs.client import BlobClient

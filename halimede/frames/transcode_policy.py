@@ -6,7 +6,7 @@ step is tried first is judged by the pictures before: what was far too large for
 
 The size of a file is taken as ``density * share[quality] * pixels ** POWER``: of one picture at other qualities and in
 other sizes that is right to about a fifth, which is why each try is measured and the next one follows from it.
-Pure: ``uploading_write`` does it.
+Pure: ``halimede.pipeline.transcode`` does it.
 """
 
 from __future__ import annotations

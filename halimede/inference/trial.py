@@ -1,4 +1,4 @@
-"""The child that tries a model before anything serves it: ``python -m halimede.inference.trial``, for models.trying.
+"""The child that tries a model before anything serves it: ``python -m halimede.inference.trial``, for ``model_trial``.
 
 It reads one TrialJob from standard input and writes one Trial to standard output. In between it opens the model as a
 server would, and answers a first sample of zeros, within its limits: address space (RLIMIT_AS) beyond what it takes

@@ -1,4 +1,4 @@
-"""``halimede.JointModel``: how one is made. What it does is ``answers``; see docs/joint-model.md."""
+"""``halimede.JointModel``: how one is made. What it does is in ``predict_api.py``; see docs/joint-model.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where findings of several workers come together: takes them off the hop, lets the joint decide, tells everybody.
 
-Every worker that could decide runs this; who does is agreed through ``Peers``. The others follow what is decided, so
-that the next in line can go on. An asker owns its deadline and its retry: what dies with a process is asked again.
+Every worker that could decide runs this; who does is agreed through ``Membership``. The others follow what is decided,
+so that the next in line can go on. An asker owns its deadline and its retry: what dies with a process is asked again.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class Channel:
     """The topics between those who ask and those who answer, as ``worker`` uses them.
 
     ``anybody`` is where one asks without knowing whom, ``load`` where those who answer say what they can take: a hop
-    has neither, there ``Peers`` knows. ``tier``: whose load counts, where a service has tiers; there one asks nobody
-    whom one does not know.
+    has neither, there ``Membership`` knows. ``tier``: whose load counts, where a service has tiers; there one asks
+    nobody whom one does not know.
     """
 
     worker: str

@@ -260,7 +260,7 @@ class EdgeLimits:
 
 
 class PatientIntake:
-    """Takes frames to ``pipeline``; see ``sources.Intake`` for ``offer``.
+    """Takes frames to ``pipeline``; see ``FrameIntake`` for ``offer``.
 
     ``miner`` judges frames before a model has seen them, in the thread of ``decoder``; None: predictions are judged.
     """

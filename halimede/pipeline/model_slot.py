@@ -36,7 +36,7 @@ CLOSE_S = 30.0
 MEASURE, SELDOM = 1, 8
 #: what a worker does with a batch, in the model's thread
 Infer = Callable[[Model, Sequence["Sample"]], list[InferenceOutcome]]
-#: the worker's exit code for what starting again does not mend by itself: as ``worker.runtime`` has it
+#: the worker's exit code for what starting again does not mend by itself: as ``worker.main`` has it
 STUCK_CODE = 2
 
 

@@ -1,4 +1,4 @@
-"""Writes samples as a service wants what goes up (``uploading`` decides how), in a thread of its own.
+"""Writes samples as a service wants what goes up (``transcode_policy`` decides how), in a thread of its own.
 
 What goes as it came costs a comparison and a count. What is read to be written anew is read under the limits that all
 decoding has. Where a picture was made smaller, boxes of the answer come back in the pixels of the frame as it was.

@@ -65,7 +65,7 @@ def wanted(environ: Mapping[str, str]) -> str:
 async def exporting(
     role: str, names: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Exporter | None]:
-    """Export within the block, if the environment wants that and it can be done. ``names``: see ``Answers``."""
+    """Export within the block, if the environment wants that and it can be done. ``names``: see ``TraceServer``."""
     kind = wanted(environ)
     sink = await asyncio.to_thread(_open, kind, role, names) if kind else None
     if sink is None:

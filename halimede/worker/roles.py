@@ -89,7 +89,7 @@ def source_of(
     """Return the source of a worker's frames, over connections of its own. Raises InvalidFieldError.
 
     ``group`` is whose workers share the frames of a camera; none: the service's. ``durable``: frames remain their
-    source's until they are answered. ``camera``, ``suspects``: see ``Context``.
+    source's until they are answered. ``camera``, ``suspects``: see ``SourceContext``.
     """
     settings = parts.settings
 

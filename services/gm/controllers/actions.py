@@ -1,4 +1,4 @@
-"""What a plan may ask for. Plain values: the engine does them, in the order of the list."""
+"""What a plan may ask for. Plain values: the reconciler carries them out, in the order of the list."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RequiredFile:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How far a Want has come; ``path`` once it is there, and what has been found out about it."""
+    """How far a required file has come; ``path`` once it is there, and what has been found out about it."""
 
     want: RequiredFile
     phase: Phase = "Pending"
