@@ -203,7 +203,7 @@ def test_a_file_in_the_way_is_one_line_that_says_what_to_do(
 
 
 def test_a_reader_who_has_gone_keeps_nothing_from_being_done() -> None:
-    script = "from services.__main__ import _say\nfor n in range(3): _say('word')\nimport sys; sys.exit(7)"
+    script = "from services.__main__ import _print\nfor n in range(3): _print('word')\nimport sys; sys.exit(7)"
     read, write = os.pipe()
     os.close(read)
     ended = subprocess.run(
