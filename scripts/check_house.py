@@ -1,4 +1,4 @@
-"""Hold the rules of the house: names, folders, complexity. Run by ``make check``; the rules are in CONTRIBUTING.md.
+"""Checks names, folders and complexity: the rules of CONTRIBUTING.md, as ``make check`` runs them.
 
 What broke a rule before it was made is listed in ``scripts/house.toml``. The list only shrinks: an entry that is no
 longer needed is an error, too. ``--write`` writes the list anew.

@@ -1,4 +1,4 @@
-"""``python -m halimede.contract``."""
+"""Prints, writes or checks topics.md: ``python -m halimede.contract``."""
 
 import sys
 

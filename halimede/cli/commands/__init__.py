@@ -1,1 +1,1 @@
-"""The commands: one room for what ``halimede COMMAND`` does."""
+"""The commands: what each ``halimede COMMAND`` does."""

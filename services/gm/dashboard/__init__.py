@@ -1,1 +1,1 @@
-"""The web page: what GM knows, for people who look. It reads, and changes nothing."""
+"""The web page of GM: shows nodes, services, events and hard samples. It only reads."""

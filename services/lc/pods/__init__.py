@@ -1,1 +1,1 @@
-"""Workers that run as pods on this node: heard, counted, remembered."""
+"""Workers that run as pods on this node: their reports are received, counted and stored."""
