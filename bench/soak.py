@@ -39,6 +39,8 @@ VICTIMS = ("broker", "gm", "worker:digits-edge-edge0", "worker:digits-edge-edge1
 KILLS = {"broker": 5, "gm": 2, VICTIMS[2]: 2, VICTIMS[3]: 2, VICTIMS[4]: 2}
 #: seconds: until a killed process is back, after the last frame, a process is warm, between looks at memory
 BACK, SETTLE, WARM, LOOK = 60.0, 20.0, 100.0, 1.0
+#: seconds that counts may be behind the results at most, after the last frame
+COUNTED = 60.0
 #: looks of which the first ones' most and the last ones' middle are compared: a frame in hand is no growth
 FIRST, LAST = 20, 15
 FLAT, LEAST_MB = 0.10, 8.0
@@ -137,12 +139,15 @@ class Soak:
                     known.look(resident)
             await asyncio.sleep(LOOK)
 
+    def metrics(self) -> dict[str, int]:
+        """Return the counts of the service's last status."""
+        task = self.system.status.status if self.system.status else None
+        return {m.key: int(float(m.value)) for m in (task.metrics if task else []) if m.value.isdigit()}
+
     def report(self, seconds: float) -> dict[str, Any]:
         """Return all figures."""
-        task = self.system.status.status if self.system.status else None
-        metrics = {m.key: int(float(m.value)) for m in (task.metrics if task else []) if m.value.isdigit()}
+        metrics, traffic = self.metrics(), self.traffic
         answered, lost = metrics.get("inferenceNumber", 0), metrics.get("lost", 0)
-        traffic = self.traffic
         return {
             "frames": traffic.small,
             "large": traffic.large,
@@ -191,11 +196,19 @@ async def soak(frames: int, large: int, home: Path) -> dict[str, Any]:
 
 
 async def settle(run: Soak) -> None:
-    """Wait until nothing comes any more, and the status says what was counted last."""
-    quiet, before = time.monotonic(), -1
+    """Wait until nothing comes any more and the counts stand still.
+
+    A process whose connection ended often within seconds pauses up to 40 s (``halimede/bus/client_id_conflict.py``), so
+    counts that are behind the results get ``COUNTED`` seconds to come.
+    """
+    began = quiet = time.monotonic()
+    before: tuple[int, int] | None = None
     while time.monotonic() - quiet < SETTLE:
-        if run.traffic.seen != before:
-            quiet, before = time.monotonic(), run.traffic.seen
+        metrics = run.metrics()
+        counted = metrics.get("inferenceNumber", 0) + metrics.get("lost", 0)
+        behind = counted < run.traffic.seen and time.monotonic() - began < COUNTED
+        if behind or (run.traffic.seen, counted) != before:
+            quiet, before = time.monotonic(), (run.traffic.seen, counted)
         await asyncio.sleep(0.5)
 
 
