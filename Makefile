@@ -108,6 +108,9 @@ check: setup ## Check style, types, layers and what is generated from the code
 	@$(BIN)/mypy --no-error-summary
 	@echo '==> names, folders and complexity'
 	@$(BIN)/python scripts/check_house.py
+	@echo '==> the documents'
+	@$(BIN)/python scripts/check_documents.py
+	@$(BIN)/codespell $$(git ls-files '*.md' ':!topics.md')
 	@echo '==> import-linter'
 	@mkdir -p build
 	@$(BIN)/lint-imports --no-cache > build/imports.log 2>&1 || { cat build/imports.log; exit 1; }

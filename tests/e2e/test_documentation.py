@@ -21,9 +21,9 @@ HOME = ".local/state/halimede"
 
 
 def commands(document: str) -> list[str]:
-    """Return the lines of all plain fenced blocks, without comments."""
+    """Return the lines of all fenced blocks of the language ``sh``, without comments."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
-    blocks = [text for language, text in blocks if not language]
+    blocks = [text for language, text in blocks if language == "sh"]
     lines = [re.split(r"\s+# ", line)[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line]
 

@@ -12,7 +12,7 @@ from tests.typed import halimede
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "security.md").read_text()
-BLOCKS = re.findall(r"^```\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```(?:sh|text)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
 def commands() -> list[str]:

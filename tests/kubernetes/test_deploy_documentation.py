@@ -43,7 +43,7 @@ def blocks(document: str, heading: str = "") -> list[str]:
     text = (ROOT / document).read_text()
     if heading:
         text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [body for language, body in fenced(text) if not language]
+    return [body for language, body in fenced(text) if language == "sh"]
 
 
 def fenced(text: str) -> list[tuple[str, str]]:
