@@ -12,7 +12,7 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults fuzz check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -54,6 +54,9 @@ faults: setup $(MODELS) ## Inject every fault and attack of the list, each REPEA
 
 fuzz: setup ## Look for bytes that the MQTT parser does not stand (ARGS="--seconds 600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+mutations: setup $(MODELS) ## See that tests fail when the code is wrong; ends with a table (ARGS="-k lease")
+	@$(BIN)/python -m tests.mutations $(ARGS)
 
 model: setup ## Let anything happen to a simulated system, in any order, for long (EXAMPLES=2000)
 	@$(BIN)/python -m tests.stateful --examples $(EXAMPLES) $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 import time
@@ -398,6 +399,19 @@ async def test_a_late_will_of_an_earlier_connection_does_not_take_a_node_away(tm
         await w.reaches("Running")
         nodes = (await w.ask("nodes")).nodes
         assert [(n.name, n.online) for n in nodes] == [("cloud0", True), ("edge0", True)]
+
+
+@simulated
+async def test_names_that_nobody_knows_do_not_fill_gms_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gm.upstream.MAX_NODES", 3)
+    async with world(tmp_path) as w, w.gm(), contextlib.AsyncExitStack() as stack:
+        for number in range(8):
+            await stack.enter_async_context(w.node(f"edge{number}"))
+            await asyncio.sleep(1)
+        await eventually(lambda: len(w.manager._engine.nodes) == 3)
+        events = [e for e in (await w.ask("events")).events if e.reason == "TooManyNodes"]
+        assert events[0].about == "gm"
+        assert "halimede delete node" in events[0].message
 
 
 @simulated

@@ -92,7 +92,10 @@ def test_a_second_run_changes_nothing_and_a_new_node_only_itself(tmp_path: Path)
     assert not (tmp_path / "nodes" / "edge7").exists()
 
 
-@pytest.mark.parametrize("damage", ["no key", "no certificate", "another's key", "nonsense", "another's certificate"])
+@pytest.mark.parametrize(
+    "damage",
+    ["no key", "no certificate", "another's key", "nonsense", "another's certificate", "another authority's"],
+)
 def test_what_does_not_serve_is_made_anew(tmp_path: Path, damage: str) -> None:
     make_certificates(SITE, tmp_path)
     own, other = tmp_path / "nodes" / "edge0" / "lc", tmp_path / "gm"
@@ -105,6 +108,10 @@ def test_what_does_not_serve_is_made_anew(tmp_path: Path, damage: str) -> None:
     elif damage == "nonsense":
         (own / "tls.crt").write_text("nonsense")
     else:
+        if damage == "another authority's":
+            elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
+            make_certificates(SITE, elsewhere)
+            other = elsewhere / "nodes" / "edge0" / "lc"
         for name in ("tls.key", "tls.crt"):
             (own / name).write_bytes((other / name).read_bytes())
     assert make_certificates(SITE, tmp_path).made == ("lc.edge0",)
@@ -130,9 +137,13 @@ def test_what_is_about_to_expire_is_renewed(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(module, "datetime", Later)
     days = timedelta(days=58)
     assert not make_certificates(SITE, tmp_path, days=90).changed
-    days = timedelta(days=91)
+    everybody = 1 + len(list(SITE.principals()))
+    days = timedelta(days=61)
+    assert {found.problem for found in look(SITE, tmp_path)} == {""}
+    assert len(make_certificates(SITE, tmp_path, days=90).made) == everybody
+    days = timedelta(days=500)
     assert {found.problem for found in look(SITE, tmp_path)} == {"", "expired"}
-    assert len(make_certificates(SITE, tmp_path, days=90).made) == 1 + len(list(SITE.principals()))
+    assert len(make_certificates(SITE, tmp_path, days=90).made) == everybody
 
 
 def test_rotation_is_for_all_or_for_some(tmp_path: Path) -> None:

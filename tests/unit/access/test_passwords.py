@@ -32,6 +32,8 @@ def test_everyone_has_a_name_and_a_password_of_their_own(tmp_path: Path) -> None
     assert all(len(password) >= 43 for password in told)
     for user in users:
         assert (tmp_path / "site" / user.folder / "username").read_text() == f"{user.username}\n"
+    lines = (tmp_path / "site" / "broker" / "passwords").read_text().splitlines()
+    assert len({line.split("$")[3] for line in lines}) == len(users)  # a salt for each
 
 
 def test_only_their_owner_can_read_them_whatever_the_umask_is(tmp_path: Path) -> None:
@@ -81,7 +83,8 @@ def test_a_broken_line_in_the_brokers_file_is_made_anew(tmp_path: Path) -> None:
     make_passwords(SITE, tmp_path)
     passwords, own = tmp_path / "broker" / "passwords", tmp_path / "gm" / "password"
     lines = passwords.read_text().splitlines()
-    for broken in ("gm:", "gm:$7$101$%%%$x", "gm:$6$a$b", "gm:$7$0$$", "nonsense", ""):
+    of_another = "gm:" + lines[1].partition(":")[2]
+    for broken in ("gm:", "gm:$7$101$%%%$x", "gm:$6$a$b", "gm:$7$0$$", "nonsense", "", of_another):
         passwords.write_text("\n".join([broken, *lines[1:]]))
         make_passwords(SITE, tmp_path)
         written = passwords.read_text().splitlines()

@@ -237,11 +237,17 @@ async def test_a_bad_frame_is_isolated_and_the_others_are_answered() -> None:
 async def test_a_frame_that_broke_the_model_twice_is_quarantined() -> None:
     model = Brightness()
     async with serving(model) as (_, asker, _):
-        bad = frame(BAD)
-        for expected in ("failed", "quarantined", "quarantined"):
-            asker.replies.clear()
-            await asker.send(bad)
-            assert (await asker.until(1))[0].error == expected
+        bad, other = frame(BAD), Asker(asker.bus, "e1")
+        await other.start()
+        for who, expected in (
+            (asker, "failed"),
+            (asker, "quarantined"),
+            (asker, "quarantined"),
+            (other, "quarantined"),
+        ):
+            who.replies.clear()
+            await who.send(bad)
+            assert (await who.until(1))[0].error == expected
         assert model.batches == [[BAD], [BAD]]
 
 

@@ -1,0 +1,29 @@
+"""What happens again and again is reported now and then, with its count."""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.gm.cluster.event_dedup import EVENTS_ABOUT, EVENTS_OF, MAX_LEFT_OUT, EventDeduplicator
+from tests.simulated import simulated
+
+RATE, BURST = EVENTS_ABOUT
+
+
+@simulated
+async def test_one_event_over_and_over_is_left_out_and_counted_with_the_next() -> None:
+    events = EventDeduplicator()
+    told = [events.times("DeadLetter", "client/edge0") for _ in range(100)]
+    assert told == [1] * int(BURST) + [0] * (100 - int(BURST))
+    assert events.times("DeadLetter", "client/edge1") == 1
+    await asyncio.sleep(1 / RATE)
+    assert events.times("DeadLetter", "client/edge0") == 1 + 100 - BURST
+
+
+@simulated
+async def test_one_reason_about_ever_new_things_is_left_out_in_bounds() -> None:
+    events, burst = EventDeduplicator(), int(EVENTS_OF[1])
+    told = [events.times("NodeFlood", f"node/{number}") for number in range(burst + 2 * MAX_LEFT_OUT)]
+    assert told == [1] * burst + [0] * 2 * MAX_LEFT_OUT
+    assert len(events._left_out) == MAX_LEFT_OUT
+    assert events.times("NoPlacement", "node/1") == 1
