@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
+import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack
 from typing import get_args
@@ -66,6 +67,12 @@ LONGEST = (
     "test_crd_agreement",
     "test_convergence",
 )
+
+
+def pytest_configure() -> None:
+    """Let SIGINT end what tests start, also where the suite runs in the background: shells have it ignored there."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

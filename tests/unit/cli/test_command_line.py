@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -128,28 +127,18 @@ def test_without_its_packages_it_says_what_to_install() -> None:
     assert ended.stderr.strip() == "halimede: the package typer is missing: pip install 'halimede[cli]'"
 
 
-#: the command, also where the suite was started with SIGINT ignored, as background jobs of a shell are
-INTERRUPTIBLE = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from halimede.cli import main
-main()
-"""
-
-
 def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
     import socket
 
+    command = [sys.executable, "-c", "from halimede.cli import main\nmain()", "nodes", "--broker"]
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection and never answers
-        process = subprocess.Popen(
-            [sys.executable, "-c", INTERRUPTIBLE, "nodes", "--broker", f"127.0.0.1:{server.getsockname()[1]}"],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        process = subprocess.Popen([*command, address], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
         taken, _ = server.accept()
-        time.sleep(0.3)
+        taken.settimeout(30)
+        assert taken.recv(1)  # it waits for the answer to its CONNECT
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=10)
+        out, error = process.communicate(timeout=30)
         taken.close()
     assert (process.returncode, out, error) == (130, b"", b"")
 

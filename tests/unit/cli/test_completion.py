@@ -41,8 +41,6 @@ def test_without_a_system_there_is_nothing_and_not_a_word(words: tuple[str, ...]
 def test_ctrl_c_while_packages_are_imported_prints_no_traceback() -> None:
     script = (
         "import os, signal, sys\n"
-        # a shell's job in the background has it ignored
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Interrupts:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
