@@ -36,6 +36,7 @@ from halimede.api.processing import Cast, Grayscale, Layout, Postprocess, Resize
 from halimede.frames import new_frame, pack
 from halimede.inference import Array
 from halimede.inference.onnx import OnnxModel, open_onnx
+from halimede.messages import Count
 from halimede.mining import create as create_miner
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
@@ -43,7 +44,7 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from halimede.worker.settings import WorkerSettings
 
 MODEL = Path(__file__).parent.parent / "examples" / "digits" / "models" / "small.onnx"

@@ -20,7 +20,7 @@ from halimede.errors import DecodeError, HalimedeError, InvalidFieldError, Refus
 from halimede.frames import new_id
 from halimede.joint_model.answer import Answer, NoAnswerError, answer_of
 from halimede.log import RateLimitedLogger
-from halimede.messages import Frame, Reply, Result
+from halimede.messages import Count, Frame, Reply, Result
 from halimede.mining import create as create_miner
 from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
@@ -32,7 +32,6 @@ from halimede.pipeline.responders import ResultResponder
 from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker
-from halimede.stats.ledger import Count
 from halimede.system.lru import LruCache
 from halimede.topic import Address
 from halimede.tracing import FrameRecord

@@ -7,12 +7,12 @@ path, ``operator`` what people and their tools see.
 """
 
 from halimede.messages.base import (
-    Count,
     Finite,
     Label,
     Message,
     Millis,
     Name,
+    NonNegative,
     ResourceBody,
     Short,
     Text,
@@ -24,17 +24,16 @@ from halimede.messages.control import (
     Delete,
     GmPresence,
     Held,
-    Histogram,
     ModelOutput,
     NodeStatus,
     Output,
     Presence,
     Sync,
     Synced,
-    TaskInfo,
     WorkerInfo,
     WorkerReport,
 )
+from halimede.messages.counters import Count, Histogram, TaskInfo
 from halimede.messages.facts import BrokenEntry, ClassCount, DatasetFacts, ModelFacts, ModelInUse, TensorInfo
 from halimede.messages.kept import KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample
 from halimede.messages.multiedge import (
@@ -130,6 +129,7 @@ __all__ = [
     "NodeInfo",
     "NodeStatus",
     "NodeSummary",
+    "NonNegative",
     "Output",
     "Peer",
     "Prediction",

@@ -16,7 +16,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 #: a time as RFC 3339 writes it; empty: none. The API server takes no empty one: there it is left out
 Time = Annotated[str, Meta(max_length=256, extra={"crd": {"format": "date-time"}})]
 #: as far as 64-bit integers go: SQLite's, and those of most readers
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+NonNegative = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 #: any number but NaN and the infinities, which pass through msgpack
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Millis = Annotated[float, Meta(ge=0, le=sys.float_info.max)]

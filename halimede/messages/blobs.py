@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Message, Short, Text
+from halimede.messages.base import Message, NonNegative, Short, Text
 
 #: bytes of a file in one message: what a client may ask for at a time
 MAX_CHUNK = 1024 * 1024
@@ -19,7 +19,7 @@ class BlobRequest(Message, kw_only=True):
     """Ask one source for a piece of a file. The correlation data says what it is an answer to."""
 
     digest: Digest
-    offset: Count = 0
+    offset: NonNegative = 0
     length: Annotated[int, Meta(ge=1, le=MAX_CHUNK)]
 
 
@@ -31,8 +31,8 @@ class BlobChunk(Message, kw_only=True, omit_defaults=False):
 
     v: Literal[1] = 1
     digest: Digest
-    offset: Count = 0
-    size: Count = 0
+    offset: NonNegative = 0
+    size: NonNegative = 0
     #: ``NotFound``, ``Beyond`` (the file ends before the offset) or ``Unreadable``
     error: Short = ""
     data: memoryview
@@ -49,7 +49,7 @@ class BlobOrder(Message, kw_only=True):
 
     op: Literal["keep", "list", "remove"]
     digest: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)] = ""
-    size: Count = 0
+    size: NonNegative = 0
     #: ``list``: only those behind this digest
     after: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)] = ""
 
@@ -58,14 +58,14 @@ class BlobEntry(Message, kw_only=True):
     """One file of a source."""
 
     digest: Digest
-    size: Count
+    size: NonNegative
 
 
 class BlobAnswer(Message, kw_only=True):
     """What a source answers to a query or an order. ``has``: to a query; ``refused`` says why in ``message``."""
 
     outcome: Literal["has", "kept", "listed", "removed", "refused"]
-    size: Count = 0
+    size: NonNegative = 0
     blobs: Annotated[list[BlobEntry], Meta(max_length=1000)] = []
     truncated: bool = False
     message: Text = ""

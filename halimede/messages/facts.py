@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Message, Short, Text, Time
+from halimede.messages.base import Message, NonNegative, Short, Text, Time
 
 Digest = Annotated[str, Meta(max_length=64)]
 
@@ -26,19 +26,19 @@ class ModelFacts(Message, kw_only=True):
     """A model's file on a node: what was verified, how large it is, and what it declares of itself."""
 
     digest: Annotated[Digest, Meta(description="SHA-256 of the content.")] = ""
-    size: Annotated[Count, Meta(description="Bytes of the content.")] = 0
+    size: Annotated[NonNegative, Meta(description="Bytes of the content.")] = 0
     since: Annotated[Time, Meta(description="When it came to be there.")] = ""
     inputs: Annotated[list[TensorInfo], Meta(max_length=32, description="The model's inputs.")] = []
     outputs: Annotated[list[TensorInfo], Meta(max_length=32, description="The model's outputs.")] = []
-    done: Annotated[Count, Meta(description="While it is on its way: bytes that are here.")] = 0
-    rate: Annotated[Count, Meta(description="While it is on its way: bytes a second.")] = 0
+    done: Annotated[NonNegative, Meta(description="While it is on its way: bytes that are here.")] = 0
+    rate: Annotated[NonNegative, Meta(description="While it is on its way: bytes a second.")] = 0
 
 
 class ClassCount(Message, kw_only=True):
     """How many samples of a dataset are of one class."""
 
     name: Annotated[Short, Meta(description="The class.")]
-    count: Annotated[Count, Meta(description="Its samples (of a detection dataset: its objects).")]
+    count: Annotated[NonNegative, Meta(description="Its samples (of a detection dataset: its objects).")]
 
 
 class BrokenEntry(Message, kw_only=True):
@@ -51,13 +51,13 @@ class BrokenEntry(Message, kw_only=True):
 class DatasetFacts(Message, kw_only=True):
     """What is in a dataset, as the node that owns it has counted."""
 
-    number_of_samples: Annotated[Count, Meta(description="How many samples there are.")] = 0
-    size: Annotated[Count, Meta(description="Bytes of the content.")] = 0
+    number_of_samples: Annotated[NonNegative, Meta(description="How many samples there are.")] = 0
+    size: Annotated[NonNegative, Meta(description="Bytes of the content.")] = 0
     classes: Annotated[
         list[ClassCount], Meta(max_length=1000, description="Samples a class, most frequent first; of 1000 at most.")
     ] = []
-    number_of_classes: Annotated[Count, Meta(description="How many classes there are.")] = 0
-    number_broken: Annotated[Count, Meta(description="Entries that cannot be used.")] = 0
+    number_of_classes: Annotated[NonNegative, Meta(description="How many classes there are.")] = 0
+    number_broken: Annotated[NonNegative, Meta(description="Entries that cannot be used.")] = 0
     broken: Annotated[list[BrokenEntry], Meta(max_length=20, description="The first of them.")] = []
     counted_at: Annotated[Time, Meta(description="When this was counted.")] = ""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Finite, Message, Name, Short, Text
+from halimede.messages.base import Finite, Message, Name, NonNegative, Short, Text
 from halimede.messages.samples import Prediction, Result
 
 FrameId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -22,10 +22,10 @@ class KeptImage(Message, kw_only=True):
     """
 
     form: Literal["png", "jpeg", "npy"]
-    size: Count
+    size: NonNegative
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    width: Count = 0
-    height: Count = 0
+    width: NonNegative = 0
+    height: NonNegative = 0
 
 
 class KeptSample(Message, kw_only=True):
@@ -39,7 +39,7 @@ class KeptSample(Message, kw_only=True):
     v: Literal[1] = 1
     id: FrameId
     namespace: Short = ""
-    kept_ns: Count
+    kept_ns: NonNegative
     result: Result
     edge: Prediction | None = None
     edge_model: Short = ""
@@ -51,8 +51,8 @@ class KeptEntry(Message, kw_only=True):
     """A kept sample in short. ``number`` orders those of one worker by age."""
 
     id: FrameId
-    number: Count
-    kept_ns: Count
+    number: NonNegative
+    kept_ns: NonNegative
     camera: Short = ""
     by: Short = ""
     degraded: bool = False
@@ -83,8 +83,8 @@ class KeptRequest(Message, kw_only=True):
     by: Short = ""
     reason: Short = ""
     disagree: bool = False
-    since_ns: Count = 0
-    before: Count = 0
+    since_ns: NonNegative = 0
+    before: NonNegative = 0
     limit: Annotated[int, Meta(ge=1, le=PAGE)] = PAGE
 
 
@@ -99,10 +99,10 @@ class KeptReply(Message, kw_only=True, omit_defaults=False):
     namespace: Short = ""
     service: Short = ""
     node: Short = ""
-    samples: Count = 0
-    room: Count = 0
+    samples: NonNegative = 0
+    room: NonNegative = 0
     entries: Annotated[list[KeptEntry], Meta(max_length=PAGE)] = []
-    next: Count = 0
+    next: NonNegative = 0
     error: Text = ""
     sample: KeptSample | None = None
     data: Annotated[bytes, Meta(max_length=16_777_216)] = b""

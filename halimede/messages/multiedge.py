@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Finite, Label, Message, Millis, Name, Short, Text, Uid
+from halimede.messages.base import Finite, Label, Message, Millis, Name, NonNegative, Short, Text, Uid
 from halimede.messages.samples import Box, Load
 
 
@@ -20,7 +20,7 @@ class Peer(Message, kw_only=True):
     ``leaving``: it stops in good order, and has answered what it had.
     """
 
-    rank: Count
+    rank: NonNegative
     life: Short
     node: Short = ""
     intake: Short = ""
@@ -57,7 +57,7 @@ class Track(Message, kw_only=True):
     sighting: Sighting
     new: bool = False
     #: how often it has been seen, and by which cameras
-    count: Count = 1
+    count: NonNegative = 1
     cameras: Annotated[list[Label], Meta(max_length=64)] = []
     embedding: Annotated[bytes, Meta(max_length=16_384)] = b""
 
@@ -80,7 +80,7 @@ class Identity(Message, kw_only=True):
     """One object and where it was seen, the latest first."""
 
     identity: Uid
-    count: Count = 0
+    count: NonNegative = 0
     cameras: Annotated[list[Label], Meta(max_length=64)] = []
     first: Finite = 0.0
     last: Finite = 0.0
@@ -111,16 +111,16 @@ class CameraStatus(Message, kw_only=True):
     reason: Short = ""
     error: Text = ""
     codec: Short = ""
-    width: Count = 0
-    height: Count = 0
+    width: NonNegative = 0
+    height: NonNegative = 0
     fps: Finite = 0.0
     #: frames a second that are asked for; 0: all
     wanted_fps: Finite = 0.0
-    frames: Count = 0
-    skipped: Count = 0
-    refused: Count = 0
-    reconnects: Count = 0
-    bytes: Count = 0
+    frames: NonNegative = 0
+    skipped: NonNegative = 0
+    refused: NonNegative = 0
+    reconnects: NonNegative = 0
+    bytes: NonNegative = 0
     #: when the last frame was taken, and milliseconds that it took to read and publish
     last_frame: Short = ""
     latency_ms: Millis = 0.0

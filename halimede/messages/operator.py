@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Label, Message, Name, ResourceBody, Short, Text, Time, Uid
-from halimede.messages.control import Output, TaskInfo, WorkerRole
+from halimede.messages.base import Label, Message, Name, NonNegative, ResourceBody, Short, Text, Time, Uid
+from halimede.messages.control import Output, WorkerRole
+from halimede.messages.counters import TaskInfo
 from halimede.messages.facts import DatasetFacts, Digest, ModelFacts
 
 
@@ -16,7 +17,7 @@ class Condition(Message, kw_only=True, omit_defaults=False):
 
     type: Annotated[Short, Meta(description="What is stated, such as Running or NameConflict.")]
     status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")] = "True"
-    observed_generation: Annotated[Count, Meta(description="The generation of the spec that it is about.")] = 0
+    observed_generation: Annotated[NonNegative, Meta(description="The generation of the spec that it is about.")] = 0
     last_heartbeat_time: Annotated[Time, Meta(description="When it was last looked at.")] = ""
     last_transition_time: Annotated[Time, Meta(description="When its status last changed.")] = ""
     reason: Annotated[Short, Meta(description="Why, in one word.")] = ""
@@ -38,7 +39,7 @@ class NodeSummary(Message, kw_only=True):
     phase: Annotated[Short, Meta(description="How the service fares there.")] = ""
     reason: Annotated[Short, Meta(description="Why, in one word.")] = ""
     message: Annotated[Text, Meta(description="Why, in words.")] = ""
-    workers: Annotated[Count, Meta(description="Workers of the service there.")] = 0
+    workers: Annotated[NonNegative, Meta(description="Workers of the service there.")] = 0
     task_info: Annotated[TaskInfo | None, Meta(description="What its workers have done.")] = None
 
 
@@ -68,20 +69,22 @@ class ChosenModel(Message, kw_only=True):
 
     worker: Annotated[Short, Meta(description="The worker: edge or cloud.")]
     model: Annotated[Short, Meta(description="The Model's name; empty: none fits.")] = ""
-    changes: Annotated[Count, Meta(description="How often another one was chosen: nodes count it as an edit.")] = 0
+    changes: Annotated[
+        NonNegative, Meta(description="How often another one was chosen: nodes count it as an edit.")
+    ] = 0
 
 
 class Status(Message, kw_only=True, omit_defaults=False):
     """What GM knows of a resource. ``metrics`` hold the seed's counts as text."""
 
     phase: Annotated[Short, Meta(description="How it fares: Pending, Running, Degraded, Failed, ...")] = "Pending"
-    observed_generation: Annotated[Count, Meta(description="The generation of the spec that this is about.")] = 0
+    observed_generation: Annotated[NonNegative, Meta(description="The generation of the spec that this is about.")] = 0
     conditions: Annotated[
         list[Condition], Meta(max_length=16, description="Statements on it; the present one is last and alone True.")
     ] = []
     start_time: Annotated[Time, Meta(description="When it first ran.")] = ""
-    active: Annotated[Count, Meta(description="Workers that run; of a Model or Dataset: nodes that have it.")] = 0
-    failed: Annotated[Count, Meta(description="Workers that have failed.")] = 0
+    active: Annotated[NonNegative, Meta(description="Workers that run; of a Model or Dataset: nodes that have it.")] = 0
+    failed: Annotated[NonNegative, Meta(description="Workers that have failed.")] = 0
     metrics: Annotated[list[Metric], Meta(max_length=64, description="Counts and latencies, as text.")] = []
     nodes: Annotated[
         list[NodeSummary],
@@ -107,7 +110,7 @@ class Status(Message, kw_only=True, omit_defaults=False):
         None
     )
     dataset: Annotated[DatasetFacts | None, Meta(description="Of a Dataset: what is in it.")] = None
-    number_of_samples: Annotated[Count | None, Meta(description="Of a Dataset: its samples.")] = None
+    number_of_samples: Annotated[NonNegative | None, Meta(description="Of a Dataset: its samples.")] = None
     update_time: Annotated[Short | None, Meta(description="Of a Model or Dataset: when this last changed.")] = None
     url: Annotated[Short | None, Meta(description="Of an InferenceModel: where it is served.")] = None
     serving_version: Annotated[Short | None, Meta(description="Of an InferenceModel: the version that answers.")] = None
@@ -130,14 +133,14 @@ class StatusDocument(Message, kw_only=True):
     namespace: Label
     name: Name
     uid: Uid
-    generation: Count
+    generation: NonNegative
     status: Status
 
 
 class Event(Message, kw_only=True):
     """Something that happened to a resource or a node, kept in GM's event log."""
 
-    sequence: Count = 0
+    sequence: NonNegative = 0
     time: Short
     type: Literal["Normal", "Warning"] = "Normal"
     reason: Short
@@ -145,7 +148,7 @@ class Event(Message, kw_only=True):
     about: Text
     message: Text = ""
     #: how often it happened in a row
-    count: Count = 1
+    count: NonNegative = 1
 
 
 class NodeInfo(Message, kw_only=True):
@@ -153,15 +156,15 @@ class NodeInfo(Message, kw_only=True):
 
     name: Name
     online: bool
-    epoch: Count = 0
+    epoch: NonNegative = 0
     version: Short = ""
-    cpus: Count = 0
-    memory_bytes: Count = 0
+    cpus: NonNegative = 0
+    memory_bytes: NonNegative = 0
     labels: Annotated[dict[Short, Short], Meta(max_length=64)] = {}
     #: services that it has, or should have
-    resources: Count = 0
+    resources: NonNegative = 0
     #: workers that it last said to have, those that are just ending included
-    workers: Count = 0
+    workers: NonNegative = 0
     #: an operator has asked for it to be empty: nothing is placed here
     drained: bool = False
     http: Short = ""
@@ -181,8 +184,8 @@ class ApiRequest(Message, kw_only=True):
     namespace: Short = ""
     name: Short = ""
     object: ResourceBody | None = None
-    after: Count = 0
-    before: Count = 0
+    after: NonNegative = 0
+    before: NonNegative = 0
     about: Text = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
@@ -226,4 +229,4 @@ class LogsReply(Message, kw_only=True):
 
     error: Text = ""
     text: str = ""
-    offset: Count = 0
+    offset: NonNegative = 0

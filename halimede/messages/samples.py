@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Finite, Message, Millis, Name, Short, Text
+from halimede.messages.base import Finite, Message, Millis, Name, NonNegative, Short, Text
 
 Vector = Annotated[list[Finite], Meta(max_length=100_000)]
 
@@ -48,9 +48,9 @@ class Frame(Message, kw_only=True, omit_defaults=False):
     service: Short = ""
     worker: Short = ""
     camera: Short = ""
-    sequence: Count = 0
+    sequence: NonNegative = 0
     #: when the picture was taken: nanoseconds since 1970 by the clock of whoever took it; 0: not known
-    captured_ns: Count = 0
+    captured_ns: NonNegative = 0
     deadline_ms: Millis = 0.0
     encoding: Literal["raw", "jpeg", "png"]
     dtype: Annotated[str, Meta(max_length=16)] = ""
@@ -71,7 +71,7 @@ class Reply(Message, kw_only=True, omit_defaults=False):
     message: Text = ""
     queue_ms: Millis = 0.0
     compute_ms: Millis = 0.0
-    batch: Count = 0
+    batch: NonNegative = 0
     #: the version of the model that answered, where it is known
     model: Short = ""
     #: of a service with tiers, the one whose model answered; empty: the one that was asked
@@ -88,8 +88,8 @@ class Result(Message, kw_only=True):
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     service: Name
     camera: Short = ""
-    sequence: Count = 0
-    captured_ns: Count = 0
+    sequence: NonNegative = 0
+    captured_ns: NonNegative = 0
     #: of multi-edge inference: ``peer`` is another edge worker, ``joint`` what several of them say together
     by: Literal["edge", "cloud", "peer", "joint"]
     #: True = mining asked for the cloud
@@ -129,10 +129,10 @@ class Load(Message, kw_only=True):
     ``leaving``: it stops in good order, and answers what it has; without that word before it is gone, it has died.
     """
 
-    credits: Count
+    credits: NonNegative
     service_ms: Millis = 0.0
     #: samples that it has and has not answered yet
-    queued: Count = 0
+    queued: NonNegative = 0
     leaving: bool = False
     #: of a service with tiers, the one that it is of: only the tier before it asks it
     tier: Short = ""
@@ -173,8 +173,8 @@ class Span(Message, kw_only=True):
     """
 
     name: Short
-    start_ns: Count
-    duration_ns: Count
+    start_ns: NonNegative
+    duration_ns: NonNegative
     attributes: Annotated[dict[Short, str | int | float | bool], Meta(max_length=32)] = {}
 
 

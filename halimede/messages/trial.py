@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from halimede.messages.base import Count, Message, Millis, Short, Text
+from halimede.messages.base import Message, Millis, NonNegative, Short, Text
 from halimede.messages.facts import TensorInfo
 
 #: what libraries say when they get no memory
@@ -36,8 +36,8 @@ class TrialJob(Message, kw_only=True):
 
     path: str
     spec: str
-    parent: Count
-    memory_bytes: Count
+    parent: NonNegative
+    memory_bytes: NonNegative
     seconds: Annotated[float, Meta(gt=0)]
 
 
@@ -53,7 +53,7 @@ class Trial(Message, kw_only=True):
     #: how long opening it and answering its first samples took
     seconds: Millis = 0.0
     #: what it took at its peak, beyond a process without a model
-    memory_bytes: Count = 0
+    memory_bytes: NonNegative = 0
 
 
 def too_much(memory_bytes: int) -> str:

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from halimede import topics
 from halimede.bus import Bus
-from halimede.messages import Load
+from halimede.messages import Count, Load
 from halimede.multiedge import peer_offload
 from halimede.multiedge.application import Application
 from halimede.multiedge.joint_client import JointClient
@@ -31,7 +31,6 @@ from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestIntake
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
-from halimede.stats.ledger import Count
 from halimede.worker.roles import WorkerContext, drain, origin, source_of, unless
 from halimede.worker.sources.base import FrameSource
 from halimede.worker.sources.handler import session_id

@@ -6,7 +6,7 @@ Names begin with ``halimede_``, carry their unit, and end in ``_total`` where th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -16,7 +16,9 @@ from prometheus_client.registry import Collector
 from halimede import __version__
 from halimede.bus.port import Bus
 from halimede.messages import Histogram
+from halimede.messages.counters import Count, ExportedBy
 from halimede.stats.histogram import GROWTH
+from halimede.stats.ledger import Ledger
 
 PREFIX = "halimede_"
 #: upper bounds of time buckets (seconds): from 50 us to a minute
@@ -62,6 +64,13 @@ def counter(name: str, text: str, samples: Samples | float) -> Metric:
     for labels, value in pairs:
         family.add_metric(list(labels.values()), value)
     return family
+
+
+def ledger_counters(ledger: Ledger, exporter: ExportedBy) -> Iterator[Metric]:
+    """Return those counters of a worker that ``exporter`` exports."""
+    for count in Count:
+        if exporter in count.exported_by:
+            yield counter(f"worker_{count.metric}", count.text, ledger[count])
 
 
 def gauge(name: str, text: str, samples: Samples | float) -> Metric:

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import msgspec
 import structlog
 
-from halimede.messages import Frame, Prediction, Reply
+from halimede.messages import Count, Frame, Prediction, Reply
 from halimede.mining import Verdict
 from halimede.mining.mixture import mix
 from halimede.offload.errors import OffloadError, OffloadReason
@@ -23,7 +23,7 @@ from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import KEPT, Conclusion, Sample
 from halimede.pipeline.transcode import UploadEncoder
 from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from halimede.tracing import FrameRecord
 from halimede.tracing.steps import OFFLOAD
 

@@ -24,7 +24,7 @@ from halimede.errors import DecodeError
 from halimede.frames.encodings import decode, find, measure
 from halimede.frames.payloads import open_payload
 from halimede.log import RateLimitedLogger
-from halimede.messages import Frame, Load, Reply
+from halimede.messages import Count, Frame, Load, Reply
 from halimede.mining import Miner, Verdict, is_ours, judge_sample
 from halimede.offload.channel import MAX_CORRELATION, Channel
 from halimede.offload.load_advertiser import LoadAdvertisement, LoadAdvertiser
@@ -37,7 +37,7 @@ from halimede.pipeline.observer import IntakeMetrics
 from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.responders import Key, ReplyResponder, RequestStats, ResultResponder
 from halimede.pipeline.sample import Sample
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from halimede.system.lru import LruCache
 from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, TraceContext, read

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from halimede.log import RateLimitedLogger
+from halimede.messages import Count
 from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import Sample
-from halimede.stats.ledger import Count, Latency, Ledger
+from halimede.stats.ledger import Latency, Ledger
 from halimede.tracing import Book, CloudTimes, EdgeTimes, FrameRecord
 from halimede.tracing.latency import Distribution
 from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Kind

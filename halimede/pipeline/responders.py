@@ -29,12 +29,12 @@ from halimede.bus.acked_publisher import AckedPublisher, Done
 from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER
 from halimede.log import RateLimitedLogger
-from halimede.messages import Frame, Prediction, Reply, Result
+from halimede.messages import Count, Frame, Prediction, Reply, Result
 from halimede.offload.channel import Channel
 from halimede.offload.errors import OffloadReason
 from halimede.pipeline.escalation import NextTier
 from halimede.pipeline.sample import Conclusion, Outbox, Sample
-from halimede.stats.ledger import Count, Latency, Ledger
+from halimede.stats.ledger import Latency, Ledger
 from halimede.system.lru import LruCache
 from halimede.topic import Address
 from halimede.tracing import Book, CloudTimes, EdgeTimes, write

@@ -21,7 +21,7 @@ from typing import Self
 import structlog
 
 from halimede.errors import InvalidFieldError
-from halimede.messages import Histogram, TaskInfo
+from halimede.messages import Count, Histogram, TaskInfo
 from halimede.stats.histogram import HIGHEST, LOWEST, bucket
 
 log = structlog.get_logger()
@@ -35,32 +35,6 @@ BUCKETS = HIGHEST - LOWEST + 1
 SIZE = HEADER.size + 8 * (SLOTS + 2 * BUCKETS)
 #: more than any worker counts in its life, and less than a report can carry
 PLAUSIBLE = 1 << 56
-
-
-class Count(IntEnum):
-    """What is counted. The numbers are places in the file: add at the end, never change one."""
-
-    ACCEPTED = 0
-    ANSWERED = 1
-    CLOUD = 2
-    HARD = 3
-    DEGRADED = 4
-    UPLOADED = 5
-    SKIPPED = 6
-    LOST = 7
-    REJECTED = 8
-    LATE = 9
-    DUPLICATE = 10
-    MINING_ERRORS = 11
-    SERVED = 12
-    BATCHES = 13
-    UNASKED = 14
-    UPLOADED_BYTES = 15
-    WITHHELD = 16
-    AUDITED = 17
-    AUDIT_AGREED = 18
-    OVERRULED = 19
-    DEFERRED = 20
 
 
 class Latency(IntEnum):
@@ -149,35 +123,21 @@ class Ledger:
     def info(self) -> TaskInfo:
         """Return the counts as they are reported. ``inference_number`` counts answers that the broker has taken."""
         self.catch_up()
-        answered, cloud = self[Count.ANSWERED], self[Count.CLOUD]
+        answered = self[Count.ANSWERED]
         now = _text(datetime.now(UTC))
-        return TaskInfo(
-            inference_number=answered,
-            hard_example_number=self[Count.HARD],
+        info = TaskInfo(
             upload_cloud_ratio=min(1.0, self[Count.UPLOADED] / answered) if answered else 0.0,
             start_time=self._started,
             current_time=now,
             update_time=now,
-            edge_inference_number=max(0, answered - cloud),
-            cloud_inference_number=cloud,
-            degraded=self[Count.DEGRADED],
-            skipped=self[Count.SKIPPED],
-            lost=self[Count.LOST],
-            rejected=self[Count.REJECTED],
-            late=self[Count.LATE],
-            unasked=self[Count.UNASKED],
-            mining_errors=self[Count.MINING_ERRORS],
-            served=self[Count.SERVED],
-            batches=self[Count.BATCHES],
-            uploaded_bytes=self[Count.UPLOADED_BYTES],
-            withheld=self[Count.WITHHELD],
-            audited=self[Count.AUDITED],
-            audit_agreed=self[Count.AUDIT_AGREED],
-            overruled=self[Count.OVERRULED],
-            deferred=self[Count.DEFERRED],
+            edge_inference_number=max(0, answered - self[Count.CLOUD]),
             edge_latency=self._histogram(Latency.EDGE),
             offload_latency=self._histogram(Latency.OFFLOAD),
         )
+        for count in Count:
+            if count.field:
+                setattr(info, count.field, self[count])
+        return info
 
     def catch_up(self) -> None:
         """Count what was counted elsewhere since the last time."""

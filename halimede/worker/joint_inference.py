@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from halimede import topics
+from halimede.messages import Count
 from halimede.mining import create as create_miner
 from halimede.mining.pre_inference import BEFORE
 from halimede.offload import OffloadClient
@@ -18,7 +19,6 @@ from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.upload_policy.policy import create as create_triage
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
-from halimede.stats.ledger import Count
 from halimede.worker.hard_sample_writer import keeping
 from halimede.worker.preview_publisher import PreviewPublisher
 from halimede.worker.roles import RoleJob, WorkerContext, count_requests, drain, origin, source_of, unless

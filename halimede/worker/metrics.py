@@ -12,37 +12,19 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.bus import Bus
 from halimede.messages import TaskInfo
+from halimede.messages.counters import ExportedBy
 from halimede.observe import Health
-from halimede.observe.metrics import buses, counter, gauge, sizes, times
+from halimede.observe.metrics import buses, counter, gauge, ledger_counters, sizes, times
 from halimede.offload import OffloadClient
 from halimede.offload.circuit_breaker import State
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.upload_policy.metrics import figures as deferral
 from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from halimede.tracing import CloudTimes, EdgeTimes
 from halimede.worker.settings import WorkerSettings
 
-COUNTS = {
-    Count.ACCEPTED: ("worker_accepted_frames", "Frames accepted: each gets exactly one answer."),
-    Count.ANSWERED: ("worker_answers", "Results that the broker has taken."),
-    Count.CLOUD: ("worker_cloud_answers", "Results that the cloud gave."),
-    Count.HARD: ("worker_hard_samples", "Samples that mining called hard."),
-    Count.UPLOADED: ("worker_uploads", "Samples that went up to the cloud."),
-    Count.SKIPPED: ("worker_skipped_frames", "Frames that a source passed over for a newer one."),
-    Count.LOST: ("worker_lost_frames", "Frames that a predecessor accepted and never answered."),
-    Count.REJECTED: ("worker_rejected_frames", "Frames or requests refused: malformed, too large, of the wrong shape."),
-    Count.LATE: ("worker_late_replies", "Answers of the cloud that came after their deadline."),
-    Count.UNASKED: ("worker_unasked_replies", "Replies to nothing that was asked."),
-    Count.DUPLICATE: ("worker_duplicate_frames", "Frames delivered again and dropped."),
-    Count.MINING_ERRORS: ("worker_mining_errors", "Samples that mining failed on, taken as hard."),
-}
-SERVED = {
-    Count.SERVED: ("worker_served_samples", "Samples answered by the big model."),
-    Count.BATCHES: ("worker_batches", "Calls of the big model."),
-    Count.REJECTED: COUNTS[Count.REJECTED],
-}
 CIRCUIT = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 EDGE_TIMES = "Time that a step of an answer took at the edge: decode, wait, model (a call), offload."
 CLOUD_TIMES = "Time that a step of an answer took in the cloud: queue, decode, compute (a call), total."
@@ -77,8 +59,8 @@ class WorkerMetrics:
         yield from buses(self.connections)
         if self.ledger:
             self.ledger.catch_up()
-            for count, (name, text) in (COUNTS if self.settings.role == "edge" else SERVED).items():
-                yield counter(name, text, self.ledger[count])
+            exporter = ExportedBy.EDGE_WORKER if self.settings.role == "edge" else ExportedBy.CLOUD_WORKER
+            yield from ledger_counters(self.ledger, exporter)
         if self.slot:
             yield from self._of_models(self.slot)
         if self.edge:

@@ -14,10 +14,11 @@ from functools import partial
 from prometheus_client.metrics_core import Metric
 
 from halimede.errors import InvalidFieldError
+from halimede.messages.counters import Count, ExportedBy
 from halimede.mining import Miner
 from halimede.mining import create as create_miner
 from halimede.mining.pre_inference import BEFORE
-from halimede.observe.metrics import counter, gauge
+from halimede.observe.metrics import gauge, ledger_counters
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.load_advertiser import load_will
@@ -25,7 +26,7 @@ from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.upload_policy import policy as deferral
 from halimede.pipeline.workers import RequestWorker
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from halimede.worker.main import leave, main
 from halimede.worker.metrics import CIRCUIT
 from halimede.worker.roles import RoleJob, WorkerContext, count_requests, unless
@@ -57,7 +58,7 @@ def tier(settings: WorkerSettings) -> RoleJob:
 
 def _metrics(offload: OffloadClient, ledger: Ledger) -> Iterator[Metric]:
     """Return what Prometheus gets of a tier beside what it gets of a cloud worker."""
-    yield counter("worker_deferred_samples", "Samples that a tier passed on.", ledger[Count.DEFERRED])
+    yield from ledger_counters(ledger, ExportedBy.TIER)
     state = CIRCUIT[offload.circuit.state]
     yield gauge("worker_circuit_state", "Way to the next tier: 0 closed, 1 half open, 2 open.", state)
     credits_ = [({"cloud_worker": name}, n) for name, n in sorted(offload.credits_left().items())]

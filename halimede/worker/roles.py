@@ -11,10 +11,11 @@ import structlog
 
 from halimede.bus import Announce, Bus
 from halimede.inference import Model
+from halimede.messages import Count
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.responders import Origin
 from halimede.pipeline.workers import RequestWorker
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from halimede.tracing import Book
 from halimede.worker import sources
 from halimede.worker.metrics import WorkerMetrics

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus
 from halimede.messages import TaskInfo
+from halimede.messages.counters import Count, ExportedBy
 from halimede.names import Key
 from halimede.observe import Health
 from halimede.observe.metrics import buses, counter, gauge, times
@@ -25,25 +26,6 @@ from services.gm.dashboard.feed import total
 from services.gm.event_router import EventRouter
 from services.gm.upstream import Upstream
 from services.gm.workqueue import WorkQueue
-
-#: what services count, by the metric's name
-COUNTS = {
-    "service_answers": ("inference_number", "Samples answered, by edge or cloud."),
-    "service_cloud_answers": ("cloud_inference_number", "Samples that the cloud answered."),
-    "service_hard_samples": ("hard_example_number", "Samples that mining called hard."),
-    "service_degraded_answers": ("degraded", "Hard samples that the edge had to answer itself."),
-    "service_skipped_frames": ("skipped", "Frames that a source passed over for a newer one."),
-    "service_lost_frames": ("lost", "Frames accepted by a worker that died before it answered."),
-    "service_rejected_frames": ("rejected", "Frames refused before they were accepted."),
-    "service_late_replies": ("late", "Answers of the cloud that came after their deadline."),
-    "service_unasked_replies": ("unasked", "Replies to nothing that was asked."),
-    "service_mining_errors": ("mining_errors", "Samples that mining failed on, taken as hard."),
-    "service_uploaded_bytes": ("uploaded_bytes", "Bytes of the samples that went up."),
-    "service_withheld_samples": ("withheld", "Hard samples that were not sent up: over the budget, or too slow."),
-    "service_audited_samples": ("audited", "Easy samples that the next tier has answered as well."),
-    "service_agreed_samples": ("audit_agreed", "Audited samples that both answered alike."),
-    "service_overruled_answers": ("overruled", "Mixtures that say otherwise than the next tier."),
-}
 
 
 class GmMetrics:
@@ -126,10 +108,10 @@ class GmMetrics:
 
     def _of_services(self) -> Iterator[Metric]:
         infos = {key: list(self._infos(key)) for key in sorted(stored.key for stored in self._services())}
-        for name, (field, text) in COUNTS.items():
-            yield counter(
-                name, text, [(_labels(key), sum(getattr(i, field) for i in i_s)) for key, i_s in infos.items()]
-            )
+        for count in Count:
+            if ExportedBy.SERVICE in count.exported_by:
+                samples = [(_labels(key), sum(getattr(i, count.field) for i in got)) for key, got in infos.items()]
+                yield counter(f"service_{count.metric}", count.text, samples)
         sums = {key: total(found) for key, found in infos.items()}
         yield gauge(
             "service_queued_frames",

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from halimede.messages import Metric, TaskInfo
+from halimede.messages.counters import Count, ExportedBy
 from halimede.stats import histogram
 from halimede.stats.agreement import Estimate, agreement_of
-from halimede.stats.counters import add_up
+from halimede.stats.totals import add_up
 
-#: Sedna's and ours, in the order shown: name on the wire, field
-COUNTS = {
-    "inferenceNumber": "inference_number",
-    "edgeInferenceNumber": "edge_inference_number",
-    "cloudInferenceNumber": "cloud_inference_number",
-    "hardExampleNumber": "hard_example_number",
-    "degraded": "degraded",
-    "skipped": "skipped",
-    "lost": "lost",
-    "rejected": "rejected",
-    "late": "late",
-    "unasked": "unasked",
-    "miningErrors": "mining_errors",
-    "queued": "queued",
-    "uploadedBytes": "uploaded_bytes",
-    "withheld": "withheld",
-    "audited": "audited",
-    "auditAgreed": "audit_agreed",
-    "overruled": "overruled",
-    "drifting": "drifting",
-}
+#: shown behind a counter: what is derived from it, or goes down again
+SHOWN_BEHIND = {Count.ANSWERED: "edge_inference_number", Count.MINING_ERRORS: "queued"}
+
+
+def _shown() -> Iterator[str]:
+    """Return the fields of TaskInfo that a service's status shows, in this order."""
+    for count in Count:
+        if ExportedBy.SERVICE in count.exported_by:
+            yield count.field
+        if count in SHOWN_BEHIND:
+            yield SHOWN_BEHIND[count]
+    yield "drifting"
+
+
+#: key in the status, field of TaskInfo
+_KEYS = {field.name: field.encode_name for field in msgspec.structs.fields(TaskInfo)}
+COUNTS = {_KEYS[name]: name for name in _shown()}
 QUANTILES = {"P50Ms": 0.5, "P99Ms": 0.99}
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from halimede.messages import DatasetFacts, ModelFacts, NodeStatus, Output, TaskInfo, WorkerReport
 from halimede.stats import histogram
-from halimede.stats.counters import add_up
+from halimede.stats.totals import add_up
 from services.lc.paths import Worker
 from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.supervisor.process import Role

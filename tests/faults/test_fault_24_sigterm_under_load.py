@@ -17,8 +17,8 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.errors import BusError
 from halimede.frames import new_id, pack
-from halimede.messages import Frame, Result
-from halimede.stats.ledger import HEADER, Count
+from halimede.messages import Count, Frame, Result
+from halimede.stats.ledger import HEADER
 from services.broker import MosquittoProcess
 from tests.faults.control import Child, Control, control
 from tests.integration.workers import Site, site, train

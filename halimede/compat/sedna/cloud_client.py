@@ -19,13 +19,13 @@ import structlog
 
 from halimede.bus import Bus
 from halimede.errors import BusError
-from halimede.messages import Frame, Reply
+from halimede.messages import Count, Frame, Reply
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadError, OffloadReason
-from halimede.stats.ledger import Count, Latency, Ledger
+from halimede.stats.ledger import Latency, Ledger
 from halimede.worker.bootstrap import open_ledger
 from halimede.worker.errors import as_mistake
 from halimede.worker.metrics import WorkerMetrics

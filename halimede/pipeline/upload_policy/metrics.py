@@ -6,24 +6,17 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from halimede.observe.metrics import Samples, counter, gauge
+from halimede.messages.counters import Count, ExportedBy
+from halimede.observe.metrics import Samples, counter, gauge, ledger_counters
 from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.stats.agreement import agreement_of
-from halimede.stats.ledger import Count, Ledger
-
-COUNTS = {
-    Count.UPLOADED_BYTES: ("worker_uploaded_bytes", "Bytes of the samples that went up, audits included."),
-    Count.AUDITED: ("worker_audited_samples", "Easy samples that the next tier has answered as well."),
-    Count.AUDIT_AGREED: ("worker_agreed_samples", "Audited samples that both answered alike."),
-    Count.OVERRULED: ("worker_overruled_answers", "Mixtures that say otherwise than the next tier."),
-}
+from halimede.stats.ledger import Ledger
 
 
 def figures(triage: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
     """Return the figures of one worker; counts go on over a restart, reasons are this process's own."""
-    for count, (name, text) in COUNTS.items():
-        yield counter(name, text, ledger[count])
+    yield from ledger_counters(ledger, ExportedBy.UPLOAD_POLICY)
     withheld = [({"reason": reason}, n) for reason, n in sorted(triage.withheld.items())]
     yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)
     yield from _of_budget(triage.budget, ledger)

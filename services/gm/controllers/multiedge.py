@@ -15,7 +15,7 @@ from halimede.api import Resource
 from halimede.api.multiedge import PLURAL
 from halimede.api.placement import placements
 from halimede.messages import ModelOutput, Output, Status, TaskInfo
-from halimede.stats.counters import add_up
+from halimede.stats.totals import add_up
 from services.gm.cluster.port import NodeReport
 from services.gm.controllers import per_worker_status
 from services.gm.controllers.base import Observed, register

@@ -15,7 +15,7 @@ import msgspec
 
 from halimede.api import multiedge
 from halimede.messages import TaskInfo, WorkerInfo, WorkerReport
-from halimede.stats.counters import add_up
+from halimede.stats.totals import add_up
 from services.lc.paths import Worker
 from services.lc.status_builder import add_roles
 from services.lc.supervisor.process import Role

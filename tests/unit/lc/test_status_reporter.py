@@ -10,7 +10,7 @@ import pytest
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.messages import Histogram, NodeStatus, TaskInfo, WorkerReport
 from halimede.stats import histogram
-from halimede.stats.counters import add_up
+from halimede.stats.totals import add_up
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.resource_state import Lack, ResourceState
 from services.lc.status_builder import compose

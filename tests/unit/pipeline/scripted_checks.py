@@ -7,8 +7,8 @@ from collections import Counter
 
 import msgspec
 
+from halimede.messages import Count
 from halimede.pipeline.sample import Sample
-from halimede.stats.ledger import Count
 from tests.unit.pipeline.scripted_world import EDGE, World
 
 

@@ -16,13 +16,13 @@ from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
 from halimede.inference import Array, Model, SampleError
-from halimede.messages import Prediction, Result
+from halimede.messages import Count, Prediction, Result
 from halimede.mining import Miner, create, is_ours
 from halimede.pipeline.executor import ENOUGH, ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from tests.unit.worker.world import NS, SERVICE
 
 SHORT_S, LONG_S = 0.0, 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import InvalidFieldError
+from halimede.messages import Count
 from halimede.stats.histogram import quantile
-from halimede.stats.ledger import SIZE, Count, Latency, Ledger, LedgerBusyError
+from halimede.stats.ledger import HEADER, SIZE, Latency, Ledger, LedgerBusyError
 
 KILLED = """
 import os, signal, sys
@@ -57,6 +59,30 @@ def test_the_start_is_the_first_workers_start(tmp_path: Path) -> None:
     with Ledger(tmp_path, "u-1") as ledger:
         assert ledger.info().start_time == first
     assert first.endswith("Z")
+
+
+def test_each_counter_that_is_reported_is_a_field_of_the_report(tmp_path: Path) -> None:
+    with Ledger(tmp_path, "u-1") as ledger:
+        for count in Count:
+            ledger.add(count, count + 1)
+        ledger.add(Count.ACCEPTED, 1000)
+        info = ledger.info()
+    assert {count.field: getattr(info, count.field) for count in Count if count.field} == {
+        count.field: count + 1 for count in Count if count.field
+    }
+
+
+def test_a_ledger_of_an_older_version_is_read(tmp_path: Path) -> None:
+    slots = [50, 40, 10, 12, 1, 11, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 16, 17, 18, 19]
+    content = HEADER.pack(b"HALLEDG1", b"u-1".ljust(64, b"\0"), 1_700_000_000) + struct.pack("<21Q", *slots)
+    (tmp_path / "ledger").write_bytes(content.ljust(SIZE, b"\0"))
+    with Ledger(tmp_path, "u-1") as ledger:
+        info = ledger.info()
+    assert (info.inference_number, info.cloud_inference_number, info.hard_example_number) == (40, 10, 12)
+    assert (info.degraded, info.skipped, info.lost, info.rejected, info.late) == (1, 2, 50 - 40, 4, 5)
+    assert (info.mining_errors, info.served, info.batches, info.unasked) == (7, 8, 9, 13)
+    assert (info.uploaded_bytes, info.withheld, info.audited, info.audit_agreed) == (14, 15, 16, 17)
+    assert (info.overruled, info.deferred) == (18, 19)
 
 
 def test_another_services_ledger_is_set_aside(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from halimede import codec, mining, topics
 from halimede.errors import InvalidFieldError
 from halimede.frames.payloads import ID_BYTES
-from halimede.messages import WorkerInfo
-from halimede.stats.ledger import HEADER, MAGIC, SIZE, SLOTS, Count, Ledger
+from halimede.messages import Count, WorkerInfo
+from halimede.stats.ledger import HEADER, MAGIC, SIZE, SLOTS, Ledger
 from halimede.worker.settings import Role, read
 from halimede.worker.sources.folder import Done
 from tests.anything import attempt, json_values, spoiled, texts

@@ -13,12 +13,12 @@ from PIL import Image
 from halimede import topics
 from halimede.bus.memory import MemoryBroker
 from halimede.frames import encode_image, new_frame, pack
-from halimede.messages import Prediction
+from halimede.messages import Count, Prediction
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
-from halimede.stats.ledger import Count, Ledger
+from halimede.stats.ledger import Ledger
 from tests.simulated import eventually, simulated
 from tests.unit.frames.clouds import Brightness
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, NS, world

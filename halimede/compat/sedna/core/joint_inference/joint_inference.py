@@ -30,10 +30,11 @@ from halimede.compat.sedna.rules import HardSampleRule, rule_of
 from halimede.compat.sedna.serving import served
 from halimede.errors import InvalidFieldError
 from halimede.inference.estimator import loaded
+from halimede.messages import Count
 from halimede.mining import Verdict
 from halimede.models.desired_state import read as read_desired
 from halimede.offload.errors import OffloadError, OffloadReason
-from halimede.stats.ledger import Count, Latency
+from halimede.stats.ledger import Latency
 from halimede.worker.main import connect_to, leave, main
 from halimede.worker.settings import MiningMode, WorkerSettings
 
