@@ -41,7 +41,6 @@ TWICE = re.compile(rf"{NEGATION}(?! (?:or|nor|and)\b)[^.,;:()|]*?{NEGATION}", re
 OLDER = frozenset(
     {
         "CHANGELOG.md",
-        "README.md",
         "docs/adr/0001-topics-instead-of-ports.md",
         "docs/adr/0002-mqtt-and-other-given-packages.md",
         "docs/adr/0003-typed-messages.md",
@@ -55,10 +54,6 @@ OLDER = frozenset(
         "docs/adr/0012-lean-client.md",
         "docs/adr/0013-one-pipeline.md",
         "docs/adr/0014-names-and-places.md",
-        "docs/architecture.md",
-        "docs/calibration.md",
-        "docs/cameras.md",
-        "docs/commands.md",
         "docs/datasets.md",
         "docs/deploy.md",
         "docs/glossary.md",
@@ -67,7 +62,6 @@ OLDER = frozenset(
         "docs/mining.md",
         "docs/multi-edge.md",
         "docs/observability.md",
-        "docs/operations.md",
         "docs/performance.md",
         "docs/processing.md",
         "docs/security.md",
