@@ -54,23 +54,10 @@ OLDER = frozenset(
         "docs/adr/0012-lean-client.md",
         "docs/adr/0013-one-pipeline.md",
         "docs/adr/0014-names-and-places.md",
-        "docs/datasets.md",
         "docs/deploy.md",
-        "docs/glossary.md",
-        "docs/hard-samples.md",
-        "docs/joint-model.md",
-        "docs/mining.md",
         "docs/multi-edge.md",
         "docs/observability.md",
         "docs/performance.md",
-        "docs/processing.md",
-        "docs/security.md",
-        "docs/sedna.md",
-        "docs/serving.md",
-        "docs/stages.md",
-        "docs/tiers.md",
-        "docs/uploads.md",
-        "docs/worker-environment.md",
     }
 )
 
