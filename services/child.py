@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from halimede.system.backoff import Backoff
 from services.runfile import usable
 
 PR_SET_PDEATHSIG = 1
@@ -67,7 +68,7 @@ class Child:
     async def run(self) -> None:
         """Keep it running until ``stop``."""
         loop = asyncio.get_running_loop()
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._stopping.is_set():
             started = loop.time()
             with usable(self.log):
@@ -76,14 +77,13 @@ class Child:
             if self._stopping.is_set():
                 return
             if loop.time() - started > GOOD_RUN:
-                pause = FIRST_PAUSE
+                backoff.reset()
             self.restarts += 1
+            pause = backoff.fail()
             self._died(self, Exit(self.name, code, pause))
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
-            except TimeoutError:
-                pause = min(pause * 2, LONGEST_PAUSE)
 
     async def stop(self, deadline_s: float, hurry: asyncio.Event) -> None:
         """End it: SIGTERM, then SIGKILL after ``deadline_s`` or as soon as ``hurry`` is set."""

@@ -20,6 +20,7 @@ from halimede import topics
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.names import check_name
+from halimede.system.backoff import Backoff
 from services import orphans
 from services.broker import DEFAULT_PORT, HOST, MosquittoProcess
 from services.child import USER_ERROR, Child, Exit, rotate
@@ -212,18 +213,17 @@ class System:
         It comes back empty: all say again what they know.
         """
         loop = asyncio.get_running_loop()
-        pause = BROKER_PAUSE
+        backoff = Backoff(BROKER_PAUSE, BROKER_LONGEST_PAUSE)
         while not self._stopping.is_set():
             started = loop.time()
             await self._broker.wait()
             if loop.time() - started > BROKER_GOOD_RUN:
-                pause = BROKER_PAUSE
+                backoff.reset()
             said = "the broker ended; starting it again"
             while True:
                 # when the whole group was signalled, our own stop comes first
-                if await self._stops_within(pause):
+                if await self._stops_within(backoff.fail()):
                     return
-                pause = min(pause * 2, BROKER_LONGEST_PAUSE)
                 self._say(said)
                 try:
                     await self._broker.restart()

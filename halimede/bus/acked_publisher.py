@@ -17,12 +17,13 @@ import structlog
 from halimede.bus.port import Bus
 from halimede.bus.reason_codes import FAILURE, NO_SUBSCRIBER, SUCCESS
 from halimede.errors import BusError, RefusedError, TooLargeError
+from halimede.system.backoff import exponential
 from halimede.topic import Address
 
 M = TypeVar("M")
 log = structlog.get_logger()
 
-#: seconds before a message is sent again: the first pause, doubled up to the last one
+#: seconds before a message is sent again: the first pause, and any at most
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 #: what a body raises that cannot be written: values come from users' own models
 UNWRITABLE = (TooLargeError, TypeError, ValueError, OverflowError, RecursionError)
@@ -207,7 +208,7 @@ class AckedPublisher(Generic[M]):
             log.info("message not delivered", kind=self._kind, error=error)
             message.done(FAILURE)
         elif self._group:  # without one nobody sends any more: the message counts as lost
-            self._deliver(message, self._group, FIRST_PAUSE_S)
+            self._deliver(message, self._group, failures=1)
 
     def _next(self) -> None:
         """Send what waits, as far as there are slots."""
@@ -216,8 +217,8 @@ class AckedPublisher(Generic[M]):
 
     # --- messages that did not leave at once ----------------------------------------------------------------------
 
-    def _deliver(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, pause_s: float = 0.0) -> None:
-        task = group.create_task(self._deliver_later(message, pause_s), name=f"{self._kind} delivery")
+    def _deliver(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, failures: int = 0) -> None:
+        task = group.create_task(self._deliver_later(message, failures), name=f"{self._kind} delivery")
         self._deliveries.add(task)
         task.add_done_callback(self._delivered)
 
@@ -226,13 +227,13 @@ class AckedPublisher(Generic[M]):
         self._changed.set()
         self._next()
 
-    async def _deliver_later(self, message: OutgoingMessage[M], pause_s: float) -> None:
+    async def _deliver_later(self, message: OutgoingMessage[M], failures: int) -> None:
         """Send a message until the broker has it, or once where nothing is sent again."""
         body: M | None = message.body
         while body is not None:
-            if pause_s:
-                await self._pause(pause_s)
-            pause_s = min(2 * pause_s or FIRST_PAUSE_S, LAST_PAUSE_S)
+            if failures:
+                await self._pause(exponential(failures, FIRST_PAUSE_S, LAST_PAUSE_S))
+            failures += 1
             try:
                 found = await self._bus.publish(
                     message.address,
@@ -242,7 +243,7 @@ class AckedPublisher(Generic[M]):
                     timeout_s=self._timeout_s,
                 )
             except UNWRITABLE as error:
-                body, pause_s = self._substitute(body, error), 0.0
+                body, failures = self._substitute(body, error), 0
             except BusError as error:
                 if not self._retry:
                     log.info("message not delivered", kind=self._kind, error=str(error))

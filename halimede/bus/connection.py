@@ -1,7 +1,6 @@
 """Keeping a connection up: re-subscribing, birth and hooks, written once for all adapters: they bring only ``_open``.
 
-When to come back is decided in ``backoff.py``, and for whoever shares a client id with another in
-``client_id_conflict.py``.
+When to come back is decided in ``reconnect.py``, also for whoever shares a client id with another.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from typing import Any, Self
 
 import structlog
 
-from halimede.bus.backoff import LAST_BACKOFF, Backoff
-from halimede.bus.client_id_conflict import ClientIdConflict
 from halimede.bus.connection_log import ConnectionLog
 from halimede.bus.message import Announce, Announcement, Packet, Receive, ReceiveNow
 from halimede.bus.port import PUBLISH_TIMEOUT, Bus
 from halimede.bus.reason_codes import FAILURE, NO_SHARED, NO_WILDCARDS, REASONS
+from halimede.bus.reconnect import LAST_BACKOFF, ClientIdConflict, ReconnectBackoff
 from halimede.bus.subscriptions import Dispatcher, Subscription
 from halimede.bus.topic_filter import FEW, OVERHEAD, Prefix, check_size, packet_size, split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
@@ -58,7 +56,7 @@ class ReconnectingBus(Bus):
         self._chance = chance
         self._prefix = Prefix(f"{prefix.strip('/')}/" if prefix else "")
         self._rivalry = ClientIdConflict(share=durable)
-        self._back_off = Backoff(chance)
+        self._back_off = ReconnectBackoff(chance)
         self._outage = ConnectionLog(where, self.client_id)
         self._incoming = Dispatcher(self.stats, self._prefix, durable=durable)
         self._link: Transport | None = None

@@ -16,6 +16,7 @@ from halimede.cameras.camera_status import CameraStatusTracker, State
 from halimede.cameras.ipc_messages import CapturedPicture, ReaderJob, SourceError
 from halimede.cameras.reader_client import ReaderClient
 from halimede.cameras.settings import CameraSettings
+from halimede.system.backoff import exponential
 
 log = structlog.get_logger()
 
@@ -36,7 +37,7 @@ class CameraBackoff:
 
     def pause(self, failures: int, reason: str, chance: float) -> float:
         """Return seconds to wait after so many failures in a row (1 is the first); ``chance`` is in 0..1."""
-        pause = min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 16)) * (0.5 + chance / 2)
+        pause = exponential(failures, self.first_s, self.longest_s) * (0.5 + chance / 2)
         return max(pause, self.locked_s * (1 + chance)) if reason == ipc_messages.UNAUTHORIZED else pause
 
 

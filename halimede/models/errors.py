@@ -1,13 +1,24 @@
-"""What can go wrong with a download, in words that callers tell apart, and URLs that are fit to be shown."""
+"""Errors of a transfer, with a reason each; retries of those that may pass; URLs without their secrets."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from halimede.errors import HalimedeError
+import structlog
 
+from halimede.errors import HalimedeError
+from halimede.system.backoff import Backoff
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+#: seconds between two attempts: the first pause, and any at most
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 #: a disk, or a user's share of it, has no room
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -55,6 +66,21 @@ class FetchError(HalimedeError):
         self.temporary = temporary
         self.status = status
         super().__init__(message)
+
+
+async def retry_temporary(attempt: Callable[[], Awaitable[T]], patience_s: float) -> T:
+    """Repeat an attempt for so many seconds, while its FetchErrors are temporary; raise the last one."""
+    loop = asyncio.get_running_loop()
+    deadline, backoff = loop.time() + patience_s, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+    while True:
+        try:
+            return await attempt()
+        except FetchError as error:
+            pause = backoff.fail()
+            if not error.temporary or loop.time() + pause > deadline:
+                raise
+            log.warning("transfer repeated", seconds=pause, reason=error.reason.value, message=str(error))
+        await asyncio.sleep(pause)
 
 
 def disk_error(what: str, error: OSError, reason: FetchReason = FetchReason.CACHE_FAILED) -> FetchError:

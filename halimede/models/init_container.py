@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import re
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from halimede.errors import InvalidFieldError
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.archive import unpack
 from halimede.models.cache import Cache, Fetched, in_thread
-from halimede.models.errors import FetchError, FetchReason, redact
+from halimede.models.errors import FetchError, FetchReason, redact, retry_temporary
 from halimede.models.fetcher import fetch
 from halimede.models.materialize import deliver, deliver_folder, make_place
 from halimede.models.source_registry import local_path, open_file
@@ -28,8 +28,6 @@ from halimede.models.transfer_rate import TransferRate
 
 log = structlog.get_logger()
 
-#: seconds between two attempts: at first, and at most
-FIRST_DELAY, LONGEST_DELAY = 1.0, 15.0
 #: seconds between two lines on a download's progress
 PROGRESS_S = 10.0
 #: a cache for one download, beside what it brings
@@ -77,7 +75,7 @@ async def bring(wanted: RequestedModel, cache: Path, out: Path, say: Callable[[s
         await _deliver(wanted, Cache(using), fetched, out)
 
     try:
-        await _patiently(wanted, attempt)
+        await retry_temporary(attempt, wanted.patience_s)
     finally:
         await in_thread(shutil.rmtree, own, True)  # noqa: FBT003  # it may not be there
     say(f"{redact(wanted.url)} is at {out}")
@@ -104,7 +102,7 @@ async def check(wanted: RequestedModel) -> Path:
             text = f"{path} has sha256 {sha256.hexdigest()}, not {wanted.sha256}: correct one of the two"
             raise FetchError(FetchReason.DIGEST_MISMATCH, text)
 
-    await _patiently(wanted, attempt)
+    await retry_temporary(attempt, wanted.patience_s)
     return path
 
 
@@ -112,20 +110,6 @@ async def _deliver(wanted: RequestedModel, cache: Cache, fetched: Fetched, out: 
     with cache.using(fetched.digest):
         place = await unpack(cache, fetched) if wanted.unpack else fetched.path
         await in_thread(deliver_folder if place.is_dir() else deliver, place, out)
-
-
-async def _patiently(wanted: RequestedModel, attempt: Callable[[], Awaitable[None]]) -> None:
-    loop = asyncio.get_running_loop()
-    deadline, delay = loop.time() + wanted.patience_s, FIRST_DELAY
-    while True:
-        try:
-            return await attempt()
-        except FetchError as error:
-            if not error.temporary or loop.time() + delay > deadline:
-                raise
-            log.warning("trying again", seconds=delay, reason=error.reason.value, message=str(error))
-        await asyncio.sleep(delay)
-        delay = min(delay * 2, LONGEST_DELAY)
 
 
 async def _fetch(wanted: RequestedModel, cache: Cache, say: Callable[[str], None]) -> Fetched:

@@ -17,7 +17,7 @@ import structlog
 
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import BLOCK, in_thread
-from halimede.models.errors import FetchError, FetchReason, redact
+from halimede.models.errors import FetchError, FetchReason, redact, retry_temporary
 from halimede.models.source_registry import local_path
 from halimede.models.source_types import TransferLimits
 from halimede.models.upload_targets import Sending, put_file, put_http, put_s3
@@ -26,8 +26,8 @@ log = structlog.get_logger()
 
 #: gets the bytes that have gone, and how many there are
 Progress = Callable[[int, int], None]
-#: seconds between two attempts: at first, and at most; and how long failures that may pass are tried again
-FIRST_DELAY, LONGEST_DELAY, PATIENCE_S = 1.0, 15.0, 120.0
+#: seconds for which failures that may pass are tried again
+PATIENCE_S = 120.0
 MAX_FILES = 100_000
 
 
@@ -65,7 +65,7 @@ async def upload(
                 progress(before + sent, whole)
 
         one = _Upload(file, to, limits or TransferLimits(), policy, tell)
-        done.append(await one.patiently(patience_s))
+        done.append(await retry_temporary(one.attempt, patience_s))
         before += size
     return done
 
@@ -78,20 +78,7 @@ class _Upload:
     policy: AddressPolicy | None
     tell: Callable[[int], None]
 
-    async def patiently(self, patience_s: float) -> Uploaded:
-        loop = asyncio.get_running_loop()
-        deadline, delay = loop.time() + patience_s, FIRST_DELAY
-        while True:
-            try:
-                return await self._attempt()
-            except FetchError as error:
-                if not error.temporary or loop.time() + delay > deadline:
-                    raise
-                log.warning("sending again", seconds=delay, reason=error.reason.value, message=str(error))
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, LONGEST_DELAY)
-
-    async def _attempt(self) -> Uploaded:
+    async def attempt(self) -> Uploaded:
         shown = redact(self.url)
         try:
             size, sha256 = await in_thread(_measure, self.file)

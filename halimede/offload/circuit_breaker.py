@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
+from halimede.system.backoff import Backoff
+
 
 class State(StrEnum):
     """Where the breaker stands."""
@@ -26,9 +28,7 @@ class CircuitBreaker:
     def __init__(self, *, failures: int = 5, retry_s: float = 1.0, max_retry_s: float = 30.0) -> None:
         self.state = State.CLOSED
         self._failures = failures
-        self._first_s = retry_s
-        self._max_s = max_retry_s
-        self._retry_s = retry_s
+        self._backoff = Backoff(retry_s, max_retry_s)
         self._retry_at = 0.0
         self._timeouts = 0
         self._heard_at = -math.inf
@@ -71,7 +71,8 @@ class CircuitBreaker:
     def reconsider(self) -> None:
         """Something changed (such as the connection): let the next request be the probe without waiting."""
         if self.state is State.OPEN:
-            self._retry_at, self._retry_s = 0.0, self._first_s
+            self._retry_at = 0.0
+            self._backoff.reset()
 
     def abandoned(self, now: float) -> None:
         """The probe ended without a verdict (cancelled, shed): the next request may try."""
@@ -83,10 +84,9 @@ class CircuitBreaker:
         if self.state is State.OPEN:
             return
         self.state = State.OPEN
-        self._retry_at = now + self._retry_s
-        self._retry_s = min(self._retry_s * 2, self._max_s)
+        self._retry_at = now + self._backoff.fail()
 
     def _close(self) -> None:
         self.state = State.CLOSED
         self._timeouts = 0
-        self._retry_s = self._first_s
+        self._backoff.reset()

@@ -15,13 +15,14 @@ from typing import Generic, TypeVar
 import structlog
 
 from halimede.errors import HalimedeError
+from halimede.system.backoff import exponential
 from halimede.tracing.latency import Distribution
 
 K = TypeVar("K")
 log = structlog.get_logger()
 
 #: seconds
-FIRST_BACKOFF, LAST_BACKOFF = 0.5, 8.0
+FIRST_BACKOFF, LAST_BACKOFF = 1.0, 8.0
 WORKERS = 8
 #: a key whose work takes long is spaced by that many times as long, at most by so many seconds: the rest has its turn
 REST, LONGEST = 10.0, 5.0
@@ -137,7 +138,7 @@ class WorkQueue(Generic[K]):
     def _failed(self, key: K) -> float:
         self.failed += 1
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 16))
+        delay = exponential(failures, FIRST_BACKOFF, LAST_BACKOFF)
         self.add(key, at=asyncio.get_running_loop().time() + delay)
         return delay
 

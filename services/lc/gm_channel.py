@@ -27,6 +27,7 @@ from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import Delete, GmPresence, Held, ResourceBody, Sync, Synced
 from halimede.names import Key
+from halimede.system.backoff import exponential
 from services.lc.presence import STRANGER_S, OwnPresence
 from services.lc.status_reporter import NodeStatusReporter
 from services.lc.store import decisions
@@ -101,12 +102,13 @@ class GmChannel:
             self.lack(lacking=False)
 
     async def _sync_always(self) -> None:
-        patience = UNANSWERED_S
+        unanswered = 1
         while True:
+            patience = exponential(unanswered, UNANSWERED_S, PERIOD_S)
             again = self._unanswered and not await _set_within(self._wanted, patience) and self._unanswered
             if not again:
                 await _set_within(self._wanted, PERIOD_S)
-            patience = min(patience * 2, PERIOD_S) if again else UNANSWERED_S
+            unanswered = unanswered + 1 if again else 1
             self._wanted.clear()
             if self.presence.strange:
                 self.presence.strange = False
@@ -124,14 +126,15 @@ class GmChannel:
             self._asking.cancel()
             self._asking = None
         elif lacking and not self._asking:
-            self._ask_in(UNANSWERED_S)
+            self._ask_later(1)
 
-    def _ask_in(self, seconds: float) -> None:
-        self._asking = asyncio.get_running_loop().call_later(seconds, self._ask, seconds)
+    def _ask_later(self, times: int) -> None:
+        pause = exponential(times, UNANSWERED_S, PERIOD_S)
+        self._asking = asyncio.get_running_loop().call_later(pause, self._ask, times)
 
-    def _ask(self, waited: float) -> None:
+    def _ask(self, times: int) -> None:
         self._wanted.set()
-        self._ask_in(min(waited * 2, PERIOD_S))
+        self._ask_later(times + 1)
 
     # --- what GM says ------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from halimede import topics
 from halimede.bus import Delivery
-from halimede.bus.client_id_conflict import LONGEST, PAUSE
 from halimede.bus.mqtt import MqttBus
+from halimede.bus.reconnect import LONGEST, PAUSE
 from halimede.messages import DeadLetter
 from tests.faults.control import PATIENCE, Child, Control, control
 from tests.proxy import Proxy

@@ -15,6 +15,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from halimede.stats.decayed import DecayedLine
+from halimede.system.backoff import Backoff
 
 #: weight that an answer still has when the next one has come
 KEPT = 0.9
@@ -48,7 +49,7 @@ class LatencyEstimator:
         #: seconds of answers by the bytes before them
         self._line = DecayedLine(KEPT)
         self._timeouts: list[tuple[int, float]] = []
-        self._probe_s = PROBE_S
+        self._probe_backoff = Backoff(PROBE_S, MAX_PROBE_S)
         self._probe_at = 0.0
         #: a probe may go, or is under way
         self._probing = self._probe_out = False
@@ -91,14 +92,13 @@ class LatencyEstimator:
     def _probed(self, now: float, *, in_time: bool) -> None:
         self._probe_out = False
         if in_time:
-            self._probe_s = PROBE_S
+            self._probe_backoff.reset()
             self._line.fade(AFTER_PROBE)
             self._timeouts.clear()
             self._deviation = 0.0
             self._probe_at = now
         else:
-            self._probe_at = now + self._probe_s
-            self._probe_s = min(2 * self._probe_s, MAX_PROBE_S)
+            self._probe_at = now + self._probe_backoff.fail()
 
     def _learn(self, ahead: int, seconds: float) -> None:
         if self._answers:

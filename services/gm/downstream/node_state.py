@@ -7,6 +7,7 @@ from typing import Any
 
 from halimede.api import Resource
 from halimede.names import Key
+from halimede.system.backoff import exponential
 
 #: seconds between two sends of what is not acknowledged
 FIRST_RESEND, LAST_RESEND = 1.0, 30.0
@@ -38,8 +39,8 @@ class Attempt:
 
     def sent(self, now: float, patience: float = 0.0) -> None:
         """Wait longer each time; ``patience``: seconds that its answer may take because of others."""
-        self.due = now + min(LAST_RESEND, (FIRST_RESEND + patience) * 2.0 ** min(self.count, 16))
         self.count += 1
+        self.due = now + exponential(self.count, FIRST_RESEND + patience, LAST_RESEND)
 
 
 @dataclass(slots=True, eq=False)

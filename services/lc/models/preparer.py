@@ -18,6 +18,7 @@ from halimede.messages import ModelFacts
 from halimede.models import Cache, FetchError, FetchReason
 from halimede.models.transfer_rate import TransferRate
 from halimede.names import Key
+from halimede.system.backoff import exponential
 from halimede.tracing.latency import Distribution
 from services.lc.models.cache_janitor import CacheJanitor
 from services.lc.models.installer import Bring, InstalledModel, UnusableError
@@ -89,10 +90,10 @@ class Preparer:
         self._running[want.key] = self._tasks.create_task(self._prepare(want), name=f"prepare {want.key}")
 
     async def _prepare(self, want: RequiredFile) -> None:
-        backoff = FIRST_DELAY
-        while (delay := await self._attempt(want, backoff)) is not None:
+        attempts = 1
+        while (delay := await self._attempt(want, exponential(attempts, FIRST_DELAY, LONGEST_DELAY))) is not None:
             await asyncio.sleep(delay)
-            backoff = min(backoff * 2, LONGEST_DELAY)
+            attempts += 1
 
     async def _attempt(self, want: RequiredFile, backoff: float) -> float | None:
         """Try once; return the seconds to wait before the next time, None if there need be none."""

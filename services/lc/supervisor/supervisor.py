@@ -17,6 +17,7 @@ import structlog
 
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
+from halimede.system.backoff import exponential
 from services.lc.cleanup import put_aside
 from services.lc.paths import NodePaths, Worker
 from services.lc.planning.plan import ObservedWorker, Plan
@@ -273,7 +274,7 @@ class Supervisor:
 
     def _failed(self, entry: WorkerState, reason: str, ending: str, *, mistaken: bool) -> None:
         entry.failures += 1
-        entry.delay = min(FIRST_DELAY * 2 ** min(entry.failures - 1, 16), LONGEST_DELAY)
+        entry.delay = exponential(entry.failures, FIRST_DELAY, LONGEST_DELAY)
         entry.mistaken, entry.reason, entry.ending = mistaken, reason, ending
         log.warning("worker failed", worker=str(entry.worker), ending=ending, line=entry.line, failures=entry.failures)
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from halimede.bus.backoff import LAST_BACKOFF
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.reconnect import LAST_BACKOFF
 from halimede.errors import DisconnectedError
 from tests.simulated import eventually, simulated
 

@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 from halimede.messages import Status
 from halimede.names import Key
+from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import Object, resources
 from services.gm.cluster.kubernetes.client import KubernetesClient
-from services.gm.cluster.kubernetes.conflict_backoff import ConflictBackoff
 from services.gm.cluster.kubernetes.conversion import Custom, custom, finalizer_patch, status_patch
 from services.gm.cluster.kubernetes.errors import NotFoundError, StaleError, worded
 from services.gm.cluster.kubernetes.fence import Leadership, check_leading
@@ -25,9 +25,38 @@ from services.gm.cluster.port import FINALIZER, ConflictError, StoredResource, u
 from services.gm.controllers.base import same
 from services.gm.service_status import conclude
 from services.gm.worker_readiness import Readiness
-from services.gm.workqueue import WorkQueue
+from services.gm.workqueue import WorkQueue, reached
 
+#: seconds between two writes of an object that somebody else was faster with
+FIRST_PAUSE, LAST_PAUSE = 0.2, 8.0
 INVALID, CONFLICT = "Invalid", "NameConflict"
+
+
+class ConflictBackoff:
+    """Keeps us from writing objects, by uid, that somebody else has written: what we know of them is old.
+
+    Call ``end`` when an object has changed or is gone, so that nothing is kept of it.
+    """
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pauses)
+
+    def hold(self, uid: str) -> bool:
+        """Whether an object's pause is not over yet."""
+        return uid in self._pauses and not reached(self._pauses[uid][1])
+
+    def lengthen(self, uid: str) -> None:
+        """Begin the next pause, twice as long as the last one."""
+        failures = self._pauses.get(uid, (0, 0.0))[0] + 1
+        due = asyncio.get_running_loop().time() + exponential(failures, FIRST_PAUSE, LAST_PAUSE)
+        self._pauses[uid] = failures, due
+
+    def end(self, uid: str) -> None:
+        """Have the next write go out at once."""
+        self._pauses.pop(uid, None)
 
 
 class CustomResources:

@@ -7,6 +7,7 @@ The same again raises the count of the event that is there.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import EVENTS, MANAGER, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.errors import KubernetesApiError, NotFoundError, UnavailableError
@@ -72,7 +74,6 @@ class Events:
                 log.warning("event not told", reason=happened.reason, message=happened.message, error=str(error))
 
     async def _write_event(self, happened: Happened, times: int) -> None:
-        pause = PAUSE
         for attempt in range(1, TRIES + 1):
             if not self._leadership.leading:
                 self.dropped += 1
@@ -82,8 +83,7 @@ class Events:
             except UnavailableError as error:
                 if attempt == TRIES:
                     raise
-                await asyncio.sleep(max(pause, error.retry_after_s))
-                pause *= 2
+                await asyncio.sleep(max(exponential(attempt, PAUSE, math.inf), error.retry_after_s))
             else:
                 return
 

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from halimede.system.backoff import exponential
 from services.gm.cluster.kubernetes.api_paths import OPENED, ApiResource, Object
 from services.gm.cluster.kubernetes.errors import GoneError, KubernetesApiError, UnavailableError
 
@@ -120,7 +121,7 @@ class Informer(Generic[T]):
                 self._report(str(error))
             failures = 0 if self._progress else failures + 1
             listing_anew = listing_anew and not self._progress
-            pause = min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16)) if failures else 0.0
+            pause = exponential(failures, FIRST_PAUSE, LAST_PAUSE)
             await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), asked_s))  # noqa: S311
 
     def learn(self, body: Object, before: str) -> None:

@@ -1,8 +1,9 @@
-"""Two clients with one id: who gives way, for how long, and how one can tell.
+"""When a client connects again: soon, spread out where the broker was away, late where a rival has its client id.
 
-A broker lets the newcomer in and ends the older connection, so two clients that both come back at once chase each
-other for ever. The one that was there first stays: it comes back at once, a few times. The newcomer gives way for long
-enough that the other settles. Neither needs to know of the other for that, only whether its own last connection held.
+Two clients with one id: a broker lets the newcomer in and ends the older connection, so two clients that both come
+back at once chase each other for ever. The one that was there first stays: it comes back at once, a few times. The
+newcomer gives way for long enough that the other settles. Neither needs to know of the other for that, only whether
+its own last connection held.
 
 MQTT 5 has a reason code for it (0x8E), and with that it is sure. Mosquitto 2.0.11 closes the older connection without
 a word: several in a row that were accepted and ended soon, with the broker there all the time, mean the same. Or
@@ -16,6 +17,14 @@ from __future__ import annotations
 
 import random
 
+from halimede.system.backoff import exponential
+
+#: seconds between two attempts: the first pause at most, and any at most
+FIRST_BACKOFF, LAST_BACKOFF = 0.2, 5.0
+#: a broker that takes no connection is away for all its clients: they come back spread over so long, or longer
+SPREAD = 1.0
+#: a connection that held this long was a good one: the next back-off starts small again
+STABLE_AFTER = 5.0
 #: seconds that one gives way, for the first time; at most so many times that, with and without proof of a rival
 PAUSE = (20.0, 40.0)
 LONGEST, UNPROVEN = 4, 2
@@ -26,6 +35,29 @@ SETTLED = 5.0
 #: so many brief connections in a row are taken for a rival's work: by one that gave way before, by a newcomer, by a
 #: settled client
 RETURNED, NEWCOMER, INCUMBENT = 2, 3, 6
+
+
+class ReconnectBackoff:
+    """The pauses of one client between one attempt and the next: twice as wide each time, and anywhere in that."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._failures = 0
+        self._spread = 0.0
+
+    def refused(self) -> None:
+        """There was no connection at all."""
+        self._failures += 1
+        self._spread = SPREAD
+
+    def ended(self, lasted: float) -> None:
+        """Take the end of a connection that held so many seconds."""
+        self._failures = 1 if lasted >= STABLE_AFTER else self._failures + 1
+        self._spread = 0.0
+
+    def pause(self) -> float:
+        """Return for how many seconds to wait."""
+        return self._chance.uniform(0, max(self._spread, exponential(self._failures, FIRST_BACKOFF, LAST_BACKOFF)))
 
 
 class ClientIdConflict:
@@ -68,7 +100,7 @@ class ClientIdConflict:
         if not self._giving_way and self._brief < self._patience(told=told):
             return 0.0
         most = LONGEST if told or self._giving_way else UNPROVEN  # a bad link looks much like a rival
-        pause = chance.uniform(*PAUSE) * min(1 << min(self._yielded, 8), most)
+        pause = chance.uniform(*PAUSE) * exponential(self._yielded + 1, 1, most)
         self.suspected = True
         self._settled = self._giving_way = False
         self._brief = 0

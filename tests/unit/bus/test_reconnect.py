@@ -1,23 +1,37 @@
-"""Who of two clients with one id gives way: decided from what each sees of its own connections alone."""
+"""When clients connect again: soon after a connection was lost, spread out when the broker was away, and who of two
+clients with one id gives way.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
+from bisect import bisect
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.bus.client_id_conflict import (
+from halimede.bus.connection import ReconnectingBus
+from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.message import Packet
+from halimede.bus.reconnect import (
     BRIEF,
+    FIRST_BACKOFF,
     INCUMBENT,
+    LAST_BACKOFF,
     LONGEST,
     NEWCOMER,
     PAUSE,
     RETURNED,
     SETTLED,
+    SPREAD,
+    STABLE_AFTER,
     UNPROVEN,
     ClientIdConflict,
+    ReconnectBackoff,
 )
+from halimede.bus.transport import Deliver, Transport
+from tests.simulated import eventually, simulated
 
 CHANCE = random.Random(1)
 SHORT = BRIEF / 2
@@ -118,3 +132,73 @@ def test_a_session_that_goes_round_makes_no_rivals() -> None:
     for told in (True, False) * 20:
         assert rivalry.ended(SHORT, told=told, chance=CHANCE) == 0
     assert not rivalry.suspected
+
+
+CLIENTS, AWAY_S = 1000, 0.3
+
+
+class Waiting(ReconnectingBus):
+    """A client of a broker that takes no connection before a time of the loop."""
+
+    def __init__(self, number: int, until: float) -> None:
+        super().__init__(f"lc.n{number}", None, where="here", chance=random.Random(number))
+        self.until = until
+        self.came_at = 0.0
+
+    async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
+        now = asyncio.get_running_loop().time()
+        if now >= self.until:
+            self.came_at = now
+            await asyncio.Event().wait()
+        raise ConnectionRefusedError("nobody listens")
+
+
+def widest(back_off: ReconnectBackoff) -> float:
+    return max(back_off.pause() for _ in range(1000))
+
+
+def test_pauses_widen_to_a_limit_and_start_small_again_after_a_connection_that_held() -> None:
+    back_off, seen = ReconnectBackoff(random.Random(1)), []
+    for _ in range(10_000):
+        back_off.ended(STABLE_AFTER / 2)
+        if len(seen) < 8:
+            seen.append(widest(back_off))
+    expected = [min(LAST_BACKOFF, FIRST_BACKOFF * 2**number) for number in range(8)]
+    assert all(0.95 * most < found <= most for most, found in zip(expected, seen, strict=True))
+    assert widest(back_off) <= LAST_BACKOFF
+    back_off.ended(STABLE_AFTER)
+    assert widest(back_off) <= FIRST_BACKOFF
+
+
+def test_a_broker_that_takes_no_connection_is_given_a_second_at_least_and_one_that_did_is_not() -> None:
+    back_off = ReconnectBackoff(random.Random(1))
+    back_off.refused()
+    assert 0.95 * SPREAD < widest(back_off) <= SPREAD
+    back_off.ended(STABLE_AFTER)
+    assert widest(back_off) <= FIRST_BACKOFF
+
+
+@simulated
+async def test_clients_of_a_broker_that_was_away_come_back_spread_over_a_second() -> None:
+    clients = [Waiting(number, until=AWAY_S) for number in range(CLIENTS)]
+    for client in clients:
+        await client.__aenter__()
+    await eventually(lambda: all(client.came_at for client in clients), 10)
+    times = sorted(client.came_at for client in clients)
+    busiest = max(bisect(times, at + 0.1) - number for number, at in enumerate(times))
+    assert busiest < 0.18 * CLIENTS
+    assert times[CLIENTS // 2] - AWAY_S < 0.6 * SPREAD, "no node is made slow by it"
+    assert times[-1] - AWAY_S < 3 * SPREAD
+    for client in clients:
+        await client.__aexit__(None, None, None)
+
+
+@simulated
+async def test_one_that_lost_its_connection_alone_is_back_at_once() -> None:
+    broker = MemoryBroker()
+    async with MemoryBus("edge", broker) as bus:
+        await bus.wait_connected(10)
+        for round_ in range(10):
+            await asyncio.sleep(60)
+            bus.renew()
+            await eventually(lambda before=round_: bus.stats.connects == before + 2, FIRST_BACKOFF + 0.05)  # type: ignore[misc]
