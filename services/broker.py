@@ -7,10 +7,8 @@ holds it may ask for it from any.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import shutil
-import signal
 import socket
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -20,6 +18,7 @@ from typing import Self
 
 from halimede.access.mosquitto import ENVIRONMENT, LIMITS
 from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.system.child_process import exited, spawn
 from services.runfile import usable
 
 DEFAULT_PORT = 1883
@@ -30,9 +29,6 @@ HOST = "127.0.0.1"
 START_TIMEOUT, STOP_TIMEOUT = 10.0, 5.0
 ANONYMOUS = ("allow_anonymous true",)
 IN_USE = "Address already in use"
-PR_SET_PDEATHSIG = 1
-
-_libc = ctypes.CDLL(None)
 
 
 class MosquittoProcess:
@@ -123,7 +119,7 @@ class MosquittoProcess:
         process.terminate()
         try:
             async with asyncio.timeout(STOP_TIMEOUT):
-                await _exited(process)
+                await exited(process)
         except TimeoutError:
             pass  # a stopped or hanging process takes no SIGTERM
         finally:
@@ -148,7 +144,7 @@ class MosquittoProcess:
         """Wait until it exits by itself; return its exit code (negative: the signal). Reap it."""
         if self._process is None:
             raise RuntimeError("the broker does not run")
-        code = await _exited(self._process)
+        code = await exited(self._process)
         self._process = None
         return code
 
@@ -159,24 +155,7 @@ class MosquittoProcess:
         configuration = self._folder / "mosquitto.conf"
         configuration.write_text("\n".join(self._configuration(port)) + "\n")
         self.log.unlink(missing_ok=True)
-        parent = os.getpid()
-
-        def end_with_parent() -> None:
-            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it died before the line above
-                os._exit(1)
-
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [binary, "-c", str(configuration)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **ENVIRONMENT},
-                # a terminal's Ctrl-C is its parent's to act on: others may still have something to say
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - two system calls, both safe after a fork
-            )
+        self._process = spawn([binary, "-c", str(configuration)], self.log, {**os.environ, **ENVIRONMENT})
 
     def _configuration(self, port: int) -> list[str]:
         lines = [
@@ -239,20 +218,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-async def _exited(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a child without a thread and without a tie to the loop that started it."""
-    loop = asyncio.get_running_loop()
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return process.wait()  # reaped already
-    try:
-        gone = asyncio.Event()
-        loop.add_reader(pidfd, gone.set)
-        await gone.wait()
-        return process.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)

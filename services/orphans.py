@@ -18,6 +18,8 @@ import signal
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from halimede.system.child_process import stat_fields
+
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
 #: in a worker's environment: the folder of its node, a space, and what only LCs read
@@ -35,7 +37,7 @@ def become_subreaper() -> None:
 def children() -> set[int]:
     """Return the pids of this process's children, zombies included."""
     me = os.getpid()
-    return {int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _parent(folder) == me}
+    return {int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _parent(int(folder.name)) == me}
 
 
 def reap(own: Collection[int | None]) -> None:
@@ -123,9 +125,6 @@ def _signal(pid: int, home: Path, number: signal.Signals) -> None:
             os.close(pidfd)
 
 
-def _parent(folder: Path) -> int | None:
-    """Return the parent's pid of a process; the command's name in between may hold spaces and parentheses."""
-    try:
-        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
+def _parent(pid: int) -> int | None:
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields else None

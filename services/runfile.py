@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from halimede.errors import HalimedeError
+from halimede.system.files import write_atomic
 
 
 @contextlib.contextmanager
@@ -76,7 +77,5 @@ class RunFile:
         if credentials:
             content["credentials"] = str(credentials)
         content |= {"pid": os.getpid(), "nodes": nodes, "started": datetime.now(UTC).isoformat()}
-        new = self.path.with_suffix(".new")
         with usable(self.path):
-            new.write_text(json.dumps(content, indent=2) + "\n")
-            new.replace(self.path)
+            write_atomic(self.path, f"{json.dumps(content, indent=2)}\n".encode())

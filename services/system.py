@@ -21,9 +21,10 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.names import check_name
 from halimede.system.backoff import Backoff
+from halimede.system.child_process import MAX_LOG, rotate
 from services import orphans
 from services.broker import DEFAULT_PORT, HOST, MosquittoProcess
-from services.child import USER_ERROR, Child, Exit, rotate
+from services.child import USER_ERROR, Child, Exit
 from services.readiness import ReadinessWaiter
 from services.runfile import RunFile, usable
 from services.site import LocalSite, Security
@@ -180,7 +181,9 @@ class System:
     async def _rotate_logs(self) -> None:
         while not await self._stops_within(LOGS_SEEN):
             for log in (self._broker.log, *(child.log for child in self._all())):
-                rotate(log)
+                with contextlib.suppress(OSError):
+                    if log.stat().st_size > MAX_LOG:
+                        rotate(log)
 
     def _make_children(self) -> None:
         home, url = self._layout.home, self._broker.url
@@ -204,8 +207,8 @@ class System:
         if self._gave_up and not self._gave_up.done():
             hopeless = exit_.code == USER_ERROR or child.restarts >= START_ATTEMPTS
             if hopeless:
-                words = child.last_words() or "its log is empty"
-                self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {words} (see {child.log})"))
+                reason = child.log_tail() or "its log is empty"
+                self._gave_up.set_exception(HalimedeError(f"{child.name} does not start: {reason} (see {child.log})"))
 
     async def _keep_broker(self) -> None:
         """Start the broker again, on its port, when it dies, and go on trying: meanwhile edges answer without it.

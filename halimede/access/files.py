@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from halimede.access.site import FOLDERS, NODE_ROLES, POOLS, Principal, Site, word_of
 from halimede.errors import HalimedeError
+from halimede.system.files import write_atomic
 from halimede.topic import Role
 
 SECRET, PUBLIC, OWN_FOLDER = 0o600, 0o644, 0o700
@@ -58,16 +59,7 @@ def write(path: Path, content: bytes | str, mode: int = PUBLIC, *, lasting: bool
     with contextlib.suppress(FileNotFoundError):
         if path.read_bytes() == data and path.stat().st_mode & 0o777 == mode:
             return False
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)  # of a command that was killed
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(handle, "wb") as file:
-        os.fchmod(handle, mode)  # whatever the umask is
-        file.write(data)
-        if lasting:
-            file.flush()
-            os.fsync(handle)
-    new.replace(path)
+    write_atomic(path, data, mode=mode, durable=lasting)
     return True
 
 

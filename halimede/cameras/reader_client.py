@@ -19,6 +19,7 @@ import msgspec
 import halimede
 from halimede.cameras import ipc_messages
 from halimede.cameras.ipc_messages import LENGTH, MAX_MESSAGE, Over, ReaderJob, Said, SourceError
+from halimede.system.child_process import exited
 
 #: what the child inherits: no credentials, and no proxy that would hear the source's
 INHERITED = frozenset({"LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ"})
@@ -131,18 +132,11 @@ class ReaderClient:
         assert self._child is not None  # noqa: S101
         if self._child.returncode is not None:
             return self._child.returncode
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        pidfd = os.pidfd_open(self._child.pid)
         try:
-            loop.add_reader(pidfd, gone.set)
             async with asyncio.timeout(ENDING_S):
-                await gone.wait()
+                return await exited(self._child)
         except TimeoutError:
             return None
-        finally:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
-        return self._child.wait()
 
 
 def _start() -> subprocess.Popen[bytes]:

@@ -21,8 +21,8 @@ from halimede.cameras.frame_encoder import FrameEncoder
 from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, ReaderJob, SourceError
 from halimede.cameras.latest_value import LatestValue
 from halimede.cameras.source_reader import SourceReader, shots
-from halimede.datasets.forked_task import end_with
 from halimede.errors import DecodeError
+from halimede.system.child_process import end_with_parent
 
 #: seconds beyond a deadline of FFmpeg's own after which it counts as hanging
 GRACE_S = 3.0
@@ -35,7 +35,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else writes to standard output must not get between messages
     with os.fdopen(os.dup(0), "rb", buffering=0) as asked:  # unbuffered: what follows the job is for others
         job = msgspec.json.decode(asked.readline(MAX_JOB), type=ReaderJob)
-    if not end_with(job.parent):
+    if not end_with_parent(job.parent):
         return
     _limit(job)
     logging.set_level(None)

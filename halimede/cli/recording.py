@@ -20,6 +20,7 @@ from halimede import codec, topics
 from halimede.cli.images import MAGIC
 from halimede.errors import DecodeError, HalimedeError
 from halimede.messages import Frame
+from halimede.system.files import write_atomic
 
 INDEX = "index.jsonl"
 ENDINGS = {"jpeg": "jpg", "png": "png", "raw": "raw"}
@@ -65,9 +66,7 @@ class RecordingWriter:
             shape=tuple(frame.shape),
         )
         with _kept(self.folder):
-            part = self.folder / f".{name}.part"
-            part.write_bytes(data)
-            part.replace(self.folder / name)
+            write_atomic(self.folder / name, data)
             self.index.write(msgspec.json.encode(entry) + b"\n")
             self.index.flush()
         self.frames += 1

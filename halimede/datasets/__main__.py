@@ -18,7 +18,7 @@ import msgspec
 from halimede.datasets.count_process import CountReport, Progress
 from halimede.datasets.counting import count
 from halimede.datasets.errors import UNREADABLE, DatasetError
-from halimede.datasets.forked_task import end_with
+from halimede.system.child_process import end_with_parent
 
 NICENESS = 10
 #: bytes of memory of its own; Parquet's library alone takes more than all other formats together
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ledger", type=Path, help="an SQLite file for what need not be counted again")
     parser.add_argument("--parent", type=int, help="a process that this one ends with")
     chosen = parser.parse_args(arguments)
-    if chosen.parent is not None and not end_with(chosen.parent):
+    if chosen.parent is not None and not end_with_parent(chosen.parent):
         return 1
     os.nice(NICENESS)
     memory = MEMORY_PARQUET if chosen.format.lower() in {"parquet", "pq"} else MEMORY

@@ -5,20 +5,13 @@ For the one process that counts and has no other thread; whoever calls from a pr
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 
-PR_SET_PDEATHSIG = 1
-
-
-def end_with(parent: int) -> bool:
-    """Be killed when the parent ends, whatever it dies of; return whether it is still there."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    return os.getppid() == parent
+from halimede.system.child_process import end_with_parent
 
 
 class ForkedTask:
@@ -46,7 +39,7 @@ class ForkedTask:
             return cls(process, mine)
         code = 1
         try:
-            if end_with(parent):
+            if end_with_parent(parent):
                 os.close(mine)
                 with os.fdopen(its, "wb") as pipe:
                     pipe.write(work())

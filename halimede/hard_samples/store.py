@@ -14,7 +14,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,6 +22,7 @@ import msgspec
 
 from halimede.errors import TooLargeError
 from halimede.messages import KeptEntry, KeptRequest, KeptSample
+from halimede.system.files import write_atomic
 
 #: what a file takes on the disk is a multiple of it
 BLOCK = 4096
@@ -31,6 +31,7 @@ READ = 2000
 #: bytes of a document
 MOST_TEXT = 1024 * 1024
 NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
+#: ending of a file that was being written
 NEW = ".new"
 
 
@@ -91,8 +92,8 @@ class HardSampleStore:
             self._evict(room, 1)
             place = SampleLocation(self._next, sample.image.form, room)
             self._read = False  # should it end here, look again
-            self._write(self._path(sample.id, place, place.form), data)
-            self._write(self._path(sample.id, place, "json"), text)
+            write_atomic(self._path(sample.id, place, place.form), data)
+            write_atomic(self._path(sample.id, place, "json"), text)
             self._read = True
             self._next += 1
             self._places[sample.id] = place
@@ -142,7 +143,7 @@ class HardSampleStore:
         texts: dict[tuple[int, str], int] = {}
         pictures: dict[tuple[int, str], tuple[str, int]] = {}
         for file in list(os.scandir(self.folder)):
-            if file.name == NEW:
+            if file.name.endswith(NEW):
                 Path(file.path).unlink()
             elif (match := NAME.fullmatch(file.name)) and file.is_file(follow_symlinks=False):
                 key, size = (int(match[1]), match[2]), file.stat(follow_symlinks=False).st_size
@@ -186,16 +187,6 @@ class HardSampleStore:
         self._path(id_, place, "json").unlink(missing_ok=True)
         if place.form:
             self._path(id_, place, place.form).unlink(missing_ok=True)
-
-    def _write(self, path: Path, data: bytes) -> None:
-        new = self.folder / NEW
-        try:
-            new.write_bytes(data)
-            new.replace(path)
-        except OSError:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
-            raise
 
     def _sample(self, id_: str, place: SampleLocation) -> KeptSample | None:
         try:

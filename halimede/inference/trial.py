@@ -9,7 +9,6 @@ and no large file, and ends with its parent. What it cannot say, since it is dea
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import math
 import os
@@ -34,8 +33,8 @@ from halimede.inference.onnx_io import Declared, choose_input
 from halimede.inference.onnx_tensors import Port, TensorModel
 from halimede.messages.facts import TensorInfo
 from halimede.messages.trial import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
+from halimede.system.child_process import end_with_parent
 
-PR_SET_PDEATHSIG = 1
 #: a trial gives way to those who answer
 NICE = 10
 MAX_OPEN_FILES = 256
@@ -49,10 +48,9 @@ MAX_TENSORS, MAX_AXES, MAX_NAME, MAX_TEXT = 32, 16, 256, 4096
 
 def main() -> None:
     """Try one model."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialJob)
-    if os.getppid() != job.parent:
-        return  # it ended before the line above
+    if not end_with_parent(job.parent):
+        return
     answers = os.dup(1)
     os.dup2(2, 1)  # nobody else writes between the lines
     os.nice(NICE)

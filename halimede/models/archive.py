@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from halimede.models.archive_extract import ArchiveLimits, Unpacking, kind_of, unpack_tar, unpack_zip
-from halimede.models.cache import Cache, Fetched, in_thread, sync_folder
+from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error
+from halimede.system.files import sync_folder, write_atomic
 
 #: seconds to wait for another process that unpacks the same
 PATIENCE_S = 600.0
@@ -87,7 +88,8 @@ def _unpacked(cache: Cache, fetched: Fetched, limits: ArchiveLimits, stop: threa
         files = _files(new)
         new.replace(target)
         sync_folder(target.parent)
-        _write(record, FolderRecord(files))
+        record.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(record, msgspec.json.encode(FolderRecord(files)))
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -108,10 +110,3 @@ def _recorded(record: Path) -> dict[str, tuple[int, int]] | None:
         return msgspec.json.decode(record.read_bytes(), type=FolderRecord).files
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def _write(record: Path, folder: FolderRecord) -> None:
-    record.parent.mkdir(parents=True, exist_ok=True)
-    new = record.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(folder))
-    new.replace(record)

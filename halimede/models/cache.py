@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractContextManager
@@ -26,6 +25,7 @@ from msgspec import Struct
 
 from halimede.models import cache_eviction
 from halimede.models.errors import FetchError, FetchReason
+from halimede.system.files import sync_folder, write_atomic
 
 T = TypeVar("T")
 BLOCK = 1024 * 1024
@@ -194,13 +194,7 @@ class Cache:
 
     def _write(self, path: Path, record: FileRecord | UrlRecord) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.urandom(8).hex()}.new")  # containers' processes have the same number
-        try:
-            new.write_bytes(msgspec.json.encode(record))
-            new.replace(path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
+        write_atomic(path, msgspec.json.encode(record), shared=True)
 
 
 async def in_thread(function: Callable[..., T], *args: object, stop: threading.Event | None = None) -> T:
@@ -222,12 +216,3 @@ async def in_thread(function: Callable[..., T], *args: object, stop: threading.E
 
 def _hashed(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError
+from halimede.system.files import write_atomic
 
 #: seconds between two looks at the file
 LOOK_S = 0.25
@@ -79,9 +79,7 @@ class Desired(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, 
 def write(path: Path, desired: Desired) -> None:
     """Replace the wish. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_bytes(msgspec.json.encode(desired))
-    new.replace(path)
+    write_atomic(path, msgspec.json.encode(desired), shared=True)
 
 
 def read(path: Path) -> Desired | None:

@@ -6,13 +6,13 @@ the cache's mode, and whoever may write to it would write to what every other wo
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 from pathlib import Path
 
 from halimede.models.errors import FetchError, FetchReason
+from halimede.system.files import replacing
 
 #: Linux: make a file share another's blocks
 FICLONE = 0x40049409
@@ -21,15 +21,11 @@ READABLE, PASSABLE = 0o444, 0o755
 
 def deliver(source: Path, target: Path) -> None:
     """Copy a file of the cache to its place. Raises FetchError."""
-    new = target.with_name(f".{target.name}.new")
     make_place(target)
     try:
-        new.unlink(missing_ok=True)  # what one that was killed has left
-        _copy(source, new)
-        new.replace(target)
+        with replacing(target) as new:
+            _copy(source, new)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
         raise _not_written(target, error) from error
 
 

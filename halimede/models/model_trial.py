@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 
 import halimede
 from halimede.messages.trial import MEMORY_WORDS, Trial, TrialJob, TrialReason, too_much
+from halimede.system.child_process import wait_exit
 
 __all__ = ["Trial", "TrialLimits", "TrialReason", "try_model"]
 
@@ -120,16 +121,9 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 
 async def _ended(child: subprocess.Popen[bytes], seconds: float) -> int | None:
     """Wait for a child's end and reap it; None: it was ended at the deadline. Its group ends in any case."""
-    loop, gone = asyncio.get_running_loop(), asyncio.Event()
     try:
-        pidfd = os.pidfd_open(child.pid)
-        try:
-            loop.add_reader(pidfd, gone.set)
-            async with asyncio.timeout(seconds):
-                await gone.wait()
-        finally:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
+        async with asyncio.timeout(seconds):
+            await wait_exit(child.pid)
     except TimeoutError:
         return None
     finally:

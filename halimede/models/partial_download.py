@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from halimede.models.cache import BLOCK, Cache, Fetched, in_thread
 from halimede.models.errors import FULL
+from halimede.system.files import write_atomic
 
 #: bytes that are hashed anew in one go: whoever cancels waits that long
 STRETCH = 64 * BLOCK
@@ -147,9 +148,7 @@ class PartialDownload:
             left = left[done:]
 
     def _write_record(self, record: PartRecord) -> None:
-        new = self._side.with_suffix(f".{os.urandom(8).hex()}.new")
-        new.write_bytes(msgspec.json.encode(record))
-        new.replace(self._side)
+        write_atomic(self._side, msgspec.json.encode(record), shared=True)
 
     def _commit(self) -> Fetched:
         os.fsync(self._fd)

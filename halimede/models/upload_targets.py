@@ -6,7 +6,6 @@ Errors of libraries are never passed on: their texts hold whole URLs.
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halimede.models.address_policy import AddressPolicy
-from halimede.models.cache import in_thread, sync_folder
+from halimede.models.cache import in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error
 from halimede.models.http_source import PASSING, REDIRECTS, Guard
 from halimede.models.s3_source import MISSING, Access, store_access, store_place
 from halimede.models.source_types import TransferLimits
+from halimede.system.files import replacing, sync_folder
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -47,20 +47,15 @@ class Sending:
 
 async def put_file(path: Path, sending: Sending) -> None:
     """Write a file of this machine, beside its place first. Raises FetchError."""
-    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     try:
         await in_thread(lambda: path.parent.mkdir(parents=True, exist_ok=True))
-        with new.open("xb", buffering=0) as file:
+        with replacing(path, shared=True) as new, new.open("xb", buffering=0) as file:
             async for block in sending.blocks:
                 await in_thread(_write, file, block)
             await in_thread(os.fsync, file.fileno())
-        await in_thread(new.replace, path)
         await in_thread(sync_folder, path.parent)
     except OSError as error:
         raise disk_error(str(path), error, FetchReason.NOT_WRITABLE) from error
-    finally:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
 
 
 def _write(file: FileIO, block: bytes) -> None:

@@ -1,7 +1,6 @@
 """The logs of this node's workers: kept small, and read by whoever asks over the bus.
 
-Workers append to their log by themselves, so a log that has grown is copied aside and emptied in place. What is
-written between the two is lost: a few lines in ten megabytes, for a worker that needs no LC to write.
+Workers append to their log by themselves, so a log that has grown is copied and emptied in place.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
-import shutil
 from collections.abc import Coroutine
 from pathlib import Path
 
@@ -20,12 +18,12 @@ from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.errors import BusError, InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
+from halimede.system.child_process import MAX_LOG, rotate, rotated
 from services.lc.cleanup import remove
 from services.lc.paths import NodePaths, Worker
 
 log = structlog.get_logger()
 
-MAX_LOG = 10 * 1024 * 1024
 #: seconds between two looks at the sizes
 ROTATE_S = 5.0
 #: bytes of log in one reply: JSON may write one byte as six characters
@@ -109,7 +107,7 @@ def read_part(path: Path, offset: int, limit: int) -> LogsReply:
     An offset behind the end is one from before a rotation: what was put aside is read to its end, and then the log from
     its beginning. A character that is not complete yet is left for the next part.
     """
-    if offset > path.stat().st_size and _size(aside := _aside(path)) > offset:
+    if offset > path.stat().st_size and _size(aside := rotated(path)) > offset:
         path = aside
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -119,16 +117,6 @@ def read_part(path: Path, offset: int, limit: int) -> LogsReply:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     return LogsReply(text=text, offset=start + len(data) - len(decoder.getstate()[0]))
-
-
-def rotate(path: Path) -> None:
-    """Copy a log to ``worker.log.1`` and empty it in place: its writer has it open and goes on appending."""
-    shutil.copyfile(path, _aside(path))
-    os.truncate(path, 0)
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(path.name + ".1")
 
 
 def _size(path: Path) -> int:

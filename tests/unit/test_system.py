@@ -117,7 +117,7 @@ def make(modules: Path, code: str, exits: list[Exit]) -> Child:
 
 async def pid_of(child: Child) -> int:
     async with asyncio.timeout(10):
-        while "ready" not in child.last_words():
+        while "ready" not in child.log_tail():
             await asyncio.sleep(0.01)
     assert child.pid
     return child.pid
@@ -214,7 +214,7 @@ def test_a_reader_who_has_gone_keeps_nothing_from_being_done() -> None:
 
 
 async def test_a_long_log_is_put_aside_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_module, "MAX_LOG", 10)
+    monkeypatch.setattr(system_module, "MAX_LOG", 10)
     monkeypatch.setattr(system_module, "LOGS_SEEN", 0.01)
     with RunFile(tmp_path) as run_file:
         system = System(SystemLayout(tmp_path, ["edge0"]), run_file, lambda _: None)

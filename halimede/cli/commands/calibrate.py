@@ -130,6 +130,7 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, P
     from halimede.cli.output import to_yaml
     from halimede.errors import InvalidFieldError
     from halimede.mining.calibration_file import write_artefact
+    from halimede.system.files import write_atomic
 
     name, contents = name_of(chain, at), write_artefact(found.artefact)
     artefact, fragment = out / f"{name}.calibration", out / f"{name}.calibration.yaml"
@@ -138,9 +139,7 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, P
     try:
         out.mkdir(parents=True, exist_ok=True)
         for path, data in ((artefact, contents), (fragment, "---\n".join(map(to_yaml, documents)).encode())):
-            partial = path.with_name(f".{path.name}.part")
-            partial.write_bytes(data)
-            partial.replace(path)
+            write_atomic(path, data)
     except OSError as error:
         raise InvalidFieldError("--out", str(out), f"it cannot be written to: {error.strerror}") from error
     return artefact, fragment

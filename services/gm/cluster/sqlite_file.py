@@ -24,6 +24,7 @@ from typing import Self
 import structlog
 
 from halimede.errors import HalimedeError
+from halimede.system import sqlite
 
 log = structlog.get_logger()
 
@@ -51,7 +52,7 @@ ADDED = (
     "CREATE TABLE IF NOT EXISTS tombstones (uid TEXT PRIMARY KEY, generation INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS drained (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
-#: what the file has to hold: other columns are another program's, or damage
+#: what the file has to hold
 COLUMNS = {
     "meta": "key, value",
     "resources": "plural, namespace, name, body, status",
@@ -61,7 +62,6 @@ COLUMNS = {
     "tombstones": "uid, generation",
     "drained": "name",
 }
-CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 EPOCH_WIDTH = 20
 #: fits SQLite's signed integers
 IDENTITY_BITS = 62
@@ -169,9 +169,9 @@ class Database:
         try:
             self._connection = self._connect()
         except sqlite3.DatabaseError as error:
-            if not _is_corrupt(error):
+            if not sqlite.is_corrupt(error):
                 raise StoreError(_not_opened(self.path, error)) from error
-            moved = self._quarantine()
+            moved = sqlite.quarantine(self.path)
             log.critical("store quarantined", store=str(self.path), moved_to=str(moved), error=str(error))
             self.quarantined = f"{moved} ({error})"
             self._connection = self._connect()
@@ -205,47 +205,24 @@ class Database:
         return int(text) if text.isdigit() else 0
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                raise _corrupt(found)
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
-                raise StoreError(
-                    f"the store {self.path} was written by a newer version (schema {version}, this one knows"
-                    f" {SCHEMA_VERSION}): start that version, or use another folder"
-                )
+            connection = sqlite.connect(self.path, SCHEMA_VERSION, timeout_s=1.0, isolation_level=None)
+        except sqlite.NewerSchemaError as error:
+            raise StoreError(
+                f"the store {self.path} was written by a newer version (schema {error.found}, this one knows"
+                f" {SCHEMA_VERSION}): start that version, or use another folder"
+            ) from error
+        try:
             tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
-            if version == 0 and tables == 0:
+            if sqlite.user_version(connection) == 0 and tables == 0:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             for statement in ADDED:
                 connection.execute(statement)
-            _check_columns(connection)
+            sqlite.check_columns(connection, COLUMNS, "global manager")
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _quarantine(self) -> Path:
-        """Move the file aside, with the log that belongs to it."""
-        number = 1
-        while (moved := Path(f"{self.path}.corrupt-{number}")).exists():
-            number += 1
-        self.path.rename(moved)
-        for suffix in ("-wal", "-shm"):
-            beside = Path(f"{self.path}{suffix}")
-            if beside.exists():
-                beside.rename(f"{moved}{suffix}")
-        return moved
-
-
-def _check_columns(connection: sqlite3.Connection) -> None:
-    for table, columns in COLUMNS.items():
-        try:
-            connection.execute(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - constants
-        except sqlite3.OperationalError as error:
-            raise _corrupt(f"not a global manager's store: {error}") from error
 
 
 def _not_opened(path: Path, why: object) -> str:
@@ -263,14 +240,3 @@ def _new_floor() -> int:
     and ``raise_epoch`` mends it.
     """
     return int(time.time())
-
-
-def _corrupt(text: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(text)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
-
-
-def _is_corrupt(error: sqlite3.DatabaseError) -> bool:
-    """Tell a damaged file from a full disk or a missing permission, which must not cost the user's data."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in CORRUPT

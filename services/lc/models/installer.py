@@ -25,6 +25,7 @@ from halimede.models.cache import in_thread
 from halimede.models.fetcher import Progress
 from halimede.models.model_trial import Trial, TrialLimits, try_model
 from halimede.models.source_types import SourceOpener
+from halimede.system.files import write_atomic
 from services.lc.models.preparation import RequiredFile
 
 log = structlog.get_logger()
@@ -121,8 +122,6 @@ def _remembered(record: Path) -> Trial | None:
 def _remember(record: Path, trial: Trial) -> None:
     """One that cannot be written costs another trial."""
     try:
-        new = record.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(trial))
-        new.replace(record)
+        write_atomic(record, msgspec.json.encode(trial))
     except OSError as error:
         log.info("verdict not kept", error=error.strerror)

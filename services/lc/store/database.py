@@ -23,9 +23,11 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import ResourceBody
 from halimede.messages.control import WorkerRole
 from halimede.names import Key
+from halimede.system import sqlite
 from services.lc.paths import WORKERS, Worker
+from services.lc.pods import store as pod_rows
 from services.lc.pods.store import PodRows
-from services.lc.store import schema
+from services.lc.store import message_order
 from services.lc.store.decisions import ResourceVersion
 from services.lc.store.deferred_writes import DeferredWriter, Statements
 from services.lc.store.message_order import MessageOrder
@@ -33,6 +35,24 @@ from services.lc.store.message_order import MessageOrder
 log = structlog.get_logger()
 
 VERSION = 1
+#: what the file has to hold
+COLUMNS = {
+    "resources": "key, uid, generation, body",
+    "tombstones": "number, uid, generation",
+    "farewells": "key",
+    "processes": "worker, record",
+    "numbers": "name, value",
+    **message_order.COLUMNS,
+    **pod_rows.COLUMNS,
+}
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS resources (key TEXT PRIMARY KEY, uid TEXT, generation INTEGER, body BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tombstones
+    (number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT UNIQUE, generation INTEGER);
+CREATE TABLE IF NOT EXISTS farewells (key TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS processes (worker TEXT PRIMARY KEY, record BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
+"""
 UNKNOWN = SequenceNumber()
 #: beyond this the oldest go. By count alone: their age could only be told by a clock that may be wrong
 MAX_TOMBSTONES = 10_000
@@ -105,7 +125,7 @@ class NodeStore:
         except sqlite3.OperationalError as error:  # not damaged: no space, no permission, in use
             raise HalimedeError(f"the store {self.path} cannot be used: {error}") from error
         except (sqlite3.DatabaseError, msgspec.DecodeError, InvalidFieldError, ValueError, TypeError) as error:
-            aside = schema.quarantine(self.path)
+            aside = sqlite.quarantine(self.path)
             self.put_aside = f"the store was damaged ({error}) and put aside as {aside}"
             log.critical("store put aside, starting with an empty one", path=str(aside), reason=str(error))
             self._open()
@@ -250,16 +270,15 @@ class NodeStore:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._db = sqlite3.connect(self.path, timeout=5)
         try:
-            self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
-            if self._db.execute("PRAGMA quick_check").fetchone() != ("ok",):
-                raise sqlite3.DatabaseError("the file is damaged")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version > VERSION:
-                raise HalimedeError(f"{self.path} was written by a newer halimede: install that one")
-            schema.make(self._db)
-            if version == 0:
+            self._db = sqlite.connect(self.path, VERSION, timeout_s=5, isolation_level="DEFERRED")
+        except sqlite.NewerSchemaError as error:
+            raise HalimedeError(f"{self.path} was written by a newer halimede: install that one") from error
+        try:
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(SCHEMA + message_order.SCHEMA + pod_rows.SCHEMA)
+            sqlite.check_columns(self._db, COLUMNS, "node")
+            if sqlite.user_version(self._db) == 0:
                 first = not self.put_aside and not (self.path.parent / WORKERS).exists()
                 numbers = [("identity", secrets.randbits(IDENTITY_BITS)), ("complete", int(first))]
                 with self._db:

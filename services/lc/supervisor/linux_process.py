@@ -8,7 +8,6 @@ taken by it: for our own child before it is reaped, for an adopted one in the mo
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import resource
@@ -20,6 +19,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from halimede.system.child_process import stat_fields, tail, wait_pidfd
 from services.lc.paths import NodePaths, Worker
 from services.lc.store.database import ProcessRecord
 from services.lc.supervisor.process import NeededPath, Process, Start, StartError
@@ -35,7 +35,6 @@ INHERITED = frozenset({
 })  # fmt: skip
 #: the LC's own credentials: a worker has those of its role, or none
 OWN = "HALIMEDE_CREDENTIALS"
-TAIL = 4096
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
@@ -55,13 +54,7 @@ class LinuxProcess:
 
     async def wait(self) -> int | None:
         """Wait for its end, end what is left of its group, and return its exit code."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._pidfd, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
+        await wait_pidfd(self._pidfd)
         self.kill()
         return self._child.wait() if self._child else None
 
@@ -127,12 +120,7 @@ class LinuxLauncher:
 
     def last_line(self, worker: Worker) -> str:
         """Return the last line of a worker's log, cut to a readable length."""
-        try:
-            with self.folders.log(worker).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-                lines = file.read(TAIL).decode(errors="replace").split("\n")
-        except OSError:
-            return ""
+        lines = tail(self.folders.log(worker)).split("\n")
         return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
 
     def _mark(self, start: Start) -> str:
@@ -168,21 +156,13 @@ def boot_id() -> str:
 
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None if there is no such process or it has ended."""
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return int(fields[19]) if fields and fields[0] not in {"Z", "X"} else None
 
 
 def _parent(pid: int) -> int:
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return int(fields[1]) if fields else 0
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/<pid>/stat`` behind the name, which may itself hold spaces and brackets."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def _record(start: Start, pid: int, ticks: int) -> ProcessRecord:

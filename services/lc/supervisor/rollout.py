@@ -17,6 +17,7 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import ModelInUse
 from halimede.models import desired_state as wishes
 from halimede.models.desired_state import Desired, DesiredModel
+from halimede.system.files import write_atomic
 
 log = structlog.get_logger()
 
@@ -125,10 +126,8 @@ def load(folder: Path) -> WorkerRollout:
 
 def save(folder: Path, rollout: WorkerRollout) -> None:
     """Keep it. What cannot be written is known until the controller ends."""
-    new = folder / f".{ROLLOUT}.new"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(msgspec.json.encode(rollout))
-        new.replace(folder / ROLLOUT)
+        write_atomic(folder / ROLLOUT, msgspec.json.encode(rollout))
     except OSError as error:
         log.warning("rollout not written", folder=str(folder), error=error.strerror)

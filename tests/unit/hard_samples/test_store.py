@@ -176,11 +176,11 @@ def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     kept = store(tmp_path)
     kept.add(sample(1), b"picture")
 
-    def full(path: Path, data: bytes) -> int:
+    def full(path: Path, target: Path) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space left"):
             kept.add(sample(2), b"picture")
         assert ids(kept) == [1]

@@ -12,8 +12,9 @@ from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBus
 from halimede.bus.rpc import RpcClient
 from halimede.messages import LogsReply, LogsRequest
+from halimede.system.child_process import rotate
 from services.lc import logs
-from services.lc.logs import Logs, read_part, rotate
+from services.lc.logs import Logs, read_part
 from services.lc.paths import NodePaths
 from tests.integration.lc_world import EDGE, World, world
 from tests.simulated import eventually, simulated
