@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from halimede import topics
 from halimede.blobs.uris import place
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.bus.rpc import new_ticket
+from halimede.bus.rpc import PendingReplies, RpcClient
 from halimede.errors import DisconnectedError, HalimedeError, NoSubscriberError
 from halimede.messages import BlobAnswer, BlobChunk, BlobOrder, BlobQuery
 
@@ -37,7 +37,7 @@ class BlobClient:
     """Asks for files under a name (``lc.edge0``). The caller enters the bus, and calls ``start`` once.
 
     Attributes:
-        late: pieces and answers that nobody (any more) waits for: late, repeated or forged.
+        late: pieces that nobody (any more) waits for: late, repeated or forged.
 
     """
 
@@ -46,13 +46,13 @@ class BlobClient:
         self.name = name
         self.late = 0
         self._readers: dict[bytes, Listener] = {}
-        self._questions: dict[bytes, asyncio.Queue[Delivery[BlobAnswer]]] = {}
+        self._answers = RpcClient(bus, topics.BLOB_ANSWER.filter(asker=name), queue=PIECES)
         self._wrong: dict[tuple[str, str], float] = {}
 
     async def start(self) -> None:
         """Subscribe to pieces and answers for us."""
         await self.bus.subscribe(topics.BLOB_CHUNK.filter(asker=self.name), self._chunk, queue=PIECES)
-        await self.bus.subscribe(topics.BLOB_ANSWER.filter(asker=self.name), self._answer, queue=PIECES)
+        await self._answers.start()
 
     def attach(self, ticket: bytes, listener: Listener) -> None:
         """Hand pieces with this ticket to a listener, until ``detach``."""
@@ -64,16 +64,19 @@ class BlobClient:
 
     async def who_has(self, digest: str) -> list[str]:
         """Return who says to have a file, first answer first. Raises BusError."""
-        found: list[str] = []
-        with self._question() as (ticket, answers):
-            address = topics.BLOB_QUERY.at(asker=self.name)
-            await self.bus.publish(address, BlobQuery(digest=digest), correlation=ticket)
-            with contextlib.suppress(TimeoutError):
-                while len(found) < ANSWERS:
-                    async with asyncio.timeout(MORE_S if found else QUERY_S):
-                        delivery = await answers.get()
-                    if delivery.body.outcome == "has":
-                        found.append(delivery.names["source"])
+        answers = self._answers.gather(
+            topics.BLOB_QUERY.at(asker=self.name),
+            BlobQuery(digest=digest),
+            first_s=QUERY_S,
+            quiet_s=MORE_S,
+            longest_s=QUERY_S + ANSWERS * MORE_S,
+            most=ANSWERS,
+            accept=lambda delivery: delivery.body.outcome == "has",
+        )
+        try:
+            found = [delivery.names["source"] async for delivery in answers]
+        except NoSubscriberError:
+            return []
         return list(dict.fromkeys(found))
 
     async def order(self, source: str, order: BlobOrder, *, timeout_s: float) -> BlobAnswer:
@@ -81,17 +84,17 @@ class BlobClient:
 
         Raises HalimedeError when it refuses or does not answer, NoSubscriberError when it is not there, BusError.
         """
-        address = topics.BLOB_ORDER.at(source=source, asker=self.name)
-        with self._question() as (ticket, answers):
-            with contextlib.suppress(TimeoutError):
+        with self._answers.pending(ANSWERS, lambda delivery: delivery.names["source"] == source) as pending:
+            try:
                 async with asyncio.timeout(timeout_s):
-                    while True:
-                        with contextlib.suppress(DisconnectedError):
-                            if not await self.bus.publish(address, order, correlation=ticket):
-                                raise NoSubscriberError(f"{place(source)} is not on the bus: see `halimede nodes`")
-                        with contextlib.suppress(TimeoutError):
-                            return await self._answer_of(source, answers)
-            raise HalimedeError(f"{place(source)} did not answer within {timeout_s:g} s: see its log, then try again")
+                    answer = await self._repeat(source, order, pending)
+            except TimeoutError:
+                raise HalimedeError(
+                    f"{place(source)} did not answer within {timeout_s:g} s: see its log, then try again"
+                ) from None
+        if answer.outcome == "refused":
+            raise HalimedeError(f"{place(source)} refused: {answer.message}")
+        return answer
 
     def distrust(self, digest: str, sources: Sequence[str]) -> None:
         """Note that a file had wrong bytes, of which these gave some."""
@@ -105,24 +108,16 @@ class BlobClient:
         """Whether a source is asked for a file."""
         return self._wrong.get((digest, source), 0.0) <= asyncio.get_running_loop().time()
 
-    async def _answer_of(self, source: str, answers: asyncio.Queue[Delivery[BlobAnswer]]) -> BlobAnswer:
-        async with asyncio.timeout(ORDER_S):
-            while True:
-                delivery = await answers.get()
-                if delivery.names["source"] == source:
-                    break
-        if delivery.body.outcome == "refused":
-            raise HalimedeError(f"{place(source)} refused: {delivery.body.message}")
-        return delivery.body
-
-    @contextlib.contextmanager
-    def _question(self) -> Iterator[tuple[bytes, asyncio.Queue[Delivery[BlobAnswer]]]]:
-        ticket, answers = new_ticket(), asyncio.Queue[Delivery[BlobAnswer]](ANSWERS)
-        self._questions[ticket] = answers
-        try:
-            yield ticket, answers
-        finally:
-            del self._questions[ticket]
+    async def _repeat(self, source: str, order: BlobOrder, pending: PendingReplies[BlobAnswer]) -> BlobAnswer:
+        """Send an order until its source answers."""
+        address = topics.BLOB_ORDER.at(source=source, asker=self.name)
+        while True:
+            with contextlib.suppress(DisconnectedError):
+                if not await self._answers.send(address, order, pending):
+                    raise NoSubscriberError(f"{place(source)} is not on the bus: see `halimede nodes`")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ORDER_S):
+                    return (await pending.queue.get()).body
 
     async def _chunk(self, delivery: Delivery[BlobChunk]) -> None:
         reader = self._readers.get(delivery.packet.correlation)
@@ -130,9 +125,3 @@ class BlobClient:
             self.late += 1
         else:
             await reader.came(delivery)
-
-    async def _answer(self, delivery: Delivery[BlobAnswer]) -> None:
-        try:
-            self._questions[delivery.packet.correlation].put_nowait(delivery)
-        except (KeyError, asyncio.QueueFull):
-            self.late += 1

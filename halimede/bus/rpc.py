@@ -1,19 +1,26 @@
-"""Request and response over topics (MQTT v5 response topic and correlation data)."""
+"""Request and reply over topics (MQTT v5 response topic and correlation data)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+import structlog
+
 from halimede.bus.message import Delivery
-from halimede.bus.port import Bus
-from halimede.errors import NoSubscriberError
-from halimede.topic import Address, Filter
+from halimede.bus.port import PUBLISH_TIMEOUT, Bus
+from halimede.errors import BusError, InvalidFieldError, NoSubscriberError, RefusedError, TooLargeError
+from halimede.topic import Address, Filter, Topic
 
 Q = TypeVar("Q")
 R = TypeVar("R")
+log = structlog.get_logger()
+
+#: requests that wait for a server
+QUEUE = 32
 
 
 def new_ticket() -> bytes:
@@ -21,23 +28,41 @@ def new_ticket() -> bytes:
     return secrets.token_bytes(16)
 
 
+def accept_all(_: Delivery[Any]) -> bool:
+    """Accept each reply."""
+    return True
+
+
+class PendingReplies(Generic[R]):
+    """The replies to one request that were accepted and not taken yet: at most ``most`` of them."""
+
+    def __init__(self, ticket: bytes, accept: Callable[[Delivery[R]], bool], most: int) -> None:
+        self.ticket = ticket
+        self.accept = accept
+        self.queue: asyncio.Queue[Delivery[R]] = asyncio.Queue(most)
+
+
 class RpcClient(Generic[R]):
-    """Many questions at a time over one reply topic. Answers that nobody waits for are counted and dropped.
+    """Many requests at a time over one reply topic. Replies that nobody waits for are counted and dropped.
+
+    ``replies`` may be a filter, where the requests' topics say to whom replies go: then they carry no response topic.
 
     Attributes:
-        late: answers with correlation data that nobody (any more) waits for: late, replayed or forged.
+        late: replies with correlation data that nobody (any more) waits for: late, replayed or forged.
 
     """
 
-    def __init__(self, bus: Bus, reply: Address[R]) -> None:
+    def __init__(self, bus: Bus, replies: Address[R] | Filter[R], *, queue: int = 1000) -> None:
         self.bus = bus
-        self.reply = reply
+        self.reply = replies if isinstance(replies, Address) else None
         self.late = 0
-        self._waiting: dict[bytes, asyncio.Future[Delivery[R]]] = {}
+        self._filter = Filter(replies.topic, replies.text)
+        self._queue = queue
+        self._pending: dict[bytes, PendingReplies[R]] = {}
 
     async def start(self) -> None:
-        """Subscribe to the reply topic: before the first question."""
-        await self.bus.subscribe(Filter(self.reply.topic, self.reply.text), self._answered)
+        """Subscribe to the reply topic: before the first request."""
+        await self.bus.subscribe(self._filter, self._replied, queue=self._queue)
 
     async def ask(
         self,
@@ -49,38 +74,154 @@ class RpcClient(Generic[R]):
         properties: Mapping[str, str] | None = None,
         ticket: bytes = b"",
     ) -> Delivery[R]:
-        """Send a question and wait for its answer.
+        """Send a request and wait for its reply.
 
-        ``ticket``, from ``new_ticket``, is for a question that is asked again: whoever answers can tell that it is the
+        ``ticket``, from ``new_ticket``, is for a request that is repeated: whoever replies can tell that it is the
         same, and so one that is still under way is not done twice.
 
         Raises NoSubscriberError at once if the broker says that nobody listens, TimeoutError at the deadline, and
         what ``Bus.publish`` raises.
         """
-        correlation = ticket or new_ticket()
-        answer: asyncio.Future[Delivery[R]] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation] = answer
-        try:
+        with self.pending(ticket=ticket) as pending:
             async with asyncio.timeout(timeout_s):
-                heard = await self.bus.publish(
-                    address,
-                    body,
-                    qos=qos,
-                    reply_to=self.reply,
-                    correlation=correlation,
-                    expiry_s=max(1, int(timeout_s) + 1),
-                    properties=properties,
-                    timeout_s=timeout_s,
-                )
-                if not heard:
+                expiry_s = max(1, int(timeout_s) + 1)
+                if not await self.send(
+                    address, body, pending, qos=qos, expiry_s=expiry_s, properties=properties, timeout_s=timeout_s
+                ):
                     raise NoSubscriberError(f"nobody listens on {address}")
-                return await answer
-        finally:
-            del self._waiting[correlation]
+                return await pending.queue.get()
 
-    async def _answered(self, delivery: Delivery[Any]) -> None:
-        answer = self._waiting.get(delivery.packet.correlation)
-        if answer is None or answer.done():
+    async def gather(
+        self,
+        address: Address[Q],
+        body: Q,
+        *,
+        first_s: float,
+        quiet_s: float,
+        longest_s: float,
+        most: int,
+        expiry_s: int | None = None,
+        accept: Callable[[Delivery[R]], bool] = accept_all,
+    ) -> AsyncIterator[Delivery[R]]:
+        """Send a request to all who listen, and yield their replies as they come: ``most`` of them at most.
+
+        Ends after ``first_s`` seconds without any, ``quiet_s`` without another, and ``longest_s`` in any case.
+        Raises NoSubscriberError if the broker says that nobody listens, and what ``Bus.publish`` raises.
+        """
+        loop = asyncio.get_running_loop()
+        with self.pending(most, accept) as pending:
+            until = loop.time() + longest_s
+            if not await self.send(address, body, pending, expiry_s=expiry_s):
+                raise NoSubscriberError(f"nobody listens on {address}")
+            patience = first_s
+            for _ in range(most):
+                try:
+                    async with asyncio.timeout(min(patience, until - loop.time())):
+                        reply = await pending.queue.get()
+                except TimeoutError:
+                    return
+                patience = quiet_s
+                yield reply
+
+    @contextlib.contextmanager
+    def pending(
+        self, most: int = 1, accept: Callable[[Delivery[R]], bool] = accept_all, *, ticket: bytes = b""
+    ) -> Iterator[PendingReplies[R]]:
+        """Receive the replies to one request, until the block ends."""
+        pending = PendingReplies(ticket or new_ticket(), accept, most)
+        self._pending[pending.ticket] = pending
+        try:
+            yield pending
+        finally:
+            del self._pending[pending.ticket]
+
+    async def send(
+        self,
+        address: Address[Q],
+        body: Q,
+        pending: PendingReplies[R],
+        *,
+        qos: int | None = None,
+        expiry_s: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float = PUBLISH_TIMEOUT,
+    ) -> bool:
+        """Publish a request; return whether anybody listens. Raises what ``Bus.publish`` raises."""
+        return await self.bus.publish(
+            address,
+            body,
+            qos=qos,
+            reply_to=self.reply,
+            correlation=pending.ticket,
+            expiry_s=expiry_s,
+            properties=properties,
+            timeout_s=timeout_s,
+        )
+
+    async def _replied(self, delivery: Delivery[Any]) -> None:
+        pending = self._pending.get(delivery.packet.correlation)
+        if pending is None or pending.queue.full():
             self.late += 1
-        else:
-            answer.set_result(delivery)
+        elif pending.accept(delivery):
+            pending.queue.put_nowait(delivery)
+
+
+class RpcServer(Generic[Q, R]):
+    """Replies to requests, each on the reply topic of the client that its topic names.
+
+    Args:
+        answer: makes a reply; None: there is none.
+        too_large: makes the reply in place of one that does not fit into a message.
+        optional: a broker that refuses the subscription costs the replies, and not the process.
+        timeout_s: seconds that a reply may take to leave.
+
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        requests: Filter[Q],
+        replies: Topic[R],
+        answer: Callable[[Delivery[Q]], Awaitable[R | None]],
+        *,
+        too_large: Callable[[TooLargeError], R] | None = None,
+        optional: bool = False,
+        queue: int = QUEUE,
+        timeout_s: float = PUBLISH_TIMEOUT,
+    ) -> None:
+        self._bus = bus
+        self._requests = requests
+        self._replies = replies
+        self._make_reply = answer
+        self._too_large = too_large
+        self._optional = optional
+        self._queue = queue
+        self._timeout_s = timeout_s
+
+    async def start(self) -> None:
+        """Subscribe. Raises RefusedError."""
+        try:
+            await self._bus.subscribe(self._requests, self._requested, queue=self._queue)
+        except RefusedError as error:
+            if not self._optional:
+                raise
+            log.warning("requests not received", filter=self._requests.text, error=str(error))
+
+    async def _requested(self, delivery: Delivery[Q]) -> None:
+        address = self._replies.at(client=delivery.names["client"])
+        if delivery.packet.response_topic != address.text:
+            raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {address}")
+        reply = await self._make_reply(delivery)
+        try:
+            if reply is not None:
+                await self._send(address, reply, delivery.packet.correlation)
+        except BusError as error:  # the client asks again
+            log.info("reply not sent", to=address.text, error=str(error))
+
+    async def _send(self, address: Address[R], reply: R, correlation: bytes) -> None:
+        try:
+            await self._bus.publish(address, reply, correlation=correlation, timeout_s=self._timeout_s)
+        except TooLargeError as error:
+            if self._too_large is None:
+                raise
+            await self._bus.publish(address, self._too_large(error), correlation=correlation)

@@ -6,9 +6,7 @@ says, it costs bounded memory and ends.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import secrets
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -16,9 +14,9 @@ import msgspec
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.errors import HalimedeError
+from halimede.bus.rpc import RpcClient
+from halimede.errors import HalimedeError, NoSubscriberError
 from halimede.messages import KeptEntry, KeptReply, KeptRequest
-from halimede.topic import Filter
 
 #: seconds in which workers answer: until nothing more has come for a while, and at most
 QUIET_S, LONGEST_S = 0.5, 5.0
@@ -36,39 +34,17 @@ NOBODY = (
 )
 
 
-class _Question:
-    """What came of one question. What is over the bounds, or is of somebody who was not asked, is left out."""
-
-    def __init__(self, wanted: KeptRequest) -> None:
-        self.replies: asyncio.Queue[KeptReply] = asyncio.Queue()
-        self._names = {name: value for name in NAMES if (value := getattr(wanted, name))}
-        self._left, self._room = 1 if wanted.worker or wanted.id else MOST, MOST_BYTES
-
-    def take(self, reply: KeptReply, size: int) -> None:
-        asked = all(getattr(reply, name) == value for name, value in self._names.items())
-        if asked and self._left and size <= self._room:
-            self._left -= 1
-            self._room -= size
-            self.replies.put_nowait(reply)
-
-
-class KeptSamples:
+class KeptSamples(RpcClient[KeptReply]):
     """What edge workers keep, asked over a connection that is up. Call ``start`` first."""
 
     def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._reply_to = topics.KEPT_REPLY.at(client=bus.client_id)
+        super().__init__(bus, topics.KEPT_REPLY.at(client=bus.client_id))
         self._to = topics.KEPT_REQUEST.at(client=bus.client_id)
-        self._open: dict[bytes, _Question] = {}
-
-    async def start(self) -> None:
-        """Listen for answers."""
-        await self._bus.subscribe(Filter(topics.KEPT_REPLY, self._reply_to.text), self._answered)
 
     async def pages(self, wanted: KeptRequest) -> list[KeptReply]:
         """Return the first page of each worker. Raises HalimedeError when nobody keeps anything."""
         replies: dict[tuple[str, ...], KeptReply] = {}
-        async for reply in self._ask(wanted, QUIET_S, LONGEST_S):
+        async for reply in self._replies(wanted, QUIET_S, LONGEST_S):
             replies.setdefault((reply.namespace, reply.service, reply.worker), reply)
             if wanted.worker:
                 break
@@ -111,38 +87,38 @@ class KeptSamples:
 
     async def _one(self, wanted: KeptRequest) -> KeptReply:
         limit = ANSWER_S if wanted.worker else LONGEST_S
-        async for reply in self._ask(wanted, limit, limit):
+        async for reply in self._replies(wanted, limit, limit):
             return reply
         raise TimeoutError
 
-    async def _ask(self, wanted: KeptRequest, quiet_s: float, longest_s: float) -> AsyncIterator[KeptReply]:
-        """Yield what comes until nothing more has come for a while."""
-        correlation = secrets.token_bytes(16)
-        question = self._open[correlation] = _Question(wanted)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + longest_s
-        try:
-            sent = await self._bus.publish(
-                self._to, wanted, reply_to=self._reply_to, correlation=correlation, expiry_s=round(longest_s)
-            )
-            if not sent:
-                raise HalimedeError(NOBODY)
-            patience = longest_s / 2
-            while loop.time() < until:
-                try:
-                    async with asyncio.timeout(min(patience, until - loop.time())):
-                        reply = await question.replies.get()
-                except TimeoutError:
-                    return
-                patience = quiet_s
-                yield reply
-        finally:
-            del self._open[correlation]
+    async def _replies(self, wanted: KeptRequest, quiet_s: float, longest_s: float) -> AsyncIterator[KeptReply]:
+        """Yield what comes until nothing more has come for a while; what is over the bounds is left out."""
+        names = {name: value for name in NAMES if (value := getattr(wanted, name))}
+        left = MOST_BYTES
 
-    async def _answered(self, delivery: Delivery[KeptReply]) -> None:
-        question = self._open.get(delivery.packet.correlation)
-        if question is not None:
-            question.take(delivery.body, len(delivery.packet.payload))
+        def accept(delivery: Delivery[KeptReply]) -> bool:
+            nonlocal left
+            size = len(delivery.packet.payload)
+            if size > left or any(getattr(delivery.body, name) != value for name, value in names.items()):
+                return False
+            left -= size
+            return True
+
+        replies = self.gather(
+            self._to,
+            wanted,
+            first_s=longest_s / 2,
+            quiet_s=quiet_s,
+            longest_s=longest_s,
+            most=1 if wanted.worker or wanted.id else MOST,
+            expiry_s=round(longest_s),
+            accept=accept,
+        )
+        try:
+            async for delivery in replies:
+                yield delivery.body
+        except NoSubscriberError:
+            raise HalimedeError(NOBODY) from None
 
 
 def _to(of: KeptReply, wanted: KeptRequest) -> KeptRequest:

@@ -8,22 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-import structlog
-
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.errors import BusError, InvalidFieldError, RefusedError, TooLargeError
+from halimede.bus.rpc import RpcServer
 from halimede.hard_samples.store import HardSampleStore
 from halimede.messages import KeptReply, KeptRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
-log = structlog.get_logger()
-
-#: seconds that a reply may take to leave; requests that wait
-PATIENCE_S = 10.0
-QUEUE = 32
 
 
 class Thread(Protocol):
@@ -33,41 +26,28 @@ class Thread(Protocol):
         """Run ``work`` in the thread."""
 
 
-class HardSampleServer:
+class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
     """Answers requests for kept samples. ``names`` (namespace, service, worker, node) stand in each reply."""
 
     def __init__(self, bus: Bus, store: HardSampleStore, names: Mapping[str, str], thread: Thread) -> None:
-        self._bus = bus
+        super().__init__(
+            bus,
+            topics.KEPT_REQUEST.filter(),
+            topics.KEPT_REPLY,
+            self._answer,
+            too_large=lambda error: self._entry_of(error=str(error)),
+            optional=True,
+        )
         self._store = store
         self._names = names
         self._thread = thread
 
-    async def start(self) -> None:
-        """Subscribe. A broker that does not allow it costs the asking, not the worker."""
-        try:
-            await self._bus.subscribe(topics.KEPT_REQUEST.filter(), self._asked, queue=QUEUE)
-        except RefusedError as error:
-            log.warning("hard samples cannot be asked for: the broker refused the subscription", error=str(error))
-
-    async def _asked(self, delivery: Delivery[KeptRequest]) -> None:
-        response = topics.KEPT_REPLY.parse(delivery.packet.response_topic)
-        if response is None or response["client"] != delivery.names["client"]:
-            raise InvalidFieldError("response topic", delivery.packet.response_topic, "use your own kept reply topic")
+    async def _answer(self, delivery: Delivery[KeptRequest]) -> KeptReply | None:
         wanted = delivery.body
         asked = {name: getattr(wanted, name) for name in self._names}
         if any(value and value != self._names[name] for name, value in asked.items()):
-            return
-        address, correlation = topics.KEPT_REPLY.at(client=response["client"]), delivery.packet.correlation[:64]
-        try:
-            reply = await self._thread.call(self._reply, wanted)
-            if reply is None:
-                return
-            try:
-                await self._bus.publish(address, reply, correlation=correlation, timeout_s=PATIENCE_S)
-            except TooLargeError as error:
-                await self._bus.publish(address, self._entry_of(error=str(error)), correlation=correlation)
-        except BusError as error:
-            log.debug("kept samples not delivered", error=str(error))
+            return None
+        return await self._thread.call(self._reply, wanted)
 
     def _reply(self, wanted: KeptRequest) -> KeptReply | None:
         """Look into the store; None of a sample that is not here, unless this worker was asked by its name."""

@@ -19,6 +19,7 @@ from halimede.api import parse
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
+from halimede.bus.rpc import RpcServer
 from halimede.codec import MAX_JSON
 from halimede.errors import BusError, InvalidFieldError, TooLargeError
 from halimede.messages import ApiError, ApiReply, ApiRequest, NodeInfo, ResourceBody
@@ -41,16 +42,21 @@ MARGIN = 64 * 1024
 #: operations that change something, and how many of their answers are kept for requests that are delivered again
 EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
 MAX_GIVEN, MAX_GIVEN_BYTES = 256, 32 * 1024 * 1024
+#: requests that wait
+QUEUE = 1000
 #: requests of one client, a second and at once; whoever waits for answers stays far below
 REQUESTS = (50.0, 200.0)
 STORM = "it asks more often than GM answers one client: what is beyond that is left unanswered"
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
 
 
-class ApiServer:
+class ApiServer(RpcServer[ApiRequest, ApiReply]):
     """Answers requests."""
 
     def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter, editor: Editor | None) -> None:
+        super().__init__(
+            bus, API_REQUEST.filter(), API_REPLY, self._answer_within_budget, too_large=_too_large, queue=QUEUE
+        )
         self.bus = bus
         self._cluster = cluster
         self._engine = engine
@@ -63,29 +69,13 @@ class ApiServer:
         #: how long answers took (ms), by operation and outcome
         self.answered: dict[tuple[str, str], Distribution] = {}
 
-    async def start(self) -> None:
-        """Subscribe."""
-        await self.bus.subscribe(API_REQUEST.filter(), self._requested)
-
-    async def _requested(self, delivery: Delivery[ApiRequest]) -> None:
-        asked_for = API_REPLY.parse(delivery.packet.response_topic)
-        if asked_for != dict(delivery.names):
-            wanted = API_REPLY.at(**delivery.names)
-            raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {wanted}")
+    async def _answer_within_budget(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
         client = delivery.names["client"]
-        if not self._budgets.spend(client):
-            self.refused += 1
-            await self._cluster.record("Warning", "TooManyRequests", f"client/{client}", STORM)
-            return
-        reply = await self._answer_once(delivery)
-        try:
-            try:
-                await self.bus.reply(delivery, API_REPLY, reply)
-            except TooLargeError as error:
-                problem = ApiError(reason="Internal", message=f"the answer does not fit into a message: {error}")
-                await self.bus.reply(delivery, API_REPLY, ApiReply(error=problem))
-        except BusError as error:
-            log.warning("answer lost", client=delivery.names["client"], error=str(error))  # the client asks again
+        if self._budgets.spend(client):
+            return await self._answer_once(delivery)
+        self.refused += 1
+        await self._cluster.record("Warning", "TooManyRequests", f"client/{client}", STORM)
+        return None
 
     async def _answer_once(self, delivery: Delivery[ApiRequest]) -> ApiReply:
         """Do what is asked, but what the broker delivers twice only once: in between it may have been undone."""
@@ -262,3 +252,7 @@ def _plural(request: ApiRequest) -> str:
 def _key(request: ApiRequest) -> Key:
     namespace = check_label("namespace", request.namespace or "default")
     return Key(_plural(request), namespace, check_name("name", request.name))
+
+
+def _too_large(error: TooLargeError) -> ApiReply:
+    return ApiReply(error=ApiError(reason="Internal", message=f"the answer does not fit into a message: {error}"))

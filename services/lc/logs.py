@@ -16,7 +16,8 @@ import structlog
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.errors import BusError, InvalidFieldError
+from halimede.bus.rpc import RpcServer
+from halimede.errors import InvalidFieldError
 from halimede.messages import LogsReply, LogsRequest
 from halimede.system.child_process import MAX_LOG, rotate, rotated
 from services.lc.cleanup import remove
@@ -30,16 +31,13 @@ ROTATE_S = 5.0
 MAX_PART, WORST_GROWTH = 512 * 1024, 6
 
 
-class Logs:
+class Logs(RpcServer[LogsRequest, LogsReply]):
     """Answers requests and keeps logs small."""
 
     def __init__(self, folders: NodePaths, bus: Bus) -> None:
+        requests = topics.LOGS_REQUEST.filter(node=folders.node)
+        super().__init__(bus, requests, topics.LOGS_REPLY, self._on_request, queue=100)
         self._folders = folders
-        self._bus = bus
-
-    async def start(self) -> None:
-        """Subscribe."""
-        await self._bus.subscribe(topics.LOGS_REQUEST.filter(node=self._folders.node), self._on_request, queue=100)
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
         """Return what is to be run, by name."""
@@ -60,14 +58,8 @@ class Logs:
                     log.warning("log not rotated", path=str(path), error=str(error))
             await asyncio.sleep(ROTATE_S)
 
-    async def _on_request(self, delivery: Delivery[LogsRequest]) -> None:
-        request, wanted = delivery.body, topics.LOGS_REPLY.at(client=delivery.names["client"])
-        if delivery.packet.response_topic != wanted.text:
-            raise InvalidFieldError("response topic", delivery.packet.response_topic, f"use {wanted}")
-        try:
-            await self._bus.reply(delivery, topics.LOGS_REPLY, self._answer(request))
-        except BusError as error:
-            log.info("log not sent", error=str(error))
+    async def _on_request(self, delivery: Delivery[LogsRequest]) -> LogsReply:
+        return self._answer(delivery.body)
 
     def _answer(self, request: LogsRequest) -> LogsReply:
         room = (self._bus.max_packet - 4096) // WORST_GROWTH

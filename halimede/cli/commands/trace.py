@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -13,16 +12,18 @@ from rich.text import Text
 from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
+from halimede.bus.rpc import RpcClient
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import Format, clean, console, dump, plain, table
 from halimede.cli.views.waterfall import Waterfall, WaterfallRow, timelines
-from halimede.errors import HalimedeError, InvalidFieldError
+from halimede.errors import HalimedeError, InvalidFieldError, NoSubscriberError
 from halimede.messages import Result, TraceReply, TraceRequest
-from halimede.topic import Filter
 
 #: seconds in which workers answer: until nothing more has come for a while, and at most
 QUIET_S, LONGEST_S = 0.5, 3.0
+#: seconds after which the broker drops the request
+EXPIRY_S = 10
 #: seconds between a result and the question for its frame: the worker first hears that the broker has it
 SETTLE_S = 0.3
 #: answers that are kept
@@ -70,31 +71,16 @@ async def trace(broker: BrokerAddress, wanted: FrameQuery, form: Format) -> None
 
 async def ask(bus: Bus, id_: str) -> list[TraceReply]:
     """Ask all workers for a frame; return the answers of those that know it."""
-    replies: list[TraceReply] = []
-    correlation = secrets.token_bytes(16)
-    came = asyncio.Event()
-
-    async def answered(delivery: Delivery[TraceReply]) -> None:
-        if delivery.packet.correlation == correlation and len(replies) < MOST:
-            replies.append(delivery.body)
-            came.set()
-
-    reply_to = topics.TRACE_REPLY.at(client=bus.client_id)
-    await bus.subscribe(Filter(topics.TRACE_REPLY, reply_to.text), answered)
-    request = topics.TRACE_REQUEST.at(client=bus.client_id)
-    heard = await bus.publish(request, TraceRequest(id=id_), reply_to=reply_to, correlation=correlation, expiry_s=10)
-    if not heard:
-        raise HalimedeError("no worker is there to be asked: see `halimede get ji -A`, `halimede get mei -A`")
-    loop = asyncio.get_running_loop()
-    until = loop.time() + LONGEST_S
-    while loop.time() < until:
-        came.clear()
-        try:
-            async with asyncio.timeout(QUIET_S if replies else LONGEST_S / 2):
-                await came.wait()
-        except TimeoutError:
-            break
-    return replies
+    rpc = RpcClient(bus, topics.TRACE_REPLY.at(client=bus.client_id))
+    await rpc.start()
+    request, body = topics.TRACE_REQUEST.at(client=bus.client_id), TraceRequest(id=id_)
+    replies = rpc.gather(
+        request, body, first_s=LONGEST_S / 2, quiet_s=QUIET_S, longest_s=LONGEST_S, most=MOST, expiry_s=EXPIRY_S
+    )
+    try:
+        return [delivery.body async for delivery in replies]
+    except NoSubscriberError:
+        raise HalimedeError("no worker is there to be asked: see `halimede get ji -A`, `halimede get mei -A`") from None
 
 
 async def _next_result(bus: Bus, wanted: FrameQuery) -> str:
