@@ -36,7 +36,7 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
 
     def __init__(self, folders: NodePaths, bus: Bus) -> None:
         requests = topics.LOGS_REQUEST.filter(node=folders.node)
-        super().__init__(bus, requests, topics.LOGS_REPLY, self._on_request, queue=100)
+        super().__init__(bus, requests, topics.LOGS_REPLY, self._answer, queue=100)
         self._folders = folders
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
@@ -58,10 +58,8 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
                     log.warning("log not rotated", path=str(path), error=str(error))
             await asyncio.sleep(ROTATE_S)
 
-    async def _on_request(self, delivery: Delivery[LogsRequest]) -> LogsReply:
-        return self._answer(delivery.body)
-
-    def _answer(self, request: LogsRequest) -> LogsReply:
+    async def _answer(self, delivery: Delivery[LogsRequest]) -> LogsReply:
+        request = delivery.body
         room = (self._bus.max_packet - 4096) // WORST_GROWTH
         try:
             path = self._folders.log(Worker(request.namespace, request.worker))
@@ -82,7 +80,8 @@ class PodLogs(Logs):
         """Nothing is kept here; a task that ended would count as ill health."""
         return {}
 
-    def _answer(self, request: LogsRequest) -> LogsReply:
+    async def _answer(self, delivery: Delivery[LogsRequest]) -> LogsReply:
+        request = delivery.body
         node, namespace = self._folders.node, request.namespace
         try:
             self._folders.log(Worker(namespace, request.worker))
