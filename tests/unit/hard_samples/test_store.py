@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from halimede.errors import TooLargeError
 from halimede.hard_samples.store import BLOCK, HardSampleStore
 from halimede.messages import KeptRequest
+from halimede.system.files import write_atomic
 from tests.unit.hard_samples.samples import sample
 
 ROOM = 12 * BLOCK
@@ -44,21 +45,28 @@ def on_disk(folder: Path) -> tuple[int, int]:
 def crash(after: int) -> Iterator[None]:
     """End the process at the file operation of that number, before or after it is done by turns."""
     left = after
-    real: dict[str, Callable[..., Any]] = {name: getattr(Path, name) for name in ("write_bytes", "replace", "unlink")}
+    real: dict[str, Callable[..., Any]] = {name: getattr(Path, name) for name in ("replace", "unlink")}
 
     def spoiled(name: str) -> Callable[..., Any]:
         def call(path: Path, *args: Any, **kwargs: Any) -> Any:
             nonlocal left
             left -= 1
             if left == 0:
-                if name == "write_bytes":
-                    real[name](path, args[0][: len(args[0]) // 2])
                 raise CrashError
             return real[name](path, *args, **kwargs)
 
         return call
 
+    def half_written(path: Path, data: bytes) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            path.with_name(f".{path.name}.new").write_bytes(data[: len(data) // 2])
+            raise CrashError
+        write_atomic(path, data)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("halimede.hard_samples.store.write_atomic", half_written)
         for name in real:
             patch.setattr(Path, name, spoiled(name))
         yield

@@ -118,7 +118,7 @@ async def test_a_full_disk_costs_samples_and_one_line(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "replace", full)
         async with keeper(tmp_path) as keeps:
             for _ in range(5):
                 frame = new_frame(np.zeros((4, 4), np.uint8))
