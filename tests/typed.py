@@ -25,7 +25,7 @@ import importlib, json, os, sys
 from halimede.cli import main
 
 MODULES = ("app", "client", "manifests", "output", "broker_address")
-COMMANDS = ("apply", "get", "describe", "watch", "certs", "publish")
+COMMANDS = ("apply", "get", "describe", "certs", "publish")
 for module in (*MODULES, *(f"commands.{command}" for command in COMMANDS)):
     importlib.import_module(f"halimede.cli.{module}")
 

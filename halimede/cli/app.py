@@ -1,33 +1,83 @@
-"""The commands on resources as a shell sees them. Each imports what it needs when it runs: help comes at once."""
+"""The command ``halimede``: ``commands/NAME.py`` has ``halimede NAME``, and is imported when that is called."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from halimede.cli import INTERRUPTED, completion
+from halimede.cli import INTERRUPTED
 from halimede.cli import options as o
-from halimede.cli.commands import (
-    blob,
-    calibrate,
-    certs,
-    evaluate,
-    hard_samples,
-    operate,
-    seen,
-    serve,
-    streams,
-    tapes,
-    trace_command,
-)
-from halimede.cli.commands import upload as files
-from halimede.cli.runner import run
 
-NODES = frozenset({"nodes", "node", "no"})
+#: each command, and the first line of its help: the list of all commands comes without importing one
+COMMANDS = {
+    "apply": "Create or change what manifests describe.",
+    "get": "Show resources.",
+    "describe": "Show everything about one resource: spec, conditions, nodes, metrics, events.",
+    "delete": "Delete a resource, all that manifests describe, or a node that will not come back.",
+    "nodes": "Show the nodes.",
+    "version": "Show the version of this command and of the global manager.",
+    "events": "Show what happened. With -f, JSON is one document a line, and a GM that is away is waited for.",
+    "logs": "Show what workers wrote, on all nodes at once. Followed workers may restart or move, and logs be rotated.",
+    "results": "Show final answers as they come. A frame that was answered again after a broken "
+    "connection is shown once.",
+    "publish": "Publish pictures, a video or a stream as a camera. Pictures are all checked before the first "
+    "one is sent.",
+    "status": "Show on one screen whether all is well, and what to do next. Exit code 0: all is well, 1: something "
+    "is not.",
+    "top": "Watch nodes, services, rates, latencies and cloud workers, until Ctrl-C.",
+    "doctor": "Check everything that can be checked from here, and say what to do. Exit code 1: there is a problem.",
+    "drain": "Empty a node for maintenance. Its workers finish what they have; nothing is placed on it until "
+    "`uncordon`.",
+    "uncordon": "Let a drained node be used again. What belongs there comes back by itself.",
+    "rollback": "Go back to an earlier version of a Model or InferenceModel: the one before, or the one that is named.",
+    "record": "Write a camera's frames into a new folder, with the times at which they came. "
+    "Edge workers get them all the same.",
+    "replay": "Publish a recording as the camera did, or a plain folder of pictures in the order of their names.",
+    "upload": "Send results, weights or hard samples to a store, and print the SHA-256 and address of each file "
+    "that arrived.",
+    "trace": "Show one frame's way: its steps at the edge and in the cloud, and how long each took.",
+    "serve": "Answer requests for models by the Open Inference Protocol, over REST and gRPC, until Ctrl-C.",
+    "router": "Ask the model at the edge, and the one in the cloud where mining calls a sample hard, until Ctrl-C.",
+    "seen": "Show where somebody was seen, in a service that re-identifies. Times are those of the cameras' clocks.",
+    "calibrate": "Choose what goes to the cloud for what is wanted: a share, a risk, or a deadline.",
+    "evaluate": "Measure a service on data that its models have not seen: each tier alone, and together at any upload "
+    "ratio.",
+    "certs": "Certificates and access rules of a site with a broker of its own.",
+    "blob": "Files over the bus, by digest: models and datasets for nodes that reach nothing but the broker.",
+    "hard": "Hard samples that edge workers keep (keepHardSamples): look at them, and bring them here to train on.",
+}
+#: commands of the groups that connect to a broker
+SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "export")}
+
+
+class LazyGroup(TyperGroup):
+    """A group of commands whose modules are imported when they are called: help and completion come at once."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: TyperCommand(name=name, help=text) for name, text in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the name, command and arguments of a command line; the module is imported now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+def load(name: str) -> Any:
+    """Return the command that ``commands/NAME.py`` declares: a function, or a Typer with settings of its own."""
+    declared: Any = getattr(import_module(f"halimede.cli.commands.{name}"), name)
+    if not isinstance(declared, typer.Typer):
+        function, declared = declared, typer.Typer(add_completion=False, rich_markup_mode="rich")
+        declared.command()(function)
+    return typer.main.get_command(declared)
+
 
 app = typer.Typer(
     name="halimede",
+    cls=LazyGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -61,216 +111,5 @@ def root(ctx: typer.Context, broker: o.Broker = "", credentials: o.Credentials =
     """
     given = {name: value for name, value in (("broker", broker), ("credentials", credentials)) if value}
     if given:
-        ctx.default_map = {**dict.fromkeys(COMMANDS, given), "blob": dict.fromkeys(blob.COMMANDS, given)}
-        ctx.default_map["hard"] = dict.fromkeys(hard_samples.COMMANDS, given)
-
-
-@app.command()
-def apply(
-    files: o.Files = None,
-    more: o.MoreFiles = None,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="For resources that name none.", show_default=False)
-    ] = "",
-    broker: o.Broker = "",
-    credentials: o.Credentials = "",
-) -> None:
-    """Create or change what manifests describe.
-
-    Everything is checked before anything is sent. Models and Datasets go first. A relative url in a Model or Dataset
-    is relative to its manifest.
-
-    \b
-    Examples:
-      halimede apply -f examples/digits/
-      halimede apply -f model.yaml -f service.yaml -n factory
-      cat service.yaml | halimede apply -f -
-    """
-    paths = _paths(files, more)
-
-    async def command() -> int:
-        from halimede.cli.commands import apply as room
-
-        return await room.apply(o.address(broker, credentials), paths, o.namespace_of(namespace) if namespace else "")
-
-    run(command)
-
-
-@app.command()
-def get(
-    kind: o.KindArgument,
-    name: o.NameArgument = "",
-    namespace: o.Namespace = "default",
-    everywhere: o.AllNamespaces = False,
-    output: o.OutputOption = o.OutputFormat.TABLE,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing changes until Ctrl-C.")] = False,
-    broker: o.Broker = "",
-    credentials: o.Credentials = "",
-) -> None:
-    """Show resources.
-
-    \b
-    Examples:
-      halimede get ji
-      halimede get models -A -o wide
-      halimede get ji digits -o yaml
-      halimede get ji -w
-    """
-    if not name and kind in NODES:
-        return nodes(output, broker, credentials)
-    if not name and kind in {"events", "event", "ev"}:
-        form = o.OutputFormat.JSON if output is o.OutputFormat.JSON else o.OutputFormat.TABLE
-        return streams.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
-
-    async def command() -> None:
-        from halimede.cli.commands import get as room
-        from halimede.cli.output import Format
-
-        found, called = o.target(kind, name)
-        if called and everywhere:
-            raise typer.BadParameter("a name is looked up in one namespace: leave out -A")
-        where = o.namespace_of(namespace, everywhere=everywhere)
-        if not watch:
-            return await room.get(o.address(broker, credentials), found, called, where, Format(output))
-        from halimede.cli.commands.watch import watch as watching
-
-        return await watching(o.address(broker, credentials), found, called, where, Format(output))
-
-    return run(command)
-
-
-@app.command()
-def describe(
-    kind: o.KindArgument,
-    name: o.NameArgument = "",
-    namespace: o.Namespace = "default",
-    broker: o.Broker = "",
-    credentials: o.Credentials = "",
-) -> None:
-    """Show everything about one resource: spec, conditions, nodes, metrics, events.
-
-    \b
-    Examples:
-      halimede describe ji digits
-      halimede describe model/digits-small -n factory
-    """
-
-    async def command() -> None:
-        from halimede.cli.commands import describe as room
-
-        found, called = o.target(kind, name)
-        if not called:
-            raise typer.BadParameter("say which one: KIND NAME")
-        await room.describe(o.address(broker, credentials), found, called, o.namespace_of(namespace))
-
-    run(command)
-
-
-@app.command()
-def delete(
-    kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help="As in get.", show_default=False, autocompletion=completion.kinds)
-    ] = "",
-    name: o.NameArgument = "",
-    files: o.Files = None,
-    namespace: o.Namespace = "default",
-    wait: Annotated[bool, typer.Option(help="Wait until it is gone: its workers have stopped.")] = True,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait.")] = 60.0,
-    ignore_not_found: Annotated[
-        bool, typer.Option("--ignore-not-found", help="What is not there is no error.")
-    ] = False,
-    broker: o.Broker = "",
-    credentials: o.Credentials = "",
-) -> None:
-    """Delete a resource, all that manifests describe, or a node that will not come back.
-
-    \b
-    Examples:
-      halimede delete ji digits
-      halimede delete -f examples/digits/
-      halimede delete model/digits-small --no-wait
-      halimede delete node edge7
-    """
-    if bool(files) == bool(kind):
-        raise typer.BadParameter("give KIND NAME or -f FILE")
-
-    async def command() -> int:
-        from halimede.cli.commands import apply as room
-        from halimede.names import Key, check_name
-
-        where = o.namespace_of(namespace)
-        if files:
-            keys = room.keys(files, where)
-        elif kind.partition("/")[0] in NODES:
-            node = check_name("NAME", kind.partition("/")[2] or name)
-            return await room.delete_node(o.address(broker, credentials), node, ignore_missing=ignore_not_found)
-        else:
-            found, called = o.target(kind, name)
-            if not called:
-                raise typer.BadParameter("say which one: KIND NAME")
-            keys = [Key(found.plural, where, called)]
-        return await room.delete(
-            o.address(broker, credentials), keys, wait=wait, timeout_s=timeout, ignore_missing=ignore_not_found
-        )
-
-    run(command)
-
-
-@app.command()
-def nodes(
-    output: o.OutputOption = o.OutputFormat.TABLE, broker: o.Broker = "", credentials: o.Credentials = ""
-) -> None:
-    """Show the nodes.
-
-    \b
-    Examples:
-      halimede nodes
-      halimede nodes -o json
-    """
-
-    async def command() -> None:
-        from halimede.cli.commands import get as room
-        from halimede.cli.output import Format
-
-        await room.nodes(o.address(broker, credentials), Format(output))
-
-    run(command)
-
-
-@app.command()
-def version(broker: o.Broker = "", credentials: o.Credentials = "") -> None:
-    """Show the version of this command and of the global manager.
-
-    \b
-    Examples:
-      halimede version
-      halimede version --broker 10.0.0.7:1883
-    """
-
-    async def command() -> int:
-        from halimede.cli.commands import get as room
-
-        return await room.version(o.address(broker, credentials))
-
-    run(command)
-
-
-def _paths(files: list[str] | None, more: list[str] | None) -> list[str]:
-    if not files:
-        raise typer.BadParameter("give -f FILE, -f FOLDER or -f - for standard input")
-    return [*files, *(more or [])]
-
-
-streams.add_to(app)
-certs.add_to(app)
-blob.add_to(app)
-operate.add_to(app)
-tapes.add_to(app)
-files.add_to(app)
-trace_command.add_to(app)
-serve.add_to(app)
-seen.add_to(app)
-hard_samples.add_to(app)
-calibrate.add_to(app)
-evaluate.add_to(app)
-COMMANDS = tuple(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
+        ctx.default_map = dict.fromkeys(COMMANDS, given)
+        ctx.default_map |= {group: dict.fromkeys(names, given) for group, names in SUBCOMMANDS.items()}

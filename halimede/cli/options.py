@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from halimede.cli import completion
+from halimede.errors import InvalidFieldError
 
 if TYPE_CHECKING:
     from halimede.api import Kind
     from halimede.cli.broker_address import BrokerAddress
 
 
-class OutputFormat(StrEnum):
+class Format(StrEnum):
     """Forms in which resources are shown."""
 
     TABLE = "table"
@@ -32,38 +35,17 @@ class ReportFormat(StrEnum):
     YAML = "yaml"
 
 
-class EventType(StrEnum):
-    """Types of events."""
-
-    ALL = "all"
-    NORMAL = "Normal"
-    WARNING = "Warning"
-
-
-class WorkerRole(StrEnum):
-    """Roles of workers."""
-
-    BOTH = "both"
-    EDGE = "edge"
-    CLOUD = "cloud"
-
-
-class Sort(StrEnum):
-    """What ``top`` sorts services by."""
-
-    PHASE = "phase"
-    NAME = "name"
-    RATE = "rate"
-    UPLOAD = "upload"
-    LATENCY = "latency"
-
-
 class LinesFormat(StrEnum):
     """Forms in which a stream is shown."""
 
     TABLE = "table"
     JSON = "json"
 
+
+#: words for nodes where a kind is named
+NODE_KINDS = frozenset({"nodes", "node", "no"})
+#: units of a time that is so long ago
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 Broker = Annotated[
     str,
@@ -86,7 +68,7 @@ Credentials = Annotated[
 ]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The namespace.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
-OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to show it.")]
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to show it.")]
 Since = Annotated[
     str,
     typer.Option("--since", metavar="TIME", help="From then on: 90s, 10m, 2h, 1d ago, or a time.", show_default=False),
@@ -110,6 +92,7 @@ ServiceArgument = Annotated[
     str, typer.Argument(metavar="SERVICE", help="The service.", autocompletion=completion.services)
 ]
 Camera = Annotated[str, typer.Option(metavar="NAME", help="The camera.", autocompletion=completion.cameras)]
+RecordingFolder = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of the recording.")]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -156,3 +139,20 @@ def about(what: str, namespace: str) -> str:
         return what
     kind, called = target(what, "")
     return str(Key(kind.plural, namespace, called))
+
+
+def time_of(text: str, now: datetime | None = None, *, option: str = "--since") -> datetime | None:
+    """Return the time that an option names: 90s, 10m, 2h or 1d ago, or a time in ISO form; None for an empty text.
+
+    Raises InvalidFieldError.
+    """
+    if not text:
+        return None
+    try:
+        if ago := re.fullmatch(r"(\d{1,9})([smhd])", text, re.ASCII):
+            return (now or datetime.now(UTC)) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        fix = "write 90s, 10m, 2h or 1d for so long ago, or a time such as 2026-01-31T12:00:00"
+        raise InvalidFieldError(option, text, fix) from None
+    return found if found.tzinfo else found.astimezone()

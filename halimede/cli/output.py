@@ -8,13 +8,14 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from halimede.cli.options import Format
 
 COLOURS = {
     "Running": "green", "Ready": "green", "online": "green", "True": "green",
@@ -26,16 +27,6 @@ COLOURS = {
 ENDLESS = 10_000
 #: controls that JSON may hold as they are, and marks that change the direction of writing
 _ACTED_ON = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-class Format(StrEnum):
-    """How resources are shown."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
 
 
 def console() -> Console:

@@ -13,7 +13,7 @@ import structlog
 from halimede import log
 from halimede.bus.mqtt import MqttSettings
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.commands.trace import FrameQuery, trace
+from halimede.cli.commands.trace import FrameQuery, trace_frame
 from halimede.cli.output import Format
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.broker import MosquittoProcess
@@ -47,7 +47,7 @@ async def test_a_frame_is_shown_with_every_step_at_its_place(
         s.start("edge", f"{unique}-e", digits.small)
         await s.running(f"{unique}-c", f"{unique}-e")
         sending = asyncio.create_task(s.send(digits.pictures[:400], fps=50))
-        await trace(broker, FrameQuery(service=unique, namespace="default", hard=True), Format.TABLE)
+        await trace_frame(broker, FrameQuery(service=unique, namespace="default", hard=True), Format.TABLE)
         shown = capsys.readouterr().out
         for step in ("receive", "decode", "wait", "model", "mine", "offload", "request", "queue", "compute", "reply"):
             assert step in shown
@@ -55,7 +55,7 @@ async def test_a_frame_is_shown_with_every_step_at_its_place(
         assert f"to={unique}-c" in shown
         sending.cancel()
         answered = next(r.id for r in s.results.values() if r.by == "cloud")
-        await trace(broker, FrameQuery(answered), Format.JSON)
+        await trace_frame(broker, FrameQuery(answered), Format.JSON)
         found = json.loads(capsys.readouterr().out)
         assert found["id"] == answered
         (timeline,) = found["timelines"]
@@ -66,12 +66,14 @@ async def test_a_frame_is_shown_with_every_step_at_its_place(
         assert not [remark for remark in timeline["remarks"] if "the clock of" in remark]  # one machine, one clock
 
         with pytest.raises(HalimedeError, match=r"no worker remembers frame 0{32}: each worker remembers its last"):
-            await trace(broker, FrameQuery("0" * 32), Format.TABLE)
+            await trace_frame(broker, FrameQuery("0" * 32), Format.TABLE)
 
 
 async def test_what_cannot_be_shown_is_said(mosquitto: MosquittoProcess, unique: str) -> None:
     broker = address(mosquitto)
     with pytest.raises(InvalidFieldError, match="write 32 hexadecimal digits"):
-        await trace(broker, FrameQuery("xyz"), Format.TABLE)
+        await trace_frame(broker, FrameQuery("xyz"), Format.TABLE)
     with pytest.raises(HalimedeError, match=f"no hard result of service {unique} in namespace default came within"):
-        await trace(broker, FrameQuery(service=unique, namespace="default", hard=True, timeout_s=0.2), Format.TABLE)
+        await trace_frame(
+            broker, FrameQuery(service=unique, namespace="default", hard=True, timeout_s=0.2), Format.TABLE
+        )

@@ -1,29 +1,45 @@
-"""The commands on files over the bus, as a shell sees them."""
+"""``halimede blob``: files over the bus. To put one is to give it, as any source, to who is told to keep it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
+import json
+import shutil
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from halimede.blobs import BlobClient, BlobServer, BusOpener, FileProvider, with_fallback
+from halimede.blobs.uris import ANY, GM, SCHEME, check_digest, party, url
 from halimede.cli import completion
 from halimede.cli import options as o
+from halimede.cli.broker_address import BrokerAddress
+from halimede.cli.client import Client, NotLetInError
+from halimede.cli.output import console, table, warn
 from halimede.cli.runner import run
+from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
+from halimede.messages import BlobEntry, BlobOrder
+from halimede.models import Cache, fetch
+from halimede.models.cache import in_thread
+from halimede.models.materialize import deliver
+from halimede.names import check_name
 
-GM = "gm"
+#: seconds: for an answer, without progress before it is given up, between two lines about it, and at most in all
+ANSWER_S, SILENT_S, TELL_S, LONGEST_S = 30.0, 90.0, 2.0, 86_400.0
 Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="Its SHA-256; sha256:DIGEST and a bus URL work too.")]
 
 blob = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Files over the bus, by digest: models and datasets for nodes that reach nothing but the broker.",
 )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register these commands."""
-    app.add_typer(blob, name="blob")
 
 
 @blob.command()
@@ -45,13 +61,7 @@ def put(
       halimede blob put model.onnx
       halimede blob put model.onnx --to edge0
     """
-
-    async def command() -> None:
-        from halimede.cli.commands import blob_files as room
-
-        await room.put(o.address(broker, credentials), file, to)
-
-    run(command)
+    run(lambda: put_file(o.address(broker, credentials), file, to))
 
 
 @blob.command(name="list")
@@ -70,13 +80,7 @@ def list_(
       halimede blob list
       halimede blob list --from edge0 -o json
     """
-
-    async def command() -> None:
-        from halimede.cli.commands import blob_files as room
-
-        await room.show(o.address(broker, credentials), source, as_json=output is o.LinesFormat.JSON)
-
-    run(command)
+    run(lambda: list_files(o.address(broker, credentials), source, as_json=output is o.LinesFormat.JSON))
 
 
 @blob.command()
@@ -97,13 +101,7 @@ def get(
       halimede blob get 2fea1e98e29e4b4a1c94ad3a2a9cb9d9c5a1a0a6dd1a0b8fbd1ad1a1ca3f7a55 model.onnx
       halimede blob get $(halimede blob list -o json | jq -r .digest | head -1) model.onnx --from gm
     """
-
-    async def command() -> None:
-        from halimede.cli.commands import blob_files as room
-
-        await room.get(o.address(broker, credentials), digest, out, source)
-
-    run(command)
+    run(lambda: fetch_file(o.address(broker, credentials), digest, out, source))
 
 
 @blob.command()
@@ -114,13 +112,133 @@ def delete(digest: Digest, broker: o.Broker = "", credentials: o.Credentials = "
     Examples:
       halimede blob delete 2fea1e98e29e4b4a1c94ad3a2a9cb9d9c5a1a0a6dd1a0b8fbd1ad1a1ca3f7a55
     """
-
-    async def command() -> None:
-        from halimede.cli.commands import blob_files as room
-
-        await room.delete(o.address(broker, credentials), digest)
-
-    run(command)
+    run(lambda: delete_file(o.address(broker, credentials), digest))
 
 
-COMMANDS = ("put", "list", "get", "delete")
+async def put_file(broker: BrokerAddress, file: Path, to: str) -> None:
+    """Have ``gm`` or a node keep a file; print its URL and digest."""
+    keeper = _source("--to", to)
+    digest, size = await in_thread(_measure, file)
+
+    async def find(wanted: str) -> Path | None:
+        return file if wanted == digest else None
+
+    async with _asking(broker) as client:
+        source = BlobServer(client.bus, client.name, FileProvider(find))
+        await source.start(queries=False)
+        giving = asyncio.create_task(source.run(), name="give")
+        order = BlobOrder(op="keep", digest=digest, size=size)
+        ordered = asyncio.create_task(client.order(keeper, order, timeout_s=LONGEST_S), name="order")
+        try:
+            await _watch(ordered, lambda: source.stats.bytes, size, to)
+        finally:
+            for task in (giving, ordered):
+                task.cancel()
+            await asyncio.wait([giving, ordered])
+    sys.stdout.write(f"url: {url(to, digest)}\nsha256: {digest}\n")
+
+
+async def list_files(broker: BrokerAddress, source: str, *, as_json: bool) -> None:
+    """Print the files of ``gm`` or a node."""
+    giver = _source("--from", source)
+    found: list[BlobEntry] = []
+    async with _asking(broker) as client:
+        while True:
+            after = found[-1].digest if found else ""
+            answer = await client.order(giver, BlobOrder(op="list", after=after), timeout_s=ANSWER_S)
+            found += answer.blobs
+            if not (answer.truncated and answer.blobs):
+                break
+    if as_json:
+        for entry in found:
+            line = {"digest": entry.digest, "size": entry.size, "url": url(source, entry.digest)}
+            sys.stdout.write(json.dumps(line) + "\n")
+    else:
+        rows = [(entry.digest, f"{entry.size:,}", url(source, entry.digest)) for entry in found]
+        console().print(table(("DIGEST", "BYTES", "URL"), rows))
+
+
+async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str) -> None:
+    """Bring a file to ``out``."""
+    digest = _digest(digest)
+    if source != ANY:
+        _source("--from", source)
+    if await in_thread(out.is_dir):
+        raise InvalidFieldError("OUT", str(out), "it is a folder: name the file")
+    aside = out.parent / f".{out.name}.halimede"
+    told = asyncio.get_running_loop().time()
+
+    def progress(done: int, size: int | None) -> None:
+        nonlocal told
+        now = asyncio.get_running_loop().time()
+        if size and now - told >= TELL_S:
+            told = now
+            warn(_so_far(done, size))
+
+    async with _asking(broker) as client:
+        opener = BusOpener(client)
+        found = await with_fallback(fetch, url(source, digest), "", Cache(aside), progress, openers={SCHEME: opener})
+    await in_thread(deliver, found.path, out)
+    await in_thread(shutil.rmtree, aside, True)  # noqa: FBT003 - what cannot be removed does no harm
+    sys.stdout.write(f"{out} ({found.size:,} bytes)\n")
+
+
+async def delete_file(broker: BrokerAddress, digest: str) -> None:
+    """Have GM forget a file."""
+    digest = _digest(digest)
+    async with _asking(broker) as client:
+        await client.order(GM, BlobOrder(op="remove", digest=digest), timeout_s=ANSWER_S)
+    sys.stdout.write(f"sha256:{digest} deleted\n")
+
+
+@contextlib.asynccontextmanager
+async def _asking(broker: BrokerAddress) -> AsyncIterator[BlobClient]:
+    async with Client.to(broker) as connection:
+        client = BlobClient(connection.bus, connection.bus.client_id)
+        try:
+            await client.start()
+            yield client
+        except RefusedError as error:
+            raise NotLetInError(f"{error} at {broker}: use the credentials of an operator") from error
+
+
+async def _watch(ordered: asyncio.Task[object], given: Callable[[], int], size: int, to: str) -> None:
+    """Wait for an order; tell how much of the file has gone, and give up when nothing goes any more."""
+    loop = asyncio.get_running_loop()
+    seen, since = 0, loop.time()
+    while not (await asyncio.wait([ordered], timeout=TELL_S))[0]:
+        if (now := given()) != seen:
+            seen, since = now, loop.time()
+            warn(_so_far(min(seen, size), size))
+        elif loop.time() - since > SILENT_S:
+            raise HalimedeError(f"{to} takes nothing: see its log, and `halimede doctor`")
+    await ordered
+
+
+def _measure(file: Path) -> tuple[str, int]:
+    try:
+        with file.open("rb") as opened:
+            if not stat.S_ISREG(file.stat().st_mode):
+                raise InvalidFieldError("FILE", str(file), "name a regular file; a folder is put as a tar.gz or zip")
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            size = opened.tell()
+    except OSError as error:
+        raise InvalidFieldError("FILE", str(file), f"it cannot be read: {error.strerror}") from None
+    if not size:
+        raise InvalidFieldError("FILE", str(file), "it is empty")
+    return digest, size
+
+
+def _source(option: str, name: str) -> str:
+    if name == ANY:
+        raise InvalidFieldError(option, name, "name a node, or gm")
+    return party(check_name(option, name))
+
+
+def _digest(text: str) -> str:
+    bare = text.rpartition("/sha256/")[2] if text.startswith(f"{SCHEME}://") else text.removeprefix("sha256:")
+    return check_digest("DIGEST", bare)
+
+
+def _so_far(done: int, size: int) -> str:
+    return f"{done / 1e6:.0f} of {size / 1e6:.0f} MB"

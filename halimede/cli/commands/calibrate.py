@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from halimede.cli.commands.evaluate import DataOption, ServiceFiles
+from halimede.cli.output import clean, console, to_yaml, warn
+from halimede.cli.progress import stages
 from halimede.cli.runner import run
+from halimede.errors import InvalidFieldError
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from halimede.calibration.calibrate import Calibrated, Goal
     from halimede.calibration.service import Deadline
     from halimede.evaluation.service import Chain
@@ -24,11 +29,6 @@ if TYPE_CHECKING:
 
 #: of a round trip without data, and of a link nobody has measured
 LINK_MS, LINK_KBPS = 20.0, 10_000.0
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register this command."""
-    app.command()(calibrate)
 
 
 def calibrate(
@@ -106,29 +106,19 @@ def calibrate(
 def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> Found:
     """Read and calibrate, showing progress."""
     from halimede.calibration.service import calibrated, place_of
-    from halimede.cli.commands.publish import progress_bar
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.service import read_chain
 
     chain = read_chain(service)
     at = place_of(chain, tier)
-    with progress_bar() as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def told(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
-
-        samples = read_labelled(data, chain.cloud.spec.labels, lambda done, total: told("read", done, total))
-        return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, told=told)
+    with stages() as report:
+        samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
+        return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, told=report)
 
 
 def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, Path]:
     """Write both files, each whole or not at all."""
     from halimede.calibration.manifests import manifests, name_of
-    from halimede.cli.output import to_yaml
-    from halimede.errors import InvalidFieldError
     from halimede.mining.calibration_file import write_artefact
     from halimede.system.files import write_atomic
 
@@ -146,13 +136,7 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, P
 
 
 def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], *, as_json: bool) -> None:
-    import json
-    import sys
-
-    from rich.table import Table
-
     from halimede.calibration.summary import about, rows
-    from halimede.cli.output import clean, console, warn
 
     if as_json:
         said = {

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import typer
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from halimede.api import Kind
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import age, clean, console, table, to_yaml
+from halimede.cli.runner import run
 from halimede.cli.views import dataset as contents
 from halimede.cli.views import model as served
 from halimede.cli.views import tables
@@ -24,7 +27,31 @@ from halimede.names import Key
 EVENTS_SHOWN = 15
 
 
-async def describe(broker: BrokerAddress, kind: Kind, name: str, namespace: str) -> None:
+def describe(
+    kind: o.KindArgument,
+    name: o.NameArgument = "",
+    namespace: o.Namespace = "default",
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show everything about one resource: spec, conditions, nodes, metrics, events.
+
+    \b
+    Examples:
+      halimede describe ji digits
+      halimede describe model/digits-small -n factory
+    """
+
+    async def command() -> None:
+        found, called = o.target(kind, name)
+        if not called:
+            raise typer.BadParameter("say which one: KIND NAME")
+        await describe_resource(o.address(broker, credentials), found, called, o.namespace_of(namespace))
+
+    run(command)
+
+
+async def describe_resource(broker: BrokerAddress, kind: Kind, name: str, namespace: str) -> None:
     """Show everything about one resource."""
     async with Client.to(broker) as client:
         body = await client.get(kind.plural, name, namespace)

@@ -1,22 +1,44 @@
-"""``halimede drain`` and ``uncordon``: a node emptied for maintenance, with the operator looking on."""
+"""``halimede drain``: a node emptied for maintenance, with the operator looking on."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
 from halimede.cli.output import fail, warn
+from halimede.cli.runner import run
+from halimede.names import check_name
 
 POLL_S = 0.3
 
 
-async def drain(broker: BrokerAddress, node: str, *, wait: bool, timeout_s: float) -> int:
+def drain(
+    node: o.NodeArgument,
+    wait: Annotated[bool, typer.Option(help="Wait until no worker is left on it.")] = True,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait.")] = 120.0,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Empty a node for maintenance. Its workers finish what they have; nothing is placed on it until `uncordon`.
+
+    \b
+    Examples:
+      halimede drain edge0
+      halimede drain edge0 --timeout 600
+      halimede drain edge0 --no-wait
+    """
+    run(lambda: drain_node(o.address(broker, credentials), check_name("NODE", node), wait=wait, timeout_s=timeout))
+
+
+async def drain_node(broker: BrokerAddress, node: str, *, wait: bool, timeout_s: float) -> int:
     """Empty a node and wait until no worker is left on it. Returns the exit code."""
     async with Client.to(broker) as client:
         answer = await client.drain(node)
@@ -26,13 +48,6 @@ async def drain(broker: BrokerAddress, node: str, *, wait: bool, timeout_s: floa
         if not wait:
             return 0
         return await _empty(client, node, timeout_s)
-
-
-async def uncordon(broker: BrokerAddress, node: str) -> None:
-    """Let a node be used again."""
-    async with Client.to(broker) as client:
-        await client.uncordon(node)
-    print(f"node {node} is given back: what belongs there comes back by itself")
 
 
 def stranded(node: str, each: Mapping[str, Any]) -> str:

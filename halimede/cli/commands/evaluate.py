@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from halimede.cli.output import clean, console, table, warn
+from halimede.cli.progress import stages
 from halimede.cli.runner import run
+from halimede.errors import InvalidFieldError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from halimede.evaluation.evaluate import EvaluationReport, TierLink
 
 PLOT, PAGE, FIGURES = "evaluation.png", "evaluation.html", "evaluation.json"
@@ -29,11 +33,6 @@ DataOption = Annotated[
         "--data", metavar="PATH", help="Class folders, pictures with annotations.json, a .csv or an .npz: see above."
     ),
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register this command."""
-    app.command()(evaluate)
 
 
 def evaluate(
@@ -87,30 +86,18 @@ def evaluate(
 
 def _evaluated(service: list[Path], data: Path, rules: list[str], link: TierLink) -> EvaluationReport:
     """Read and evaluate, showing progress."""
-    from halimede.cli.commands.publish import progress_bar
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.evaluate import evaluate as evaluated
     from halimede.evaluation.service import read_chain
 
     chain = read_chain(service)
-    with progress_bar() as progress:
-        tasks = {}
-
-        def told(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
-
-        samples = read_labelled(data, chain.cloud.spec.labels, lambda done, total: told("read", done, total))
-        return evaluated(chain, samples, rules=rules, link=link, told=told)
+    with stages() as report:
+        samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
+        return evaluated(chain, samples, rules=rules, link=link, told=report)
 
 
 def _write(report: EvaluationReport, out: Path) -> None:
     """Write all files. A picture is left out, and it is said, where there is nothing that draws it."""
-    import msgspec
-
-    from halimede.cli.output import warn
-    from halimede.errors import InvalidFieldError
     from halimede.evaluation.page import page
     from halimede.evaluation.plot import write_plot
 
@@ -128,11 +115,6 @@ def _write(report: EvaluationReport, out: Path) -> None:
 
 
 def _show(report: EvaluationReport, out: Path, *, as_json: bool) -> None:
-    import sys
-
-    import msgspec
-
-    from halimede.cli.output import clean, console
     from halimede.evaluation import metrics
 
     if as_json:
@@ -146,12 +128,6 @@ def _show(report: EvaluationReport, out: Path, *, as_json: bool) -> None:
         (["AS CONFIGURED", ""], metrics.operating_rows(report)),
     ):
         shown.print()
-        shown.print(_table(heading, rows))
+        shown.print(table(heading, rows))
     written = [str(out / name) for name in (PAGE, PLOT, FIGURES) if (out / name).exists()]
     shown.print(f"\nwritten: {', '.join(written)}", markup=False)
-
-
-def _table(heading: list[str], rows: list[list[str]]) -> Table:
-    from halimede.cli.output import table
-
-    return table(heading, rows)

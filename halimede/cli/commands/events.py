@@ -11,18 +11,71 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
+from halimede.cli import completion
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
-from halimede.cli.output import COLOURS, Format, clean, console, dump, plain, warn
+from halimede.cli.options import Format
+from halimede.cli.output import COLOURS, clean, console, dump, plain, warn
+from halimede.cli.runner import run
 from halimede.cli.views import tables
 from halimede.messages import Event
 
 POLL_S = 1.0
 #: events in one answer
 PAGE = 500
+
+
+class EventType(StrEnum):
+    """Types of events."""
+
+    ALL = "all"
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+def events(
+    about: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="Only about this: KIND/NAME or node/NODE.",
+            show_default=False,
+            autocompletion=completion.events,
+        ),
+    ] = "",
+    type_: Annotated[EventType, typer.Option("--type", "-t", help="Only of this type.")] = EventType.ALL,
+    since: o.Since = "",
+    namespace: o.Namespace = "default",
+    output: o.OutputOption = Format.TABLE,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many of the newest.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")] = False,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show what happened. With -f, JSON is one document a line, and a GM that is away is waited for.
+
+    \b
+    Examples:
+      halimede events --since 1h --type Warning
+      halimede events --about ji/digits
+      halimede events --about node/edge0 -f
+      halimede events -f -o json | jq .reason
+    """
+
+    async def command() -> None:
+        what = o.about(about, o.namespace_of(namespace))
+        wanted = "" if type_ is EventType.ALL else type_.value
+        choice = EventSelection(what, wanted, o.time_of(since), limit)
+        await show_events(o.address(broker, credentials), choice, Format(output), follow=follow)
+
+    run(command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +99,7 @@ class EventSelection:
         return self.since is None or _time(event) >= self.since
 
 
-async def events(broker: BrokerAddress, choice: EventSelection, form: Format, *, follow: bool) -> None:
+async def show_events(broker: BrokerAddress, choice: EventSelection, form: Format, *, follow: bool) -> None:
     """Show the newest events that were chosen, oldest first, and with ``follow`` those that come."""
     async with Client.to(broker) as client:
         found = await page(client, choice, after=0, most=0 if choice.some else choice.limit)
@@ -58,9 +111,9 @@ async def events(broker: BrokerAddress, choice: EventSelection, form: Format, *,
             _table(shown, choice, form)
             return
         for event in shown:
-            show(event, form)
+            show_event(event, form)
         async for event in _following(client, choice, after):
-            show(event, form)
+            show_event(event, form)
 
 
 async def page(client: Client, choice: EventSelection, *, after: int, most: int) -> list[Event]:
@@ -104,7 +157,7 @@ async def _newest(client: Client) -> int:
     return max((event.sequence for event in await client.events(limit=1)), default=0)
 
 
-def show(event: Event, form: Format) -> None:
+def show_event(event: Event, form: Format) -> None:
     """Print one event on a line."""
     if form is not Format.TABLE:
         print(json.dumps(plain(event), ensure_ascii=False), flush=True)

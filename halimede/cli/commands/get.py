@@ -1,24 +1,74 @@
-"""``halimede get``, ``nodes`` and ``version``: what there is, and what GM says of itself."""
+"""``halimede get``: resources of a kind, once, or with -w as a table that stays up to date."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import halimede
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from halimede import topics
 from halimede.api import Kind
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.client import Client, UnreachableError
-from halimede.cli.output import Format, console, dump, fail, listing, plain, warn
+from halimede.cli.client import ApiRefusedError, Client
+from halimede.cli.commands import events, nodes
+from halimede.cli.options import NODE_KINDS, Format
+from halimede.cli.output import clean, console, dump, listing, plain, to_yaml, warn
+from halimede.cli.runner import run
 from halimede.cli.views import tables
-from halimede.messages import ResourceBody
+from halimede.messages import ResourceBody, StatusDocument
+
+Rows = dict[tuple[str, str], ResourceBody]
+COLUMN_WIDTH = 16
 
 
-async def get(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
+def get(
+    kind: o.KindArgument,
+    name: o.NameArgument = "",
+    namespace: o.Namespace = "default",
+    everywhere: o.AllNamespaces = False,
+    output: o.OutputOption = Format.TABLE,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing changes until Ctrl-C.")] = False,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show resources.
+
+    \b
+    Examples:
+      halimede get ji
+      halimede get models -A -o wide
+      halimede get ji digits -o yaml
+      halimede get ji -w
+    """
+    if not name and kind in NODE_KINDS:
+        return nodes.nodes(output, broker, credentials)
+    if not name and kind in {"events", "event", "ev"}:
+        form = Format.JSON if output is Format.JSON else Format.TABLE
+        return events.events(namespace=namespace, output=form, follow=watch, broker=broker, credentials=credentials)
+
+    async def command() -> None:
+        found, called = o.target(kind, name)
+        if called and everywhere:
+            raise typer.BadParameter("a name is looked up in one namespace: leave out -A")
+        where = o.namespace_of(namespace, everywhere=everywhere)
+        show = watch_resources if watch else show_resources
+        await show(o.address(broker, credentials), found, called, where, output)
+
+    return run(command)
+
+
+async def show_resources(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
     """Show one resource, or all of a kind; an empty namespace means all of them."""
     async with Client.to(broker) as client:
         bodies, cut = await fetch(client, kind, name, namespace)
-    show(kind, bodies, form, single=bool(name), all_namespaces=not namespace)
+    _print(kind, bodies, form, single=bool(name), all_namespaces=not namespace)
     if cut:
         warn("there are more: the list was cut at the size limit of an answer; ask for one namespace")
     if not bodies and form in {Format.TABLE, Format.WIDE}:
@@ -39,7 +89,9 @@ def key(body: Mapping[str, Any]) -> tuple[str, str]:
     return str(tables.dig(body, "metadata", "namespace")), str(tables.dig(body, "metadata", "name"))
 
 
-def show(kind: Kind, bodies: Sequence[Mapping[str, Any]], form: Format, *, single: bool, all_namespaces: bool) -> None:
+def _print(
+    kind: Kind, bodies: Sequence[Mapping[str, Any]], form: Format, *, single: bool, all_namespaces: bool
+) -> None:
     """Print resources in the form that was asked for."""
     if form in {Format.JSON, Format.YAML}:
         dump(bodies[0] if single else listing(bodies), form)
@@ -51,30 +103,98 @@ def show(kind: Kind, bodies: Sequence[Mapping[str, Any]], form: Format, *, singl
         console().print(tables.resources(kind.plural, bodies, wide=wide, all_namespaces=all_namespaces))
 
 
-async def nodes(broker: BrokerAddress, form: Format) -> None:
-    """Show the nodes."""
+async def watch_resources(broker: BrokerAddress, kind: Kind, name: str, namespace: str, form: Format) -> None:
+    """Show resources and go on showing them until Ctrl-C: a live table on a terminal, a line a change elsewhere."""
+    from halimede.cli.follow import follow  # only watching pays for its MQTT client
+
     async with Client.to(broker) as client:
-        found = sorted(await client.nodes(), key=lambda node: node.name)
-    if form in {Format.JSON, Format.YAML}:
-        dump(plain(found), form)
-    elif form is Format.NAME:
-        for node in found:
-            print(f"node/{node.name}")
-    elif found:
-        console().print(tables.nodes(found))
-    else:
-        warn("no nodes: no local controller has connected to this broker yet")
+        bodies, _ = await fetch(client, kind, name, namespace)
+        rows: Rows = {key(body): body for body in bodies}
+        screen = _screen(kind, form, wide=form is Format.WIDE, all_namespaces=not namespace)
+        with screen:
+            screen.start(rows)
+            chosen = {"ns": namespace, "name": name}
+            filter_ = topics.STATUS.filter(plural=kind.plural, **{k: v for k, v in chosen.items() if v})
+            async for names, document in follow(broker, filter_):
+                where = (names["ns"], names["name"])
+                before = rows.get(where)
+                if document is None:
+                    rows.pop(where, None)
+                else:
+                    rows[where] = await _merged(client, kind, before, document)
+                if rows.get(where) != before:
+                    screen.changed(where, rows)
 
 
-async def version(find: BrokerAddress) -> int:
-    """Show our version and GM's. Returns the exit code."""
-    print(f"client  {halimede.__version__}")
-    try:
-        async with Client.to(find, patience_s=1.0) as client:
-            said = await client.version()
-    except UnreachableError as error:
-        fail(str(error))
-        return 1
-    shown = said.get("version", said) if isinstance(said, Mapping) else said
-    print(f"gm      {shown}")
-    return 0
+async def _merged(client: Client, kind: Kind, body: ResourceBody | None, document: StatusDocument) -> ResourceBody:
+    """Return the resource with a new status; its spec is asked for only when it is another than we know."""
+    known = tables.dig(body, "metadata", "uid"), tables.dig(body, "metadata", "generation")
+    if body is None or known != (document.uid, document.generation):
+        try:
+            body = await client.get(kind.plural, document.name, document.namespace)
+        except ApiRefusedError:  # deleted meanwhile: its topic is cleared next
+            body = {"metadata": {"name": document.name, "namespace": document.namespace, "uid": document.uid}}
+    return {**body, "status": plain(document.status)}
+
+
+class _Lines:
+    """For pipes: one line a change."""
+
+    def __init__(self, kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> None:
+        self._form = form
+        self._columns = tables.columns_of(kind.plural, wide=wide, all_namespaces=all_namespaces)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self, rows: Rows) -> None:
+        if self._form in {Format.TABLE, Format.WIDE}:
+            self._line([column.title for column in self._columns])
+        for where in sorted(rows):
+            self.changed(where, rows)
+
+    def changed(self, where: tuple[str, str], rows: Rows) -> None:
+        gone = {"metadata": {"namespace": where[0], "name": where[1]}, "status": {"phase": "Deleted"}}
+        body: Mapping[str, Any] = rows.get(where, gone)
+        if self._form is Format.JSON:
+            print(json.dumps(body, ensure_ascii=False), flush=True)
+        elif self._form is Format.YAML:
+            print(f"---\n{to_yaml(body)}", end="", flush=True)
+        elif self._form is Format.NAME:
+            print(where[1], flush=True)
+        else:
+            self._line([clean(column.cell(body)) for column in self._columns])
+
+    def _line(self, cells: list[str]) -> None:
+        print("   ".join(cell.ljust(COLUMN_WIDTH) for cell in cells).rstrip(), flush=True)
+
+
+class _Screen:
+    """For terminals: the table itself, drawn again on every change."""
+
+    def __init__(self, kind: Kind, *, wide: bool, all_namespaces: bool) -> None:
+        self._kind, self._wide, self._all = kind, wide, all_namespaces
+        self._live = Live(console=Console(highlight=False), auto_refresh=False)
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def start(self, rows: Rows) -> None:
+        self._live.update(self._table(rows), refresh=True)
+
+    def changed(self, where: tuple[str, str], rows: Rows) -> None:  # noqa: ARG002  # the whole table is drawn
+        self.start(rows)
+
+    def _table(self, rows: Rows) -> Table:
+        bodies = [rows[where] for where in sorted(rows)]
+        return tables.resources(self._kind.plural, bodies, wide=self._wide, all_namespaces=self._all)
+
+
+def _screen(kind: Kind, form: Format, *, wide: bool, all_namespaces: bool) -> _Lines | _Screen:
+    if sys.stdout.isatty() and form in {Format.TABLE, Format.WIDE}:
+        return _Screen(kind, wide=wide, all_namespaces=all_namespaces)
+    return _Lines(kind, form, wide=wide, all_namespaces=all_namespaces)

@@ -7,22 +7,32 @@ Following a service, one looks again now and then for its workers: they may have
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
 
 from halimede import api
 from halimede.api import matches, placements
 from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
 from halimede.api.placement import Role
-from halimede.cli import service_kinds
+from halimede.cli import completion, service_kinds
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.commands import log_lines
-from halimede.cli.output import warn
+from halimede.cli.output import clean, console, warn
+from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
 from halimede.messages import LogsRequest, NodeInfo, ResourceBody
+from halimede.names import check_name
 
 #: seconds between two looks at a log, and at who the workers are
 POLL_S, SEARCH_S = 0.5, 3.0
@@ -31,6 +41,79 @@ PART_BYTES = 262_144
 BYTES_A_LINE = 1024
 #: logs that are followed at a time
 MOST_LOGS = 500
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
+#: fields of a log line that have their own place, or that the prefix says already
+PLACED = frozenset({"event", "timestamp", "level", "worker", "service", "node", "namespace"})
+
+
+class WorkerRole(StrEnum):
+    """Roles of workers."""
+
+    BOTH = "both"
+    EDGE = "edge"
+    CLOUD = "cloud"
+
+
+def logs(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A service (all its workers) or one worker.",
+            show_default=False,
+            autocompletion=completion.services,
+        ),
+    ] = "",
+    namespace: o.Namespace = "default",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LINES",
+            min=-1,
+            help="Begin with this many lines; -1: all. Default: 100, with --since all.",
+            show_default=False,
+        ),
+    ] = None,
+    since: o.Since = "",
+    role: Annotated[WorkerRole, typer.Option(help="Only workers of this role.")] = WorkerRole.BOTH,
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node",
+            "-l",
+            metavar="NODE",
+            help="All workers of this node; with the NAME of a worker that one, whatever GM knows.",
+            show_default=False,
+            autocompletion=completion.nodes,
+        ),
+    ] = "",
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show what workers wrote, on all nodes at once. Followed workers may restart or move, and logs be rotated.
+
+    \b
+    Examples:
+      halimede logs digits -f
+      halimede logs digits --role cloud --since 10m
+      halimede logs -l edge0 -f --tail 5
+      halimede logs digits-edge-edge0 --node edge0 --tail -1
+    """
+    if not name and not node:
+        raise typer.BadParameter("say whose: a service, a worker, or a node with -l NODE")
+
+    async def command() -> int:
+        for option, value in (("NAME", name), ("--node", node)):
+            if value:
+                check_name(option, value)
+        only = "" if role is WorkerRole.BOTH else role.value
+        lines = tail if tail is not None else (-1 if since else 100)
+        choice = LogSelection(name, o.namespace_of(namespace), node, only, lines, o.time_of(since))
+        return await show_logs(o.address(broker, credentials), choice, follow=follow)
+
+    run(command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +154,14 @@ class Log:
         return self.node, self.worker
 
 
-async def logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool) -> int:
+async def show_logs(broker: BrokerAddress, choice: LogSelection, *, follow: bool) -> int:
     """Show the logs that were chosen, and with ``follow`` what comes. Returns the exit code."""
     async with Client.to(broker) as client:
         found = await find(client, choice)
         several = len(found) > 1 or (follow and not choice.direct)
         for log, lines in zip(found, await asyncio.gather(*(_new(client, choice, log) for log in found)), strict=True):
             for line in lines:
-                log_lines.show(log.worker, line, several=several)
+                show_line(log.worker, line, several=several)
         if follow:
             await _follow(client, choice, found)
     return 1 if all(log.problem for log in found) else 0
@@ -157,7 +240,7 @@ async def _found_again(client: Client, choice: LogSelection) -> list[Log]:
 async def _follow_one(client: Client, choice: LogSelection, log: Log) -> None:
     while True:
         for line in await _new(client, choice, log):
-            log_lines.show(log.worker, line, several=not choice.direct)
+            show_line(log.worker, line, several=not choice.direct)
         await asyncio.sleep(POLL_S)
 
 
@@ -173,7 +256,7 @@ async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
         log.problem = str(error)
         return []
     log.problem, log.started = "", True
-    return list(log_lines.since(lines, choice.since)) if first and choice.since else lines
+    return list(lines_since(lines, choice.since)) if first and choice.since else lines
 
 
 async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
@@ -193,3 +276,56 @@ async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lin
         if not reply.text:
             break
     return found[max(0, len(found) - lines) :] if from_end else found
+
+
+def show_line(worker: str, line: str, *, several: bool) -> None:
+    """Print a line, after its worker's name where there are several; in colour on a terminal."""
+    if not sys.stdout.isatty():
+        print(f"{worker}  {line}" if several else line, flush=True)
+        return
+    shown = Text()
+    if several:
+        shown.append(f"{worker}  ", style=COLOURS[zlib.crc32(worker.encode()) % len(COLOURS)])
+    console().print(shown.append_text(pretty(line)))
+
+
+def pretty(line: str) -> Text:
+    """Return a log line for a terminal: structlog's JSON as time, event and fields; anything else as it is."""
+    fields = _fields(line)
+    if "event" not in fields:
+        return Text(clean(line))
+    time = str(fields.get("timestamp", ""))[11:19]
+    level = str(fields.get("level", ""))
+    shown = Text(f"{time} ", style="dim")
+    shown.append(f"{level:<8}", style=LEVELS.get(level, "dim"))
+    shown.append(clean(str(fields["event"])), style="bold")
+    for name, value in fields.items():
+        if name not in PLACED:
+            shown.append(clean(f"  {name}={value}"), style="dim")
+    return shown
+
+
+def lines_since(lines: Iterable[str], start: datetime) -> Iterator[str]:
+    """Return the lines from a time on. One without a time of its own belongs to the line before it."""
+    recent = False
+    for line in lines:
+        if (told := _time(line)) is not None:
+            recent = told >= start
+        if recent:
+            yield line
+
+
+def _time(line: str) -> datetime | None:
+    try:
+        told = datetime.fromisoformat(str(_fields(line)["timestamp"]))
+    except (KeyError, ValueError):
+        return None
+    return told if told.tzinfo else told.replace(tzinfo=UTC)
+
+
+def _fields(line: str) -> Mapping[str, Any]:
+    try:
+        fields: Any = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        fields = None
+    return fields if isinstance(fields, dict) else {}

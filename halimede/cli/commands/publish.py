@@ -1,28 +1,36 @@
-"""``halimede publish``: pictures as a camera would send them."""
+"""``halimede publish``: pictures, or the frames of a video, stream or device, as a camera would send them.
+
+How a video is read is ``halimede.cameras``'s part; here it ends with the command.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
+import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+import typer
 
 from halimede import topics
 from halimede.bus.port import Bus
 from halimede.cli import images
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.images import InlineImage
 from halimede.cli.output import console, warn
-from halimede.errors import DisconnectedError, first_error
+from halimede.cli.progress import progress_bar
+from halimede.cli.runner import run
+from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, first_error
+from halimede.messages import CameraStatus
 from halimede.names import check_label
 from halimede.topic import Address
 from halimede.tracing import Book, FrameRecord, write
@@ -37,20 +45,87 @@ RETRY_S = 0.2
 #: frames a second, where nobody says how many
 FPS = 25.0
 
+VIDEOS = frozenset({
+    ".264", ".265", ".asf", ".avi", ".flv", ".h264", ".h265", ".hevc", ".ivf", ".m4v", ".mjpeg", ".mjpg", ".mkv",
+    ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm",
+})  # fmt: skip
+#: frames on their way at a time: of a file enough to keep a distant broker busy, of a live camera only the newest
+FILE_WINDOW, LIVE_WINDOW = 20, 2
+NEEDED = ("av", "numpy", "PIL")
+
 Properties = Mapping[str, str] | None
+
+
+def publish(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="JPEG and PNG files, or folders; or one video file, rtsp://, http:// (MJPEG) or /dev/video0; "
+            "@FILE: its address is in that file.",
+        ),
+    ],
+    camera: o.Camera,
+    namespace: o.Namespace = "default",
+    fps: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Frames a second; 0: as fast as the broker takes them (its queues may then drop some). Of a live "
+            "source: at most so many. Default: 25 for pictures, their own speed for all others.",
+            show_default=False,
+        ),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Send all of them N times.")] = 1,
+    loop: Annotated[bool, typer.Option("--loop", help="Send all of them again and again until Ctrl-C.")] = False,
+    qos: Annotated[int, typer.Option(min=0, max=1, help="1: each is acknowledged; 0: sent and forgotten.")] = 1,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Send the files as they are, as simple cameras do, without id and sequence.")
+    ] = False,
+    max_width: Annotated[
+        int, typer.Option(min=0, max=16_384, help="Scale wider frames of a video down; 0: never.", metavar="PIXELS")
+    ] = 0,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Publish pictures, a video or a stream as a camera. Pictures are all checked before the first one is sent.
+
+    \b
+    Examples:
+      halimede publish pictures/ --camera cam0
+      halimede publish a.jpg b.png --camera cam0 --fps 5 --repeat 10
+      halimede publish pictures/ --camera cam0 --loop --bare --qos 0
+      halimede publish street.mp4 --camera cam0 --loop
+      halimede publish rtsp://10.0.0.7/stream1 --camera cam0 --fps 10 --max-width 640
+    """
+    if loop and repeat > 1:
+        raise typer.BadParameter("--loop and --repeat exclude one another")
+
+    async def command() -> None:
+        plan = PublishPlan(
+            paths, camera, o.namespace_of(namespace), fps, 0 if loop else repeat, qos, bare=bare, max_width=max_width
+        )
+        publish = publish_stream if is_stream(paths) else publish_pictures
+        await publish(o.address(broker, credentials), plan)
+
+    run(command)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishPlan:
-    """What is to be sent. ``rounds`` 0: for ever; ``fps`` 0: as fast as the broker takes it."""
+    """What is to be sent. ``rounds`` 0: for ever; ``fps`` 0: as fast as the broker takes it, None: the source's own.
+
+    ``max_width``: wider frames of a video are scaled down to that; 0: none are.
+    """
 
     paths: Sequence[str]
     camera: str
     namespace: str
-    fps: float
+    fps: float | None
     rounds: int
     qos: int
     bare: bool
+    max_width: int = 0
 
 
 @dataclass(slots=True)
@@ -61,8 +136,8 @@ class PublishSummary:
     unheard: int = 0
 
 
-async def publish(broker: BrokerAddress, plan: PublishPlan) -> None:
-    """Send all pictures of a plan in order, showing progress, and say at the end what became of them."""
+async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> None:
+    """Send all pictures of a plan in order, showing progress, and report what became of them."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     async with Client.to(broker) as client:
         pictures, others = images.find(plan.paths, images.limit(client.bus.max_packet, bare=plan.bare))
@@ -92,16 +167,17 @@ async def send_all(
     loop = asyncio.get_running_loop()
     started = loop.time()
     total = len(pictures) * plan.rounds or None
+    fps = FPS if plan.fps is None else plan.fps
 
     async def send(data: bytes, trace: FrameRecord | None) -> None:
         began = time.monotonic()
         try:
-            heard = await send_frame(bus, address, data, plan.qos, write(trace.here) if trace else None)
+            taken = await send_frame(bus, address, data, plan.qos, write(trace.here) if trace else None)
             if trace:
-                trace.step((PUBLISH, began, time.monotonic(), plan.camera, heard))
+                trace.step((PUBLISH, began, time.monotonic(), plan.camera, taken))
                 book.done(trace)
             tally.sent += 1
-            tally.unheard += not heard
+            tally.unheard += not taken
             progress.update(task, completed=tally.sent)
         finally:
             window.release()
@@ -110,8 +186,8 @@ async def send_all(
         task = progress.add_task(str(address), total=total)
         async with asyncio.TaskGroup() as group:
             for sequence, picture in enumerate(_rounds(pictures, plan.rounds)):
-                if plan.fps:
-                    await asyncio.sleep(max(0.0, started + sequence / plan.fps - loop.time()))
+                if fps:
+                    await asyncio.sleep(max(0.0, started + sequence / fps - loop.time()))
                 await window.acquire()
                 id_ = secrets.token_bytes(16)
                 data = images.payload(picture, plan.camera, sequence, id_, bare=plan.bare)
@@ -139,25 +215,71 @@ def _rounds(pictures: Sequence[InlineImage], rounds: int) -> Iterator[InlineImag
     return (picture for _ in endless for picture in pictures)
 
 
-def progress_bar() -> Progress:
-    """Return a bar on standard error, of which nothing stays; none where that is no terminal."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
+def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, seconds: float) -> None:
+    rate = f"{tally.sent / seconds:.0f} a second" if seconds > 0 else "at once"
+    acknowledged = ", each acknowledged by the broker" if plan.qos and tally.sent else ""
+    console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s ({rate}){acknowledged}")
+    _warn_unheard(plan, tally.unheard)
+
+
+def _warn_unheard(plan: PublishPlan, frames: int) -> None:
+    if frames:
+        warn(
+            f"{frames} of them reached nobody: no edge worker takes camera {plan.camera} in namespace "
+            f"{plan.namespace} (see `halimede get ji -A`, `halimede get mei -A`)"
+        )
+
+
+def is_stream(paths: Sequence[str]) -> bool:
+    """Say whether one of these is no picture and no folder of them."""
+    return any(
+        "://" in path or path.startswith(("@", "/dev/")) or Path(path).suffix.lower() in VIDEOS for path in paths
     )
 
 
-def _report(address: Address[bytes], plan: PublishPlan, tally: PublishSummary, seconds: float) -> None:
-    rate = f"{tally.sent / seconds:.0f} a second" if seconds > 0 else "at once"
-    taken = ", each acknowledged by the broker" if plan.qos and tally.sent else ""
-    console().print(f"{tally.sent} frames sent to {address} in {seconds:.1f} s ({rate}){taken}")
-    if tally.unheard:
-        warn(
-            f"{tally.unheard} of them reached nobody: no edge worker takes camera {plan.camera} in namespace "
-            f"{plan.namespace} (see `halimede get ji -A`, `halimede get mei -A`)"
+async def publish_stream(broker: BrokerAddress, plan: PublishPlan) -> None:
+    """Send a source's frames until its end or Ctrl-C, and say what became of them. Raises HalimedeError."""
+    from halimede.cameras.camera import Camera
+    from halimede.cameras.ipc_messages import SourceError
+    from halimede.cameras.publisher import CameraPublisher
+    from halimede.cameras.settings import CameraSettings, given
+
+    name = check_label("--camera", plan.camera)
+    if len(plan.paths) > 1:
+        raise InvalidFieldError("SOURCE", " ".join(plan.paths), "give one video, stream or device at a time")
+    if missing := [each for each in NEEDED if importlib.util.find_spec(each) is None]:
+        raise HalimedeError(f"reading videos takes {', '.join(missing)}: pip install 'halimede[camera]'")
+    address = given("SOURCE", plan.paths[0], os.environ)
+    live, stop = address.live, asyncio.Event()
+    async with Client.to(broker) as client:
+        settings = CameraSettings(
+            name=name,
+            address=address,
+            fps=(plan.fps or 0.0) if live else 0.0,
+            pace=-1.0 if plan.fps is None else plan.fps,
+            turns=plan.rounds,
+            max_width=plan.max_width,
+            max_bytes=images.limit(client.bus.max_packet, bare=plan.bare),
+            window=LIVE_WINDOW if live else FILE_WINDOW,
         )
+        publisher = CameraPublisher(
+            client.bus, plan.namespace, name, qos=plan.qos, bare=plan.bare, patient=not live, stop=stop
+        )
+        camera = Camera(settings, publisher.take)
+        began = time.monotonic()
+        try:
+            await camera.run(stop, once=True)
+        except SourceError as error:
+            raise HalimedeError(f"{address.shown}: {error}") from None
+        finally:
+            _report_stream(plan, camera.tracker.status(0.0), publisher.unheard, time.monotonic() - began)
+
+
+def _report_stream(plan: PublishPlan, status: CameraStatus, unheard: int, seconds: float) -> None:
+    console().print(
+        f"{status.frames} frames of {status.source} sent as camera {plan.camera} in {seconds:.1f} s "
+        f"({status.frames / max(seconds, 0.001):.0f} a second)"
+    )
+    if status.skipped or status.refused:
+        warn(f"{status.skipped} were passed over for newer ones, {status.refused} could not be read or were too large")
+    _warn_unheard(plan, unheard)

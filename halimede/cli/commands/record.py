@@ -5,21 +5,53 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from halimede import topics
 from halimede.bus.message import Delivery
+from halimede.cli import options as o
 from halimede.cli import recording
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.commands.publish import progress_bar
 from halimede.cli.output import console, warn
+from halimede.cli.progress import progress_bar
 from halimede.cli.recording import RecordingWriter
+from halimede.cli.runner import run
 from halimede.errors import DecodeError, HalimedeError
 from halimede.names import check_label
 
 #: frames that wait for the disk; more than that the broker holds back or, at QoS 0, are lost and counted
 QUEUE = 100
 POLL_S = 0.2
+
+
+def record(
+    folder: o.RecordingFolder,
+    camera: o.Camera,
+    namespace: o.Namespace = "default",
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="End after so long.", show_default=False)] = None,
+    frames: Annotated[int, typer.Option(min=1, help="End after so many frames.")] = 100_000,
+    max_bytes: Annotated[
+        int, typer.Option(min=1, metavar="BYTES", help="End before the frames take more than that.")
+    ] = 1_000_000_000,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Write a camera's frames into a new folder, with the times at which they came. Edge workers get them all the same.
+
+    \b
+    Examples:
+      halimede record recordings/monday --camera cam0 --seconds 60
+      halimede record recordings/few --camera cam0 --frames 100 --max-bytes 50000000
+    """
+
+    async def command() -> None:
+        limits = RecordLimits(seconds or 0.0, frames, max_bytes)
+        await record_frames(o.address(broker, credentials), folder, camera, o.namespace_of(namespace), limits)
+
+    run(command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +105,7 @@ class Recorder:
         self.full.set()
 
 
-async def record(broker: BrokerAddress, folder: str, camera: str, namespace: str, limits: RecordLimits) -> None:
+async def record_frames(broker: BrokerAddress, folder: str, camera: str, namespace: str, limits: RecordLimits) -> None:
     """Record until a limit or cancelled, and say what there is."""
     filter_ = topics.CAMERA_FRAME.filter(ns=namespace, camera=check_label("--camera", camera))
     async with Client.to(broker) as client:

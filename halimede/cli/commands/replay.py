@@ -7,17 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from msgspec.structs import replace
 
 from halimede import topics
 from halimede.bus.port import Bus
 from halimede.cli import images, recording
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.commands.publish import WINDOW, progress_bar, send_frame
+from halimede.cli.commands.publish import WINDOW, send_frame
 from halimede.cli.output import console, warn
+from halimede.cli.progress import progress_bar
 from halimede.cli.recording import RecordingEntry
+from halimede.cli.runner import run
 from halimede.errors import HalimedeError, RefusedError, TooLargeError, first_error
 from halimede.names import check_label
 from halimede.topic import Address
@@ -26,6 +31,38 @@ from halimede.topic import Address
 WAIT_S = 0.5
 #: a broker's own limit is known once it is connected
 NO_LIMIT = 1 << 40
+
+
+def replay(
+    folder: o.RecordingFolder,
+    camera: o.Camera,
+    namespace: o.Namespace = "default",
+    speed: Annotated[float, typer.Option(min=0.01, max=1000, help="So many times as fast as it was.")] = 1.0,
+    fps: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Frames a second, whatever they were. Plain pictures: 25.", show_default=False),
+    ] = None,
+    loop: Annotated[bool, typer.Option("--loop", help="Again and again until Ctrl-C.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Begin as soon as somebody takes the camera's frames.")] = False,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Publish a recording as the camera did, or a plain folder of pictures in the order of their names.
+
+    \b
+    Examples:
+      halimede replay recordings/monday --camera cam0
+      halimede replay recordings/monday --camera cam1 --speed 4 --wait
+      halimede replay examples/digits/pictures --camera cam0 --fps 10 --loop
+    """
+    if fps and speed != 1.0:
+        raise typer.BadParameter("--fps and --speed exclude one another")
+
+    async def command() -> int:
+        plan = ReplayPlan(folder, camera, o.namespace_of(namespace), speed, fps or 0.0, loop=loop, wait=wait)
+        return await replay_frames(o.address(broker, credentials), plan)
+
+    run(command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +97,7 @@ class ReplaySummary:
     why: str = ""
 
 
-async def replay(broker: BrokerAddress, plan: ReplayPlan) -> int:
+async def replay_frames(broker: BrokerAddress, plan: ReplayPlan) -> int:
     """Play, and say at the end what became of the frames. Returns the exit code."""
     address = topics.CAMERA_FRAME.at(ns=plan.namespace, camera=check_label("--camera", plan.camera))
     reel = load(Path(plan.folder), plan)

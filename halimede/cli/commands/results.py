@@ -4,20 +4,52 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from halimede import codec, topics
+from halimede.cli import options as o
 from halimede.cli import service_kinds
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, UnreachableError
 from halimede.cli.follow import follow
-from halimede.cli.output import Format, clean, console, warn
+from halimede.cli.options import Format
+from halimede.cli.output import clean, console, warn
+from halimede.cli.runner import run
 from halimede.messages import Result
 
 #: ids remembered, so that a result that was sent again is shown once
 REMEMBERED = 100_000
 HEADER = f"{'CAMERA':<12} {'SEQ':>7}  {'LABEL':<16} {'SCORE':>6}  {'BY':<5} {'MS':>8}  NOTE"
+
+
+def results(
+    service: o.ServiceArgument,
+    namespace: o.Namespace = "default",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C (or --limit).")] = False,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after so many. Without -f: 10.", show_default=False)
+    ] = None,
+    output: o.LinesOption = o.LinesFormat.TABLE,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show final answers as they come. A frame that was answered again after a broken connection is shown once.
+
+    \b
+    Examples:
+      halimede results -f digits
+      halimede results digits --limit 1 -o json
+      halimede results -f digits -o json | jq .label
+    """
+
+    async def command() -> None:
+        most = limit or (0 if follow else 10)
+        await show_results(o.address(broker, credentials), service, o.namespace_of(namespace), most, Format(output))
+
+    run(command)
 
 
 class Once:
@@ -37,7 +69,7 @@ class Once:
         return True
 
 
-async def results(broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format) -> None:
+async def show_results(broker: BrokerAddress, service: str, namespace: str, limit: int, form: Format) -> None:
     """Show results until ``limit`` (0: no limit) or Ctrl-C: of the service of that name, of whichever kind."""
     filters = [topic.filter(ns=namespace, service=service) for topic in (topics.RESULT, topics.MULTI_RESULT)]
     await _warn_if_unknown(broker, service, namespace)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
 from halimede.api import Kind, inferencemodel, model
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
 from halimede.cli.commands.apply import named
 from halimede.cli.output import console, fail, warn
+from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
 from halimede.messages import ResourceBody, ServedVersion, Status
 from halimede.names import Key
@@ -26,7 +29,35 @@ KINDS = frozenset({model.PLURAL, inferencemodel.PLURAL})
 LEAST = 4
 
 
-async def rollback(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
+def rollback(
+    kind: o.KindArgument,
+    name: o.NameArgument = "",
+    to: Annotated[
+        str, typer.Option("--to", metavar="VERSION", help="Which one: its name, or the beginning of its digest.")
+    ] = "",
+    namespace: o.Namespace = "default",
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Go back to an earlier version of a Model or InferenceModel: the one before, or the one that is named.
+
+    \b
+    Examples:
+      halimede rollback model/digits-small
+      halimede rollback model/digits-small --to 3f2a9c01b7de
+      halimede rollback inferencemodel helmet --to 3 -n factory
+    """
+
+    async def command() -> int:
+        found, called = o.target(kind, name)
+        if not called:
+            raise typer.BadParameter("say which one: KIND NAME")
+        return await roll_back(o.address(broker, credentials), found, called, o.namespace_of(namespace), to)
+
+    run(command)
+
+
+async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
     """Go back to version ``to``, or to the one before. Returns the exit code."""
     if kind.plural not in KINDS:
         raise InvalidFieldError("KIND", kind.plural, "only models and inferencemodels have versions")

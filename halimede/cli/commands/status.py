@@ -13,13 +13,16 @@ from rich.text import Text
 from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.api.model import PLURAL as MODELS
+from halimede.cli import options as o
 from halimede.cli import service_kinds as services
+from halimede.cli import status_advice
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, UnreachableError
-from halimede.cli.commands import status_advice
-from halimede.cli.commands.status_advice import Task
 from halimede.cli.doctor import latency
-from halimede.cli.output import COLOURS, Format, clean, console, dump, plain
+from halimede.cli.options import Format
+from halimede.cli.output import COLOURS, clean, console, dump, plain
+from halimede.cli.runner import run
+from halimede.cli.status_advice import Task
 from halimede.cli.views import tables
 from halimede.cli.views.tables import dig, text
 from halimede.messages import NodeInfo
@@ -27,6 +30,22 @@ from halimede.messages import NodeInfo
 #: how long a GM that is just being restarted is waited for
 PATIENCE_S = 2.0
 SHOWN_SERVICES, SHOWN_TASKS, SHOWN_NAMES = 20, 20, 5
+
+
+def status(
+    output: o.ReportOption = o.ReportFormat.TABLE,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show on one screen whether all is well, and what to do next. Exit code 0: all is well, 1: something is not.
+
+    \b
+    Examples:
+      halimede status
+      halimede status -o json | jq .todo
+      watch -n 5 halimede status
+    """
+    run(lambda: show_status(o.address(broker, credentials), Format(output)))
 
 
 @dataclass(slots=True)
@@ -68,9 +87,9 @@ class Snapshot:
         ]
 
 
-async def status(broker: BrokerAddress, form: Format) -> int:
+async def show_status(broker: BrokerAddress, form: Format) -> int:
     """Show how everything is. Returns 0 when all is well, else 1."""
-    seen = await look(broker)
+    seen = await take_snapshot(broker)
     tasks = seen.tasks()
     if form in {Format.JSON, Format.YAML}:
         dump(document(seen, tasks), form)
@@ -79,7 +98,7 @@ async def status(broker: BrokerAddress, form: Format) -> int:
     return 1 if tasks else 0
 
 
-async def look(broker: BrokerAddress) -> Snapshot:
+async def take_snapshot(broker: BrokerAddress) -> Snapshot:
     """Look at everything once."""
     seen = Snapshot(str(broker))
     try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -13,12 +15,17 @@ from halimede import topics
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.bus.rpc import RpcClient
+from halimede.cli import completion
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.output import Format, clean, console, dump, plain, table
+from halimede.cli.options import Format
+from halimede.cli.output import clean, console, dump, plain, table
+from halimede.cli.runner import run
 from halimede.cli.views.waterfall import Waterfall, WaterfallRow, timelines
 from halimede.errors import HalimedeError, InvalidFieldError, NoSubscriberError
 from halimede.messages import Result, TraceReply, TraceRequest
+from halimede.names import check_name
 
 #: seconds in which workers answer: until nothing more has come for a while, and at most
 QUIET_S, LONGEST_S = 0.5, 3.0
@@ -37,6 +44,55 @@ HOW = (
 STYLES = {"edge": "green", "cloud": "cyan"}
 
 
+def trace(
+    frame: Annotated[
+        str, typer.Argument(metavar="[FRAME_ID]", help="Field id of its result: 32 hex digits.", show_default=False)
+    ] = "",
+    last: Annotated[bool, typer.Option("--last", help="The next frame that is answered.")] = False,
+    hard: Annotated[bool, typer.Option("--hard", help="The next hard one, which the cloud was asked for.")] = False,
+    service: Annotated[
+        str,
+        typer.Option(
+            "--service",
+            "-s",
+            metavar="NAME",
+            help="With --last and --hard: only of this service.",
+            show_default=False,
+            autocompletion=completion.services,
+        ),
+    ] = "",
+    namespace: o.Namespace = "default",
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for a result.")] = 30.0,
+    output: o.LinesOption = o.LinesFormat.TABLE,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Show one frame's way: its steps at the edge and in the cloud, and how long each took.
+
+    Workers remember their last 4,096 frames each. Times count from the edge's receipt of the frame; the cloud's steps
+    stand inside the request that they answered, since clocks of machines differ.
+
+    \b
+    Examples:
+      halimede trace --last
+      halimede trace --hard -s digits
+      halimede trace 0123456789abcdef0123456789abcdef
+      halimede trace $(halimede results digits --limit 1 -o json | jq -r .id) -o json
+    """
+    if bool(frame) == (last or hard):
+        raise typer.BadParameter("give a FRAME_ID, or --last, or --hard")
+    if service and frame:
+        raise typer.BadParameter("-s goes with --last and --hard: a frame's id says which one it is")
+
+    async def command() -> None:
+        if service:
+            check_name("--service", service)
+        wanted = FrameQuery(frame.lower(), service, o.namespace_of(namespace), hard, timeout)
+        await trace_frame(o.address(broker, credentials), wanted, Format(output))
+
+    run(command)
+
+
 @dataclass(frozen=True, slots=True)
 class FrameQuery:
     """Which frame: an id, or the next one that is answered, maybe of a service, maybe a hard one."""
@@ -48,7 +104,7 @@ class FrameQuery:
     timeout_s: float = 30.0
 
 
-async def trace(broker: BrokerAddress, wanted: FrameQuery, form: Format) -> None:
+async def trace_frame(broker: BrokerAddress, wanted: FrameQuery, form: Format) -> None:
     """Show a frame's way. Raises HalimedeError when nobody remembers it, or no result comes."""
     if wanted.id and not re.fullmatch(r"[0-9a-f]{32}", wanted.id):
         raise InvalidFieldError("FRAME_ID", wanted.id, f"write 32 hexadecimal digits (0-9, a-f). {HOW}")

@@ -1,18 +1,18 @@
-"""Files of this machine to a store, as a shell sees it: upload."""
+"""``halimede upload``: files of this machine to a store."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from halimede.cli.runner import run
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(upload)
+from halimede.models.errors import redact
+from halimede.models.upload import upload as send
 
 
 def upload(
@@ -36,14 +36,6 @@ def upload(
     """
 
     async def command() -> None:
-        import sys
-
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-        from halimede.models.errors import redact
-        from halimede.models.upload import upload as send
-
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
             task = bar.add_task(redact(url), total=None)

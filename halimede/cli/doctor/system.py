@@ -15,10 +15,9 @@ from halimede import topics
 from halimede.api.model import PLURAL as MODELS
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
-from halimede.cli import service_kinds
+from halimede.cli import service_kinds, status_advice
 from halimede.cli.broker_address import START_IT
 from halimede.cli.client import Client
-from halimede.cli.commands import status_advice
 from halimede.cli.doctor.cameras import heard, on_cameras
 from halimede.cli.doctor.check import Check, ok, problem, warning
 from halimede.cli.views.tables import dig, phase

@@ -12,7 +12,7 @@ import pytest
 
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.commands import blob_files
+from halimede.cli.commands import blob
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models import Cache, FetchError
 from services.broker import MosquittoProcess
@@ -52,29 +52,29 @@ def file(tmp_path: Path) -> Path:
 async def test_a_file_is_put_listed_and_got(
     broker: BrokerAddress, peers: None, file: Path, keeper: str, capsys: Output
 ) -> None:
-    await blob_files.put(broker, file, keeper)
+    await blob.put_file(broker, file, keeper)
     assert capsys.readouterr().out == f"url: bus://{keeper}/sha256/{DIGEST}\nsha256: {DIGEST}\n"
-    await blob_files.show(broker, keeper, as_json=True)
+    await blob.list_files(broker, keeper, as_json=True)
     line = json.loads(capsys.readouterr().out)
     assert line == {"digest": DIGEST, "size": len(FILE), "url": f"bus://{keeper}/sha256/{DIGEST}"}
-    await blob_files.show(broker, keeper, as_json=False)
+    await blob.list_files(broker, keeper, as_json=False)
     assert f"{DIGEST}   5,000,000" in capsys.readouterr().out
     out = file.with_name("out")
     for name, source in ((DIGEST, "any"), (line["url"], keeper), (f"sha256:{DIGEST}", "edge9")):
         out.unlink(missing_ok=True)
-        await blob_files.get(broker, name, out, source)
+        await blob.fetch_file(broker, name, out, source)
         assert out.read_bytes() == FILE
     assert not list(file.parent.glob(".*")), "nothing is left beside it"
 
 
 async def test_gm_forgets_what_is_deleted(broker: BrokerAddress, peers: None, file: Path, capsys: Output) -> None:
-    await blob_files.put(broker, file, "gm")
-    await blob_files.delete(broker, DIGEST)
+    await blob.put_file(broker, file, "gm")
+    await blob.delete_file(broker, DIGEST)
     capsys.readouterr()
-    await blob_files.show(broker, "gm", as_json=True)
+    await blob.list_files(broker, "gm", as_json=True)
     assert capsys.readouterr().out == ""
     with pytest.raises(HalimedeError, match="is not here"):
-        await blob_files.delete(broker, DIGEST)
+        await blob.delete_file(broker, DIGEST)
 
 
 async def test_what_cannot_be_is_said_in_one_line(
@@ -87,14 +87,14 @@ async def test_what_cannot_be_is_said_in_one_line(
         (tmp_path / "empty", "empty"),
     ):
         with pytest.raises(InvalidFieldError, match=reason):
-            await blob_files.put(broker, path, "gm")
+            await blob.put_file(broker, path, "gm")
     with pytest.raises(InvalidFieldError, match="DIGEST"):
-        await blob_files.get(broker, "../../etc/passwd", tmp_path / "out", "any")
+        await blob.fetch_file(broker, "../../etc/passwd", tmp_path / "out", "any")
     with pytest.raises(InvalidFieldError, match="it is a folder"):
-        await blob_files.get(broker, DIGEST, tmp_path, "any")
+        await blob.fetch_file(broker, DIGEST, tmp_path, "any")
     with pytest.raises(InvalidFieldError, match="--to"):
-        await blob_files.put(broker, file, "A/b")
+        await blob.put_file(broker, file, "A/b")
     with pytest.raises(HalimedeError, match="edge9 is not on the bus"):
-        await blob_files.put(broker, file, "edge9")
+        await blob.put_file(broker, file, "edge9")
     with pytest.raises(FetchError, match="nobody on the bus has"):
-        await blob_files.get(broker, "0" * 64, tmp_path / "out", "any")
+        await blob.fetch_file(broker, "0" * 64, tmp_path / "out", "any")

@@ -15,7 +15,8 @@ from ruamel.yaml import YAML
 from halimede.api import kind_of
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.commands import apply, describe, events, get, logs, watch
+from halimede.cli.commands import apply, delete, describe, events, get, logs, version
+from halimede.cli.commands.nodes import show_nodes
 from halimede.cli.output import Format
 from halimede.errors import HalimedeError
 from halimede.names import Key
@@ -43,13 +44,13 @@ async def running(client: Client) -> dict[str, Any]:
 async def test_a_folder_is_applied_in_order_and_again_changes_nothing(
     broker: BrokerAddress, client: Client, capsys: Output
 ) -> None:
-    assert await apply.apply(broker, [DIGITS], "") == 0
+    assert await apply.apply_manifests(broker, [DIGITS], "") == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["model/digits-small", "created"],
         ["model/digits-big", "created"],
         ["jointinferenceservice/digits", "created"],
     ]
-    assert await apply.apply(broker, [DIGITS], "") == 0
+    assert await apply.apply_manifests(broker, [DIGITS], "") == 0
     assert capsys.readouterr().out.count(" unchanged") == 3
     url = (await client.get("models", "digits-small"))["spec"]["url"]
     assert url == Path(DIGITS, "models", "small.onnx").as_uri()
@@ -63,7 +64,7 @@ async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(
     spec = "spec: {url: /absent, format: onnx}\n"
     file = tmp_path / "m.yaml"
     file.write_text(f"{stale}{spec}---\n{fresh}{spec}")
-    assert await apply.apply(broker, [str(file)], "") == 1
+    assert await apply.apply_manifests(broker, [str(file)], "") == 1
     said = capsys.readouterr()
     assert "model/b created" in said.out
     assert "m.yaml: model/a:" in said.err
@@ -72,43 +73,43 @@ async def test_a_resource_that_the_manager_refuses_does_not_stop_the_others(
 async def test_get_shows_a_table_with_counts_and_the_same_as_json_yaml_and_names(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
     capsys.readouterr()
 
-    await get.get(broker, JI, "", "", Format.WIDE)
+    await get.show_resources(broker, JI, "", "", Format.WIDE)
     header, row = capsys.readouterr().out.splitlines()
     cells = dict(zip(header.split(), row.split(), strict=False))
     assert cells["NAMESPACE"] == "default"
     assert (cells["NAME"], cells["STATUS"], cells["SAMPLES"]) == ("digits", "Running", "10")
     assert (cells["EDGE"], cells["CLOUD"]) == ("8", "2")
 
-    await get.get(broker, JI, "digits", "default", Format.JSON)
+    await get.show_resources(broker, JI, "digits", "default", Format.JSON)
     body = json.loads(capsys.readouterr().out)
-    await get.get(broker, JI, "digits", "default", Format.YAML)
+    await get.show_resources(broker, JI, "digits", "default", Format.YAML)
     assert YAML(typ="safe").load(capsys.readouterr().out)["spec"] == body["spec"]
-    await get.get(broker, kind_of("models"), "", "default", Format.JSON)
+    await get.show_resources(broker, kind_of("models"), "", "default", Format.JSON)
     assert [b["kind"] for b in json.loads(capsys.readouterr().out)["items"]] == ["Model", "Model"]
-    await get.get(broker, kind_of("models"), "", "default", Format.NAME)
+    await get.show_resources(broker, kind_of("models"), "", "default", Format.NAME)
     assert capsys.readouterr().out.split() == ["model/digits-big", "model/digits-small"]
 
 
 async def test_get_says_so_when_there_is_nothing(broker: BrokerAddress, gm: None, capsys: Output) -> None:
-    await get.get(broker, JI, "", "default", Format.TABLE)
+    await get.show_resources(broker, JI, "", "default", Format.TABLE)
     said = capsys.readouterr()
     assert said.out == ""
     assert "no jointinferenceservices in namespace default" in said.err
     with pytest.raises(ApiRefusedError, match="there is no default/jointinferenceservices/absent"):
-        await get.get(broker, JI, "absent", "default", Format.TABLE)
+        await get.show_resources(broker, JI, "absent", "default", Format.TABLE)
 
 
 async def test_describe_says_spec_conditions_nodes_metrics_and_events(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
     capsys.readouterr()
-    await describe.describe(broker, JI, "digits", "default")
+    await describe.describe_resource(broker, JI, "digits", "default")
     text = capsys.readouterr().out
     for part in (
         "Status:      Running",
@@ -123,7 +124,7 @@ async def test_describe_says_spec_conditions_nodes_metrics_and_events(
         "Created",
     ):
         assert part in text
-    await describe.describe(broker, kind_of("model"), "digits-big", "default")
+    await describe.describe_resource(broker, kind_of("model"), "digits-big", "default")
     assert "format: onnx" in capsys.readouterr().out
 
 
@@ -131,27 +132,27 @@ async def test_nodes_and_events_are_tables_and_json(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await client.wait_until(lambda body: body is None, JI.plural, "digits", timeout_s=5)
-    await get.nodes(broker, Format.TABLE)
+    await show_nodes(broker, Format.TABLE)
     table = capsys.readouterr().out
     assert ["edge0", "online", "edge"] in [line.split()[:3] for line in table.splitlines()]
-    await get.nodes(broker, Format.JSON)
+    await show_nodes(broker, Format.JSON)
     assert {node["name"] for node in json.loads(capsys.readouterr().out)} == {"edge0", "cloud0"}
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     capsys.readouterr()
-    await events.events(broker, events.EventSelection("default/models/digits-big"), Format.TABLE, follow=False)
+    await events.show_events(broker, events.EventSelection("default/models/digits-big"), Format.TABLE, follow=False)
     assert "Created" in capsys.readouterr().out
-    await events.events(broker, events.EventSelection(limit=2), Format.JSON, follow=False)
+    await events.show_events(broker, events.EventSelection(limit=2), Format.JSON, follow=False)
     assert len(json.loads(capsys.readouterr().out)) == 2
 
 
 async def test_delete_waits_until_the_nodes_have_let_go(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
-    keys = apply.keys([DIGITS], "default")
+    keys = delete.keys_of([DIGITS], "default")
     assert [key.name for key in keys] == ["digits", "digits-big", "digits-small"]
-    assert await apply.delete(broker, keys, wait=True, timeout_s=10, ignore_missing=False) == 0
+    assert await delete.delete_resources(broker, keys, wait=True, timeout_s=10, ignore_missing=False) == 0
     assert capsys.readouterr().out.count(" deleted") == 3
     assert (await client.list(JI.plural))[0] == []
 
@@ -159,14 +160,14 @@ async def test_delete_waits_until_the_nodes_have_let_go(
 async def test_delete_that_does_not_end_says_what_may_hold_it(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
     nodes["edge0"].obedient = False
     key = Key(JI.plural, "default", "digits")
     with pytest.raises(HalimedeError, match=r"still being deleted after 0\.5 s"):
-        await apply.delete(broker, [key], wait=True, timeout_s=0.5, ignore_missing=False)
+        await delete.delete_resources(broker, [key], wait=True, timeout_s=0.5, ignore_missing=False)
     capsys.readouterr()
-    await get.get(broker, JI, "", "default", Format.TABLE)
+    await get.show_resources(broker, JI, "", "default", Format.TABLE)
     assert "Terminating" in capsys.readouterr().out
 
 
@@ -174,9 +175,9 @@ async def test_deleting_what_is_not_there_fails_unless_that_is_fine(
     broker: BrokerAddress, gm: None, capsys: Output
 ) -> None:
     key = Key("models", "default", "absent")
-    assert await apply.delete(broker, [key], wait=True, timeout_s=5, ignore_missing=False) == 1
+    assert await delete.delete_resources(broker, [key], wait=True, timeout_s=5, ignore_missing=False) == 1
     assert "there is no default/models/absent" in capsys.readouterr().err
-    assert await apply.delete(broker, [key], wait=True, timeout_s=5, ignore_missing=True) == 0
+    assert await delete.delete_resources(broker, [key], wait=True, timeout_s=5, ignore_missing=True) == 0
 
 
 async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
@@ -188,12 +189,12 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
         seen.append(capsys.readouterr().out)
         return "".join(seen)
 
-    watching = asyncio.create_task(watch.watch(broker, JI, "", "default", Format.TABLE))
+    watching = asyncio.create_task(get.watch_resources(broker, JI, "", "default", Format.TABLE))
     await until(lambda: "NAME" in read())
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await until(lambda: "Running" in read())
     key = Key(JI.plural, "default", "digits")
-    await apply.delete(broker, [key], wait=True, timeout_s=10, ignore_missing=False)
+    await delete.delete_resources(broker, [key], wait=True, timeout_s=10, ignore_missing=False)
     await until(lambda: "Deleted" in read())
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -203,19 +204,20 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
 async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_its_own(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     nodes["edge0"].logs["digits-edge-edge0"] = "one\ntwo\nthree\n"
     nodes["cloud0"].logs["digits-cloud-cloud0"] = "four\n"
     capsys.readouterr()
-    assert await logs.logs(broker, logs.LogSelection("digits", "default", tail=-1), follow=False) == 0
+    assert await logs.show_logs(broker, logs.LogSelection("digits", "default", tail=-1), follow=False) == 0
     assert capsys.readouterr().out.splitlines() == [
         *(f"digits-edge-edge0  {line}" for line in ("one", "two", "three")),
         "digits-cloud-cloud0  four",
     ]
-    assert await logs.logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=2), follow=False) == 0
+    assert await logs.show_logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=2), follow=False) == 0
     assert capsys.readouterr().out.splitlines() == ["two", "three"]
     assert (
-        await logs.logs(broker, logs.LogSelection("digits-edge-edge0", "default", "edge0", tail=1), follow=False) == 0
+        await logs.show_logs(broker, logs.LogSelection("digits-edge-edge0", "default", "edge0", tail=1), follow=False)
+        == 0
     )
     assert capsys.readouterr().out.splitlines() == ["three"]
 
@@ -223,7 +225,9 @@ async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_it
 async def test_logs_follow_new_lines(broker: BrokerAddress, client: Client, nodes: Any, capsys: Output) -> None:
     written = nodes["edge0"].logs
     written["w"] = "old\n" * 3 + "last\n"
-    following = asyncio.create_task(logs.logs(broker, logs.LogSelection("w", "default", "edge0", tail=1), follow=True))
+    following = asyncio.create_task(
+        logs.show_logs(broker, logs.LogSelection("w", "default", "edge0", tail=1), follow=True)
+    )
     seen: list[str] = []
 
     def read() -> list[str]:
@@ -243,13 +247,13 @@ async def test_logs_follow_new_lines(broker: BrokerAddress, client: Client, node
 async def test_logs_of_what_is_not_there_say_what_there_is(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     with pytest.raises(HalimedeError, match="worker of namespace default: digits, digits-cloud-cloud0"):
-        await logs.logs(broker, logs.LogSelection("digit", "default", tail=1), follow=False)
-    assert await logs.logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=1), follow=False) == 1
+        await logs.show_logs(broker, logs.LogSelection("digit", "default", tail=1), follow=False)
+    assert await logs.show_logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=1), follow=False) == 1
     assert "there is no worker digits-edge-edge0 on this node" in capsys.readouterr().err
 
 
 async def test_version_shows_both_sides(broker: BrokerAddress, gm: None, capsys: Output) -> None:
-    assert await get.version(broker) == 0
+    assert await version.show_version(broker) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["client", "gm"]

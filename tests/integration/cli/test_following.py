@@ -66,7 +66,7 @@ async def test_followed_events_have_no_gap_and_no_repeat_through_restarts(
         async with manager(mosquitto, tmp_path / "gm.db") as cluster:
             await cluster.record("Warning", "R", "node/a", "0")
             await cluster.record("Normal", "R", "node/a", "not of this type")
-            work = events.events(broker, events.EventSelection(type="Warning"), Format.JSON, follow=True)
+            work = events.show_events(broker, events.EventSelection(type="Warning"), Format.JSON, follow=True)
             await stack.enter_async_context(background(work))
             await eventually(lambda: messages() == ["0"], 30)
             for i in range(1, 9):
@@ -96,16 +96,16 @@ async def test_events_are_chosen_by_type_and_time(
         for kind, text in (("Warning", "one"), ("Normal", "two"), ("Warning", "three")):
             await cluster.record(kind, "R", "node/a", text)  # type: ignore[arg-type]
         choice = events.EventSelection(type="Warning", since=start, limit=1)
-        await events.events(broker, choice, Format.JSON, follow=False)
+        await events.show_events(broker, choice, Format.JSON, follow=False)
         assert [e["message"] for e in json.loads(capsys.readouterr().out)] == ["three"]
-        await events.events(broker, events.EventSelection(since=start), Format.JSON, follow=False)
+        await events.show_events(broker, events.EventSelection(since=start), Format.JSON, follow=False)
         assert [e["message"] for e in json.loads(capsys.readouterr().out)] == ["one", "two", "three"]
 
 
 async def test_logs_of_a_role_or_a_node_are_only_theirs(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     nodes["edge0"].logs["digits-edge-edge0"] = "e\n"
     nodes["cloud0"].logs["digits-cloud-cloud0"] = "c\n"
     capsys.readouterr()
@@ -114,10 +114,10 @@ async def test_logs_of_a_role_or_a_node_are_only_theirs(
         (logs.LogSelection("", "default", "edge0"), "e"),
         (logs.LogSelection("digits", "default", role="edge"), "e"),
     ):
-        assert await logs.logs(broker, choice, follow=False) == 0
+        assert await logs.show_logs(broker, choice, follow=False) == 0
         assert capsys.readouterr().out.split() == [line]
     with pytest.raises(InvalidFieldError, match="use a node: cloud0, edge0"):
-        await logs.logs(broker, logs.LogSelection("", "default", "edge9"), follow=False)
+        await logs.show_logs(broker, logs.LogSelection("", "default", "edge9"), follow=False)
 
 
 async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # noqa: PLR0917 - fixtures
@@ -132,7 +132,7 @@ async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # 
 
     monkeypatch.setattr(logs, "SEARCH_S", 0.3)
     monkeypatch.setattr(logs, "POLL_S", 0.1)
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
     nodes["edge0"].logs["digits-edge-edge0"] = "here\n"
     nodes["cloud0"].logs["digits-cloud-cloud0"] = ""
@@ -143,7 +143,7 @@ async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # 
         seen.extend(capsys.readouterr().out.splitlines())
         return seen
 
-    async with background(logs.logs(broker, logs.LogSelection("digits", "default"), follow=True)):
+    async with background(logs.show_logs(broker, logs.LogSelection("digits", "default"), follow=True)):
         await eventually(lambda: "digits-edge-edge0  here" in lines(), 30)
         async with MqttBus("lc-edge1", mosquitto.url) as bus_:
             moved = Node(bus_, "edge1")
@@ -167,15 +167,17 @@ async def test_what_is_recorded_can_be_played(
     for i in range(5):
         (pictures / f"{i}.png").write_bytes(PNG)
     folder = str(tmp_path / "rec")
-    recording = asyncio.create_task(record.record(broker, folder, "cam0", "default", RecordLimits(0.0, 5, 10**6)))
+    recording = asyncio.create_task(
+        record.record_frames(broker, folder, "cam0", "default", RecordLimits(0.0, 5, 10**6))
+    )
     await eventually((tmp_path / "rec" / "index.jsonl").exists, 30)
     await asyncio.sleep(0.5)
-    await publish.publish(broker, plan(str(pictures), fps=20))
+    await publish.publish_pictures(broker, plan(str(pictures), fps=20))
     async with asyncio.timeout(30):
         await recording
     assert "5 frames" in capsys.readouterr().out
     first = await reader.frames(5)
-    assert await replay.replay(broker, ReplayPlan(folder, "cam0", "default", fps=100.0)) == 0
+    assert await replay.replay_frames(broker, ReplayPlan(folder, "cam0", "default", fps=100.0)) == 0
     frames = await reader.frames(10)
     assert [frame.sequence for frame in frames[5:]] == list(range(5))
     assert {bytes(frame.data) for frame in frames} == {PNG}
@@ -191,12 +193,12 @@ async def test_a_recording_ends_before_it_is_too_large_and_says_when_nothing_cam
 ) -> None:
     (tmp_path / "a.png").write_bytes(PNG)
     limits = RecordLimits(0.0, 100, 2000)
-    async with background(publish.publish(broker, plan(str(tmp_path / "a.png"), fps=50, rounds=0))):
+    async with background(publish.publish_pictures(broker, plan(str(tmp_path / "a.png"), fps=50, rounds=0))):
         async with asyncio.timeout(30):
-            await record.record(broker, str(tmp_path / "rec"), "cam0", "default", limits)
+            await record.record_frames(broker, str(tmp_path / "rec"), "cam0", "default", limits)
     assert sum(p.stat().st_size for p in (tmp_path / "rec").glob("*.png")) <= 2000
     assert "would go over --max-bytes 2000" in capsys.readouterr().out
-    await record.record(broker, str(tmp_path / "none"), "cam9", "default", RecordLimits(0.3, 100, 2000))
+    await record.record_frames(broker, str(tmp_path / "none"), "cam9", "default", RecordLimits(0.3, 100, 2000))
     assert "nothing came: nobody publishes camera cam9" in capsys.readouterr().err
 
 
@@ -210,11 +212,11 @@ async def test_replay_waits_for_somebody_and_tells_what_reached_nobody(
 
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(PNG)
-    await replay.replay(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0))
+    await replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0))
     assert "3 of them reached nobody" in capsys.readouterr().err
     listening = Reader()
     waiting = asyncio.create_task(
-        replay.replay(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0, wait=True))
+        replay.replay_frames(broker, ReplayPlan(str(tmp_path), "cam0", "default", fps=100.0, wait=True))
     )
     await asyncio.sleep(1.0)
     assert not waiting.done()

@@ -15,8 +15,8 @@ from halimede import topics
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
-from halimede.cli.commands import apply, drain, get, status, top
-from halimede.cli.doctor import run
+from halimede.cli.commands import apply, doctor, drain, status, top, uncordon
+from halimede.cli.commands.nodes import show_nodes
 from halimede.cli.doctor.check import Check
 from halimede.cli.output import Format
 from halimede.messages import Load
@@ -33,12 +33,12 @@ Output = pytest.CaptureFixture[str]
 async def test_status_is_healthy_when_all_runs_and_names_what_does_not(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
     await client.wait_until(lambda b: "Ready" in str(b), "models", "digits-big", timeout_s=30)
     await client.wait_until(lambda b: "Ready" in str(b), "models", "digits-small", timeout_s=30)
     capsys.readouterr()
-    assert await status.status(broker, Format.TABLE) == 0
+    assert await status.show_status(broker, Format.TABLE) == 0
     shown = capsys.readouterr().out
     for part in (str(broker), "mosquitto version", "round trip", "GM:       up, version", "2 online", "1 Running"):
         assert part in shown
@@ -46,7 +46,7 @@ async def test_status_is_healthy_when_all_runs_and_names_what_does_not(
 
     await client.drain("edge0")
     await client.wait_until(lambda b: "NodeDrained" in str(b), "jointinferenceservices", "digits", timeout_s=30)
-    assert await status.status(broker, Format.JSON) == 1
+    assert await status.show_status(broker, Format.JSON) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["healthy"] is False
     assert told["services"][0]["reason"] == "NodeDrained"
@@ -55,36 +55,36 @@ async def test_status_is_healthy_when_all_runs_and_names_what_does_not(
 
 
 async def test_status_without_a_gm_or_a_broker_says_so_and_fails(broker: BrokerAddress, capsys: Output) -> None:
-    assert await status.status(broker, Format.TABLE) == 1
+    assert await status.show_status(broker, Format.TABLE) == 1
     assert "no global manager listens" in capsys.readouterr().out
     nowhere = BrokerAddress(MqttSettings("127.0.0.1", 9), "the test")
-    assert await status.status(nowhere, Format.JSON) == 1
+    assert await status.show_status(nowhere, Format.JSON) == 1
     assert json.loads(capsys.readouterr().out)["broker"]["reachable"] is False
 
 
 async def test_top_shows_what_is_there_once_as_a_table_and_as_json(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
     load = topics.LOAD.at(ns="default", service="digits", worker="digits-cloud-cloud0")
     await nodes["cloud0"].bus.publish(load, Load(credits=7, service_ms=1.5))
     capsys.readouterr()
-    await top.top(broker, 1.0, "rate", Format.JSON, once=True)
+    await top.show_system(broker, 1.0, "rate", Format.JSON, once=True)
     told = json.loads(capsys.readouterr().out)
     (service,) = told["services"]
     assert (service["name"], service["phase"], service["frames"]) == ("digits", "Running", 10)
     assert told["gm"]["online"] is True
     assert told["cloudWorkers"][0]["credits"] == 7
     assert {node["name"]: node["status"] for node in told["nodes"]} == {"edge0": "online", "cloud0": "online"}
-    await top.top(broker, 1.0, "phase", Format.TABLE, once=True)
+    await top.show_system(broker, 1.0, "phase", Format.TABLE, once=True)
     assert "default/digits" in capsys.readouterr().out
 
 
 async def test_top_goes_on_while_the_broker_is_away(
     mosquitto: MosquittoProcess, broker: BrokerAddress, gm: None, capsys: Output
 ) -> None:
-    watching = asyncio.create_task(top.top(broker, 0.2, "phase", Format.JSON, once=False))
+    watching = asyncio.create_task(top.show_system(broker, 0.2, "phase", Format.JSON, once=False))
     lines: list[dict[str, Any]] = []
 
     async def seen(connected: bool) -> None:
@@ -106,27 +106,27 @@ async def test_top_goes_on_while_the_broker_is_away(
 async def test_drain_waits_until_the_node_is_empty_and_says_what_has_no_other(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
-    await apply.apply(broker, [DIGITS], "")
+    await apply.apply_manifests(broker, [DIGITS], "")
     await running(client)
     capsys.readouterr()
     nodes["edge0"].obedient = False
-    assert await drain.drain(broker, "edge0", wait=True, timeout_s=1.0) == 1
+    assert await drain.drain_node(broker, "edge0", wait=True, timeout_s=1.0) == 1
     said = capsys.readouterr()
     assert "1 worker of 1 service" in said.err
     assert "service digits in namespace default: its edge worker has no other node" in said.err
     nodes["edge0"].obedient = True
-    assert await drain.drain(broker, "edge0", wait=True, timeout_s=60) == 0
+    assert await drain.drain_node(broker, "edge0", wait=True, timeout_s=60) == 0
     assert "node edge0 is empty" in capsys.readouterr().out
-    await get.nodes(broker, Format.TABLE)
+    await show_nodes(broker, Format.TABLE)
     assert "online,drained" in capsys.readouterr().out
-    await drain.uncordon(broker, "edge0")
+    await uncordon.uncordon_node(broker, "edge0")
     await running(client)
     with pytest.raises(ApiRefusedError, match="there is no node edge9"):
-        await drain.drain(broker, "edge9", wait=False, timeout_s=1)
+        await drain.drain_node(broker, "edge9", wait=False, timeout_s=1)
 
 
 async def checks(address: str, credentials: str = "") -> dict[str, Check]:
-    return {check.name: check async for check in run.examine(address, credentials)}
+    return {check.name: check async for check in doctor.examine(address, credentials)}
 
 
 async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
@@ -150,12 +150,12 @@ async def test_doctor_finds_an_open_broker_and_what_runs_on_it(
         "dead letters",
     ):
         assert found[name].level == "ok", found[name]
-    assert await run.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.JSON) == 0
+    assert await doctor.run_checks(f"127.0.0.1:{broker.settings.port}", "", Format.JSON) == 0
     assert json.loads(capsys.readouterr().out)["level"] == "warning"
 
 
 async def test_doctor_without_a_gm_is_a_problem(broker: BrokerAddress, capsys: Output) -> None:
-    assert await run.doctor(f"127.0.0.1:{broker.settings.port}", "", Format.TABLE) == 1
+    assert await doctor.run_checks(f"127.0.0.1:{broker.settings.port}", "", Format.TABLE) == 1
     shown = capsys.readouterr().out
     assert "no global manager listens" in shown
     assert "make up" in shown

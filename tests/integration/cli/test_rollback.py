@@ -16,7 +16,7 @@ from halimede.api import kind_of
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client
-from halimede.cli.commands.rollback import rollback
+from halimede.cli.commands.rollback import roll_back
 from halimede.cli.manifests import load
 from halimede.errors import HalimedeError
 from services.broker import MosquittoProcess
@@ -64,14 +64,14 @@ async def test_a_model_goes_back_to_the_version_before_and_to_one_that_is_named(
     await serve(client, A)
     await serve(client, B)
     capsys.readouterr()
-    assert await rollback(broker, kind, SMALL, "default", "") == 0
+    assert await roll_back(broker, kind, SMALL, "default", "") == 0
     assert f"goes back to version {A[:12]}" in capsys.readouterr().out
     spec = (await client.get("models", SMALL))["spec"]
     assert (spec["url"], spec["sha256"]) == ("/aaaa.onnx", A)
     await client.wait_until(lambda body: served(body)[:2] == [A, B], "models", SMALL, timeout_s=30)
-    assert await rollback(broker, kind, SMALL, "default", B[:8]) == 0
+    assert await roll_back(broker, kind, SMALL, "default", B[:8]) == 0
     with pytest.raises(HalimedeError, match="only models and inferencemodels"):
-        await rollback(broker, kind_of("dataset"), "x", "default", "")
+        await roll_back(broker, kind_of("dataset"), "x", "default", "")
 
 
 async def test_on_kubernetes_the_command_that_does_it_is_printed(
@@ -89,7 +89,7 @@ async def test_on_kubernetes_the_command_that_does_it_is_printed(
         await serve(client, A)
         await serve(client, B)
     async with managed(mosquitto, store, editor=False):
-        assert await rollback(broker, kind_of("model"), SMALL, "default", "") == 1
+        assert await roll_back(broker, kind_of("model"), SMALL, "default", "") == 1
         words = shlex.split(capsys.readouterr().out.splitlines()[-1])
         assert words[:3] == ["kubectl", "patch", "models.sedna.io"]
         assert json.loads(words[-1]) == {"spec": {"url": "/aaaa.onnx", "sha256": A}}

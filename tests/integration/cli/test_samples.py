@@ -14,7 +14,7 @@ from halimede import codec, topics
 from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.commands import publish, publish_stream, results
+from halimede.cli.commands import publish, results
 from halimede.cli.commands.publish import PublishPlan
 from halimede.cli.output import Format
 from halimede.contract.examples import EXAMPLES, PNG
@@ -74,7 +74,7 @@ def plan(
 async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
     broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
-    await publish.publish(broker, plan(folder(tmp_path, 30), rounds=2))
+    await publish.publish_pictures(broker, plan(folder(tmp_path, 30), rounds=2))
     frames = await reader.frames(60)
     assert [frame.sequence for frame in frames] == list(range(60))
     assert len({bytes(frame.id) for frame in frames}) == 60
@@ -83,7 +83,7 @@ async def test_pictures_leave_in_order_as_frames_with_ids_of_their_own(
 
 
 async def test_bare_pictures_leave_as_they_are(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
-    await publish.publish(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
+    await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
     async with asyncio.timeout(5):
         while not reader.payloads:
             await asyncio.sleep(0.01)
@@ -93,21 +93,21 @@ async def test_bare_pictures_leave_as_they_are(broker: BrokerAddress, reader: Re
 async def test_frames_are_paced(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
-    await publish.publish(broker, plan(folder(tmp_path, 6), fps=20))
+    await publish.publish_pictures(broker, plan(folder(tmp_path, 6), fps=20))
     assert 0.25 <= loop.time() - started < 2
 
 
 async def test_frames_that_nobody_takes_are_told(
     broker: BrokerAddress, bus: MqttBus, tmp_path: Path, capsys: Output
 ) -> None:
-    await publish.publish(broker, plan(folder(tmp_path, 3), camera="cam7"))
+    await publish.publish_pictures(broker, plan(folder(tmp_path, 3), camera="cam7"))
     assert "3 of them reached nobody: no edge worker takes camera cam7" in capsys.readouterr().err
 
 
 async def test_an_endless_loop_says_how_many_it_sent_when_it_is_ended(
     broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
-    sending = asyncio.create_task(publish.publish(broker, plan(folder(tmp_path, 2), rounds=0, fps=50)))
+    sending = asyncio.create_task(publish.publish_pictures(broker, plan(folder(tmp_path, 2), rounds=0, fps=50)))
     await reader.frames(5)
     sending.cancel()
     await asyncio.wait([sending])
@@ -120,7 +120,7 @@ async def test_a_picture_over_the_limit_is_refused_before_the_first_is_sent(
     folder(tmp_path, 2)
     (tmp_path / "z.png").write_bytes(PNG + bytes(17 << 20))
     with pytest.raises(TooLargeError, match=r"z\.png: \d+ bytes are more than"):
-        await publish.publish(broker, plan(str(tmp_path)))
+        await publish.publish_pictures(broker, plan(str(tmp_path)))
     assert reader.payloads == []
 
 
@@ -131,13 +131,13 @@ async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
     tmp_path.mkdir()
     (tmp_path / "notes.png").write_text("no picture")
     with pytest.raises(HalimedeError, match=r"notes\.png: it is neither a JPEG nor a PNG"):
-        await publish.publish(broker, plan(str(tmp_path / "notes.png")))
+        await publish.publish_pictures(broker, plan(str(tmp_path / "notes.png")))
     with pytest.raises(HalimedeError, match="there is no JPEG or PNG"):
-        await publish.publish(broker, plan(str(tmp_path)))
+        await publish.publish_pictures(broker, plan(str(tmp_path)))
     with pytest.raises(HalimedeError, match="no such file"):
-        await publish.publish(broker, plan(str(tmp_path / "absent")))
+        await publish.publish_pictures(broker, plan(str(tmp_path / "absent")))
     folder(tmp_path, 1)
-    await publish.publish(broker, plan(str(tmp_path)))
+    await publish.publish_pictures(broker, plan(str(tmp_path)))
     assert "neither JPEG nor PNG, left out: 1" in capsys.readouterr().err
     assert len(await reader.frames(1)) == 1
 
@@ -145,7 +145,7 @@ async def test_what_is_no_picture_is_refused_by_name_and_left_out_of_folders(
 @pytest.mark.parametrize("camera", ["Cam0", "a/b", "+", "#", "", "a" * 64])
 async def test_a_hostile_camera_name_is_refused(broker: BrokerAddress, tmp_path: Path, camera: str) -> None:
     with pytest.raises(HalimedeError, match="--camera"):
-        await publish.publish(broker, plan(folder(tmp_path, 1), camera=camera))
+        await publish.publish_pictures(broker, plan(folder(tmp_path, 1), camera=camera))
 
 
 def result(id_: str, **changes: object) -> Result:
@@ -168,7 +168,7 @@ async def test_results_are_shown_once_each_however_often_they_come(
     broker: BrokerAddress, gm: None, bus: MqttBus, capsys: Output
 ) -> None:
     ids = [f"{i:032x}" for i in range(3)]
-    found = asyncio.create_task(results.results(broker, "digits", "default", 3, Format.JSON))
+    found = asyncio.create_task(results.show_results(broker, "digits", "default", 3, Format.JSON))
     await send_until(bus, found, ids)
     said = capsys.readouterr()
     assert sorted(json.loads(line)["id"] for line in said.out.splitlines()) == ids
@@ -178,7 +178,7 @@ async def test_results_are_shown_once_each_however_often_they_come(
 async def test_results_of_several_edges_are_shown_as_well(
     broker: BrokerAddress, gm: None, bus: MqttBus, capsys: Output
 ) -> None:
-    found = asyncio.create_task(results.results(broker, "digits", "default", 2, Format.JSON))
+    found = asyncio.create_task(results.show_results(broker, "digits", "default", 2, Format.JSON))
     await send_until(bus, found, ["0" * 32, "1" * 32], topics.MULTI_RESULT)
     assert len(capsys.readouterr().out.splitlines()) == 2
 
@@ -186,7 +186,7 @@ async def test_results_of_several_edges_are_shown_as_well(
 async def test_results_are_a_table_for_people_even_without_a_manager(
     broker: BrokerAddress, bus: MqttBus, capsys: Output
 ) -> None:
-    found = asyncio.create_task(results.results(broker, "digits", "default", 1, Format.TABLE))
+    found = asyncio.create_task(results.show_results(broker, "digits", "default", 1, Format.TABLE))
     await send_until(bus, found, ["0" * 32])
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["CAMERA", "SEQ", "LABEL", "SCORE", "BY", "MS", "NOTE"]
@@ -217,8 +217,8 @@ async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
     await bus.subscribe(topics.CAMERA_FRAME.filter(camera="cam0"), take)
     async with collector() as there:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
-        await publish.publish(broker, plan(folder(tmp_path, 1)))
-        await publish.publish(broker, plan(folder(tmp_path, 1), bare=True))
+        await publish.publish_pictures(broker, plan(folder(tmp_path, 1)))
+        await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True))
         await eventually(lambda: len(seen) == 2 and len(there.spans) == 2, 30)
     ours, bare = seen
     context = read(ours.packet.properties)
@@ -235,9 +235,9 @@ async def test_a_video_is_published_frame_by_frame(
     broker: BrokerAddress, reader: Reader, tmp_path: Path, capsys: Output
 ) -> None:
     path = video(tmp_path / "a.avi", 20, codec="mjpeg")
-    order = publish_stream.Order([str(path)], "cam0", "default", 0.0, 2, 1, bare=False, max_width=0)
-    assert publish_stream.is_stream(order.paths)
-    await publish_stream.publish(broker, order)
+    order = PublishPlan([str(path)], "cam0", "default", 0.0, 2, 1, bare=False, max_width=0)
+    assert publish.is_stream(order.paths)
+    await publish.publish_stream(broker, order)
     frames = await reader.frames(40)
     assert [frame.sequence for frame in frames] == list(range(40))
     assert all(frame.captured_ns for frame in frames)
@@ -254,7 +254,7 @@ async def test_a_video_is_published_frame_by_frame(
     ],
 )
 async def test_a_video_that_cannot_be_published(broker: BrokerAddress, paths: list[str], message: str) -> None:
-    order = publish_stream.Order(paths, "cam0", "default", None, 1, 1, bare=False, max_width=0)
+    order = PublishPlan(paths, "cam0", "default", None, 1, 1, bare=False, max_width=0)
     with pytest.raises(HalimedeError, match=message) as caught:
-        await publish_stream.publish(broker, order)
+        await publish.publish_stream(broker, order)
     assert "hidden" not in str(caught.value)

@@ -17,8 +17,8 @@ from halimede.bus.mqtt import MqttBus
 from halimede.cli.app import app
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import UnreachableError
+from halimede.cli.commands import seen
 from halimede.cli.output import Format
-from halimede.cli.views import hard_samples
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.messages import IdentityQuery
 from halimede.multiedge.reid import Matcher
@@ -29,7 +29,7 @@ from tests.simulated import eventually
 from tests.unit.multiedge.reid.scene import finding, looks, matcher, who
 
 Output = pytest.CaptureFixture[str]
-LOBBY = hard_samples.ServiceQuery("default", "lobby")
+LOBBY = seen.ServiceQuery("default", "lobby")
 A, B = looks(2)
 
 
@@ -64,22 +64,22 @@ async def gallery(mosquitto: MosquittoProcess, tmp_path: Path) -> AsyncIterator[
 
 async def test_where_somebody_was_seen(broker: BrokerAddress, gallery: Gallery, capsys: Output) -> None:
     identity, *_ = [await gallery.see(number) for number in range(3)]
-    await hard_samples.seen(broker, LOBBY, IdentityQuery(identity=identity), Format.TABLE)
+    await seen.show_sightings(broker, LOBBY, IdentityQuery(identity=identity), Format.TABLE)
     shown = capsys.readouterr().out
     assert identity in shown
     assert shown.count("36,36,64,64") == 3
-    await hard_samples.seen(broker, LOBBY, IdentityQuery(), Format.JSON)
+    await seen.show_sightings(broker, LOBBY, IdentityQuery(), Format.JSON)
     (one,) = json.loads(capsys.readouterr().out)["identities"]
     assert (one["identity"], one["count"], one["cameras"]) == (identity, 3, ["door"])
 
 
 async def test_what_cannot_be_answered_is_one_clear_line(broker: BrokerAddress, gallery: Gallery) -> None:
     with pytest.raises(HalimedeError, match="nobody in lobby is known as 0123"):
-        await hard_samples.seen(broker, LOBBY, IdentityQuery(identity="0123"), Format.TABLE)
+        await seen.show_sightings(broker, LOBBY, IdentityQuery(identity="0123"), Format.TABLE)
     with pytest.raises(HalimedeError, match="could not answer"):
-        await hard_samples.seen(broker, LOBBY, IdentityQuery(embedding=b"\0"), Format.TABLE)
+        await seen.show_sightings(broker, LOBBY, IdentityQuery(embedding=b"\0"), Format.TABLE)
     with pytest.raises(UnreachableError, match=r"service hall.*its application is reid"):
-        await hard_samples.seen(broker, hard_samples.ServiceQuery("default", "hall"), IdentityQuery(), Format.TABLE)
+        await seen.show_sightings(broker, seen.ServiceQuery("default", "hall"), IdentityQuery(), Format.TABLE)
 
 
 async def test_who_is_seen_now_is_followed(broker: BrokerAddress, gallery: Gallery, capsys: Output) -> None:
@@ -89,7 +89,7 @@ async def test_who_is_seen_now_is_followed(broker: BrokerAddress, gallery: Galle
         lines.extend(capsys.readouterr().out.splitlines())
         return lines
 
-    async with background(hard_samples.follow_tracks(broker, LOBBY, "", "door", Format.TABLE)):
+    async with background(seen.follow_tracks(broker, LOBBY, "", "door", Format.TABLE)):
         number = 0
 
         async def some() -> None:
@@ -118,16 +118,16 @@ def test_a_picture_is_described_by_the_services_model(tmp_path: Path) -> None:
     )
     Image.linear_gradient("L").save(tmp_path / "who.png")
     Image.new("RGB", (20, 30), (200, 120, 40)).save(tmp_path / "blank.png")
-    vector = hard_samples.features(str(tmp_path / "who.png"), str(manifest))
+    vector = seen.features(str(tmp_path / "who.png"), str(manifest))
     assert len(vector) % 2 == 0
     assert any(vector)
     with pytest.raises(HalimedeError, match="says nothing"):
-        hard_samples.features(str(tmp_path / "blank.png"), str(manifest))
+        seen.features(str(tmp_path / "blank.png"), str(manifest))
     with pytest.raises(HalimedeError, match="neither a JPEG nor a PNG"):
-        hard_samples.features(str(manifest), str(manifest))
+        seen.features(str(manifest), str(manifest))
     manifest.write_text(manifest.read_text().replace("url: describe.onnx", "url: https://example.com/m.onnx"))
     with pytest.raises(InvalidFieldError, match="download the model"):
-        hard_samples.features(str(tmp_path / "who.png"), str(manifest))
+        seen.features(str(tmp_path / "who.png"), str(manifest))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from halimede.cli.app import COMMANDS, app
+from halimede.cli.app import COMMANDS, SUBCOMMANDS, app, load
 from halimede.cli.runner import run
 from halimede.errors import HalimedeError, InvalidFieldError
 
@@ -30,12 +30,31 @@ def halimede(*arguments: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in {"certs", *SUBCOMMANDS}])
 def test_the_help_of_every_command_has_examples(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0
     assert "Examples:" in shown.output
     assert f"halimede {command}" in shown.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_list_of_commands_has_the_first_paragraph_of_their_help(command: str) -> None:
+    assert " ".join(load(command).help.split("\n\n")[0].split()) == COMMANDS[command]
+
+
+@pytest.mark.parametrize("group", SUBCOMMANDS)
+def test_every_command_of_a_group_takes_the_broker_of_the_whole_command(group: str) -> None:
+    assert tuple(load(group).commands) == SUBCOMMANDS[group]
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    script = (
+        "import sys\nfrom halimede.cli.app import start\nsys.argv = ['halimede', '--help']\nstart()\n"
+        "print([name for name in sys.modules if name.startswith(('halimede.cli.commands', 'halimede.bus'))])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 def test_without_arguments_it_lists_the_commands() -> None:

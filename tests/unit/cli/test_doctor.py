@@ -16,7 +16,8 @@ from halimede.access.mosquitto import ENVIRONMENT
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
-from halimede.cli.doctor import allocator, broker, congestion, run, system
+from halimede.cli.commands import doctor
+from halimede.cli.doctor import allocator, broker, congestion, system
 from halimede.cli.doctor.cameras import heard, on_cameras
 from halimede.cli.doctor.check import Check
 from halimede.cli.doctor.mqtt_probe import V5, V311
@@ -170,11 +171,11 @@ async def test_a_broker_that_answers_the_older_version_alone_is_found_out() -> N
 
 async def test_what_cannot_be_reached_ends_the_examination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path))
-    checks = [check async for check in run.examine("127.0.0.1:9", "")]
+    checks = [check async for check in doctor.examine("127.0.0.1:9", "")]
     assert [(c.name, c.level) for c in checks][-2:] == [("name", "ok"), ("connection", "problem")]
-    checks = [check async for check in run.examine("no-such-host.invalid", "")]
+    checks = [check async for check in doctor.examine("no-such-host.invalid", "")]
     assert [(c.name, c.level) for c in checks][-1:] == [("name", "problem")]
-    checks = [check async for check in run.examine("x:y", "")]
+    checks = [check async for check in doctor.examine("x:y", "")]
     assert [(c.name, c.level) for c in checks][-1:] == [("broker", "problem")]
 
 

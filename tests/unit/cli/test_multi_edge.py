@@ -13,7 +13,7 @@ from halimede.cli import completion
 from halimede.cli.commands.describe import render
 from halimede.cli.commands.logs import workers
 from halimede.cli.commands.results import line
-from halimede.cli.commands.top_rates import TopState
+from halimede.cli.commands.top import TopState
 from halimede.cli.views import tables
 from halimede.cli.views.top_screen import screen
 from halimede.messages import Load, NodeInfo, Peer, Prediction, Result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.cli.commands import status_advice
+from halimede.cli import status_advice
 from halimede.cli.commands.status import Snapshot, document
 
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from halimede.cli.commands import log_lines
-from halimede.cli.time_args import since
+from halimede.cli.commands import logs
+from halimede.cli.options import time_of
 from halimede.errors import InvalidFieldError
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -18,20 +18,20 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
     [("90s", timedelta(seconds=90)), ("10m", timedelta(minutes=10)), ("2h", timedelta(hours=2)), ("1d", timedelta(1))],
 )
 def test_so_long_ago(text: str, ago: timedelta) -> None:
-    assert since(text, NOW) == NOW - ago
+    assert time_of(text, NOW) == NOW - ago
 
 
 def test_a_time_or_none() -> None:
-    assert since("2026-01-31T12:00:00+00:00") == NOW
-    assert since("") is None
+    assert time_of("2026-01-31T12:00:00+00:00") == NOW
+    assert time_of("") is None
 
 
 @pytest.mark.parametrize("text", ["1", "x", "1x", "-1m", "999999999d", "1w", "२m"])
 def test_anything_else_says_what_to_write(text: str) -> None:
     with pytest.raises(InvalidFieldError, match="--since"):
-        since(text, NOW)
+        time_of(text, NOW)
 
 
 def test_a_line_without_a_time_belongs_to_the_one_before() -> None:
     old, new = '{"timestamp": "2026-01-31T11:59:59Z"}', '{"timestamp": "2026-01-31T12:00:00.000001Z"}'
-    assert list(log_lines.since(["plain", old, "of the old", new, "of the new", old, "x"], NOW)) == [new, "of the new"]
+    assert list(logs.lines_since(["plain", old, "of the old", new, "of the new", old, "x"], NOW)) == [new, "of the new"]

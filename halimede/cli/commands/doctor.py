@@ -12,26 +12,45 @@ from dataclasses import asdict
 from rich.text import Text
 
 from halimede.cli import broker_address as brokers
+from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.doctor import broker as doctor_broker
 from halimede.cli.doctor import system
 from halimede.cli.doctor.check import Check, ok, problem, worst
-from halimede.cli.output import COLOURS, Format, clean, console, dump
+from halimede.cli.options import Format
+from halimede.cli.output import COLOURS, clean, console, dump
+from halimede.cli.runner import run
 from halimede.errors import HalimedeError
 
 #: how long a GM that is just being restarted is waited for
 PATIENCE_S = 2.0
 
 
-async def doctor(option: str, credentials: str, form: Format) -> int:
+def doctor(
+    output: o.ReportOption = o.ReportFormat.TABLE,
+    broker: o.Broker = "",
+    credentials: o.Credentials = "",
+) -> None:
+    """Check everything that can be checked from here, and say what to do. Exit code 1: there is a problem.
+
+    \b
+    Examples:
+      halimede doctor
+      halimede doctor --broker mqtts://broker.example:8883 --credentials site/operators/admin
+      halimede doctor -o json | jq '.checks[] | select(.level != "ok")'
+    """
+    run(lambda: run_checks(broker, credentials, Format(output)))
+
+
+async def run_checks(option: str, credentials: str, form: Format) -> int:
     """Run all checks. Returns 1 when there is a problem."""
     checks = []
     async with aclosing(examine(option, credentials)) as found:
         async for check in found:
             checks.append(check)
             if form is Format.TABLE:
-                show(check)
+                _print(check)
     level = worst(checks)
     if form is not Format.TABLE:
         dump({"healthy": level != "problem", "level": level, "checks": [asdict(check) for check in checks]}, form)
@@ -83,7 +102,7 @@ async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
         await client.__aexit__(None, None, None)
 
 
-def show(check: Check) -> None:
+def _print(check: Check) -> None:
     """Print a check."""
     line = Text(f"{check.level:<9}", style=COLOURS[check.level])
     line.append(f"{check.name:<16}", style="default bold").append(clean(check.found), style="default not bold")
