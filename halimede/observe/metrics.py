@@ -123,7 +123,9 @@ def buses(connections: Iterable[Bus]) -> list[Metric]:
     return [
         gauge("bus_connected", "Whether the broker has accepted this client.", [(k, b.connected) for k, b in found]),
         counter("bus_connects", "Connections that the broker accepted.", [(k, b.stats.connects) for k, b in found]),
-        counter("bus_rejected_messages", "Messages that could not be read.", [(k, b.stats.rejected) for k, b in found]),
+        counter(
+            "bus_rejected_messages", "Messages that could not be decoded.", [(k, b.stats.rejected) for k, b in found]
+        ),
         counter(
             "bus_dropped_messages", "QoS 0 messages that found a full queue.", [(k, b.stats.dropped) for k, b in found]
         ),

@@ -78,7 +78,7 @@ class Loaded:
 
     @property
     def waiting(self) -> int:
-        """Requests that are not answered yet."""
+        """Open requests."""
         return self._engine.waiting if self._engine else 0
 
     @property

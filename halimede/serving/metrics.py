@@ -92,7 +92,7 @@ class ModelMetrics:
         yield counter("serve_refused_versions", "Versions that were not taken.", each(lambda s: s.counts.refusals))
         yield gauge(
             "serve_waiting_requests",
-            "Requests that are not answered yet.",
+            "Open requests.",
             each(lambda s: sum(one.loaded.waiting for one in s.opened())),
         )
         versions = GaugeMetricFamily(

@@ -74,11 +74,11 @@ class WorkerMetrics:
 
     @staticmethod
     def _of_models(slot: ModelSlot) -> Iterator[Metric]:
-        yield gauge("worker_model_call_seconds", "How long the model's call under way has taken.", slot.busy_s)
+        yield gauge("worker_model_call_seconds", "Age of the current model call.", slot.busy_s)
         by_version = {loaded.version: loaded for loaded in reversed(slot.loaded)}
         said = [({"version": v, "outcome": "answered"}, each.answered) for v, each in by_version.items()]
         said += [({"version": v, "outcome": "failed"}, each.failed) for v, each in by_version.items()]
-        yield counter("worker_model_samples", "Samples by the version of the model that got them.", said)
+        yield counter("worker_model_samples", "Samples by the version of the model that answered them.", said)
         calls = [({"version": v}, each.calls.histogram, each.calls.total) for v, each in by_version.items()]
         yield times("worker_model_seconds", "Time of a model's calls, by its version.", calls)
 
@@ -87,23 +87,25 @@ class WorkerMetrics:
         responder = worker.responder
         reasons = [({"reason": str(reason)}, n) for reason, n in sorted(responder.degraded.items())]
         yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
-        yield gauge("worker_queued_frames", "Frames accepted and not handed over yet.", worker.pipeline.inside)
+        yield gauge("worker_queued_frames", "Frames accepted and not answered yet.", worker.pipeline.inside)
         yield gauge("worker_outbox_results", "Results that wait for the broker.", responder.outbox.waiting)
         yield from _times("worker_edge", EDGE_TIMES, worker.times)
         if offload is None:
             return
         yield gauge(
-            "worker_circuit_state", "Way to the cloud: 0 closed, 1 half open, 2 open.", CIRCUIT[offload.circuit.state]
+            "worker_circuit_state",
+            "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open.",
+            CIRCUIT[offload.circuit.state],
         )
         credits_ = [({"cloud_worker": name}, n) for name, n in sorted(offload.credits_left().items())]
-        yield gauge("worker_cloud_credits", "What each cloud worker can take, as this worker knows.", credits_)
+        yield gauge("worker_cloud_credits", "Credits of each cloud worker, as this worker knows them.", credits_)
 
     @staticmethod
     def _of_cloud(worker: RequestWorker) -> Iterator[Metric]:
         stats = worker.intake.stats
         refused: Mapping[str, int] = {"overloaded": stats.refused, "expired": stats.expired, "failed": stats.failed}
         samples = [({"reason": reason}, n) for reason, n in refused.items()]
-        yield counter("worker_unserved_samples", "Requests that got no prediction, by reason.", samples)
+        yield counter("worker_unserved_samples", "Requests without a prediction, by reason.", samples)
         yield gauge("worker_queued_frames", "Samples taken and not answered yet.", worker.pipeline.inside)
         yield from _times("worker_cloud", CLOUD_TIMES, worker.intake.times)
 

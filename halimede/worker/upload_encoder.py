@@ -33,12 +33,12 @@ async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncItera
 def figures(uploads: UploadEncoder) -> Iterator[Metric]:
     """Return what was written and what it cost; counts are this process's own."""
     ready = [({"encoding": e, "changed": changed}, n) for (e, changed), n in sorted(uploads.ready.items())]
-    text = "Samples ready to go up, by their encoding then and by what was changed for it: none, encoding or size."
+    text = "Samples ready for upload, by encoding and by change: none, encoding or size."
     yield counter("worker_upload_ready_samples", text, ready)
     refused = [({"reason": reason}, n) for reason, n in sorted(uploads.refused.items())]
     text = "Samples that cannot be written as the service wants what goes up, by reason."
     yield counter("worker_upload_refused_samples", text, refused)
     sizes = [({"when": "before"}, uploads.before), ({"when": "after"}, uploads.after)]
     yield counter("worker_upload_written_bytes", "Bytes of samples that were written anew to go up.", sizes)
-    text, taken = "Time to write one sample anew, reading included.", uploads.times
+    text, taken = "Time to encode one sample again, decoding included.", uploads.times
     yield times("worker_upload_writing_seconds", text, [({}, taken.histogram, taken.total)])

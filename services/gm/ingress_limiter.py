@@ -59,7 +59,7 @@ class IngressLimiter:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait for their node's budget."""
+        """Messages that wait because of their node's rate limit."""
         return sum(len(topics) for topics in self._nodes.values())
 
     def heard(self) -> None:

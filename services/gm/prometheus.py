@@ -61,8 +61,8 @@ class GmMetrics:
         nodes = self._engine.nodes.values()
         yield gauge("gm_epoch", "GM's epoch: nodes follow the highest.", self._cluster.epoch)
         yield gauge("gm_nodes", "Nodes that GM knows.", len(nodes))
-        yield gauge("gm_nodes_online", "Nodes that are there now.", sum(node.online for node in nodes))
-        yield gauge("gm_nodes_drained", "Nodes that shall be empty.", sum(node.drained for node in nodes))
+        yield gauge("gm_nodes_online", "Nodes that are online.", sum(node.online for node in nodes))
+        yield gauge("gm_nodes_drained", "Drained nodes.", sum(node.drained for node in nodes))
         phases = Counter(
             (stored.key.plural, stored.status.phase if stored.status else "Pending")
             for stored in self._cluster.resources()
@@ -74,31 +74,41 @@ class GmMetrics:
         engine = self._engine
         queues: list[WorkQueue[Any]] = [engine.queue, engine.display.queue, engine.syncs.queue, engine.downstream.queue]
         named = [({"queue": queue.name}, queue) for queue in queues]
-        yield gauge("gm_queue_depth", "Keys that wait for work.", [(labels, q.waiting) for labels, q in named])
+        yield gauge("gm_queue_depth", "Keys in the work queue.", [(labels, q.waiting) for labels, q in named])
         yield counter(
-            "gm_queue_failures", "Work that failed and comes again.", [(labels, q.failed) for labels, q in named]
+            "gm_queue_failures", "Failed work items, to be retried.", [(labels, q.failed) for labels, q in named]
         )
         yield times(
             "gm_queue_work_seconds",
-            "Time of each piece of work: looking at a resource (reconcile), answering a sync, and so on.",
+            "Time of each work item, such as reconciling a resource or answering a sync.",
             [(labels, q.times.histogram, q.times.total) for labels, q in named],
         )
-        yield counter("gm_downstream_messages", "Messages sent down to nodes.", engine.downstream.sender.sent)
-        yield counter("gm_downstream_repeats", "Messages among them sent again.", engine.downstream.sender.resent)
+        yield counter("gm_downstream_messages", "Downstream messages sent to nodes.", engine.downstream.sender.sent)
         yield counter(
-            "gm_downstream_acknowledgements", "Orders that a node has carried out.", engine.downstream.acknowledgements
+            "gm_downstream_repeats", "Downstream messages that were sent again.", engine.downstream.sender.resent
+        )
+        yield counter(
+            "gm_downstream_acknowledgements",
+            "Downstream messages that a node has acknowledged.",
+            engine.downstream.acknowledgements,
         )
         yield counter("gm_syncs", "Syncs that nodes have sent.", engine.syncs.count)
         yield counter("gm_status_writes", "Statuses of resources written.", engine.reconciler.writes)
         yield counter("gm_store_errors", "Writes to the store that failed.", self._cluster.failures)
-        yield counter("gm_dead_letters", "Messages that anybody could not read, as told.", self._upstream.dead_letters)
+        yield counter("gm_dead_letters", "Dead letters that clients reported.", self._upstream.dead_letters)
         intake = self._upstream.intake
-        yield gauge("gm_intake_depth", "Messages that wait for their node's budget.", intake.waiting)
+        yield gauge("gm_intake_depth", "Messages that wait because of their node's rate limit.", intake.waiting)
         yield counter(
-            "gm_intake_overtaken_messages", "Messages of nodes replaced unread by a newer one.", intake.overtaken
+            "gm_intake_overtaken_messages",
+            "Messages of nodes replaced by a newer one before processing.",
+            intake.overtaken,
         )
-        yield counter("gm_intake_dropped_messages", "Messages of nodes for which there was no room.", intake.dropped)
-        yield counter("gm_api_refused_messages", "Requests of clients that asked too often.", self._api.refused)
+        yield counter(
+            "gm_intake_dropped_messages", "Messages of nodes dropped because the queue was full.", intake.dropped
+        )
+        yield counter(
+            "gm_api_refused_messages", "Requests refused because of the client's rate limit.", self._api.refused
+        )
         answered = sorted(self._api.answered.items())
         yield times(
             "gm_api_request_seconds",
@@ -120,7 +130,7 @@ class GmMetrics:
         )
         yield gauge(
             "service_drifting_workers",
-            "Workers whose samples are unlike those that they were calibrated for.",
+            "Workers whose samples differ from their calibration.",
             [(_labels(key), sum(i.drifting for i in found)) for key, found in infos.items()],
         )
         yield times(
@@ -130,7 +140,7 @@ class GmMetrics:
         )
         yield times(
             "service_offload_seconds",
-            "Time that hard samples answered by the cloud took there and back.",
+            "Round trip time of hard samples that the cloud answered.",
             [(_labels(key), s.offload_latency, None) for key, s in sums.items()],
         )
         work = {key: list(self._infos(key, counting=False)) for key in infos}

@@ -71,7 +71,7 @@ def _of_workers(workers: WorkerBackend) -> Iterator[Metric]:
     yield gauge("lc_workers", "Workers of this node by role and phase.", samples)
     yield counter(
         "lc_worker_restarts",
-        "Worker processes started again after they ended unasked.",
+        "Worker processes restarted after an unexpected end.",
         workers.restarts,
     )
 
@@ -83,18 +83,18 @@ def _of_models(preparer: Preparer, datasets: Datasets) -> Iterator[Metric]:
     samples = [({"plural": plural, "phase": phase}, n) for (plural, phase), n in sorted(counted.items())]
     yield gauge("lc_preparations", "Models and datasets that this node needs, by phase.", samples)
     took = preparer.downloads
-    yield counter("lc_download_bytes", "Bytes of models that came from their origin.", took.bytes)
+    yield counter("lc_download_bytes", "Bytes of models downloaded from their origin.", took.bytes)
     yield times(
         "lc_download_seconds",
-        "Time of each download of a model, whether it came to its end or not.",
+        "Time of each download of a model, complete or not.",
         [({}, took.times.histogram, took.times.total)],
     )
     failures = [({"reason": reason}, n) for reason, n in sorted(took.failures.items())]
-    yield counter("lc_preparation_failures", "Attempts to bring a model or dataset here that failed.", failures)
+    yield counter("lc_preparation_failures", "Failed preparations of models and datasets.", failures)
 
 
 def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Metric]:
-    yield counter("lc_reports", "Reports that the broker took.", reporter.taken)
+    yield counter("lc_reports", "Reports that the broker acknowledged.", reporter.taken)
     yield counter("lc_refused_reports", "Reports that the broker refused, or that were too large.", reporter.refused)
     yield gauge("lc_waiting_reports", "Resources whose report is to be sent.", reporter.waiting)
     yield counter("lc_syncs", "Syncs sent to the global manager.", channel.syncs)
@@ -107,9 +107,13 @@ def _of_reports(reporter: NodeStatusReporter, channel: GmChannel) -> Iterator[Me
 def _of_store(store: NodeStore) -> Iterator[Metric]:
     held = Counter(key.plural for key in store.held)
     yield gauge("lc_held_resources", "Resources that this node holds.", [({"plural": p}, n) for p, n in held.items()])
-    yield gauge("lc_owed_removals", "Reports on deleted resources that are to be cleared.", len(store.farewells))
     yield gauge(
-        "lc_store_complete", "0 in place of a lost store, until GM has said what there should be.", store.complete
+        "lc_owed_removals", "Retained reports on deleted resources that are to be cleared.", len(store.farewells)
+    )
+    yield gauge(
+        "lc_store_complete",
+        "0 after the store was lost, until GM has sent the node's resources; else 1.",
+        store.complete,
     )
     yield gauge("lc_store_bytes", "Size of the store's file.", store.size)
 

@@ -26,7 +26,7 @@ def figures(triage: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
     yield gauge("worker_agreement_ratio", text, bounds)
     drift = triage.drift
     state: Samples = [({}, float(drift.drifting))] if drift else []
-    yield gauge("worker_drift_state", "Samples are unlike those of the calibration: 1; like them: 0.", state)
+    yield gauge("worker_drift_state", "1 if samples differ from those of the calibration, else 0.", state)
     changes = [({"of": name}, value) for name, value in drift.figures().items()] if drift else []
     text = "Change since calibration: of hardness and classes (stability index), of agreement (share lost)."
     yield gauge("worker_drift_index", text, changes)
@@ -37,7 +37,7 @@ def _of_budget(budget: Budget | None, ledger: Ledger) -> Iterator[Metric]:
     error = ledger[Count.UPLOADED] / answered - budget.target if budget and answered else 0.0
     for name, text, value in (
         ("target_ratio", "Share of samples that shall go up.", budget.target if budget else None),
-        ("error_ratio", "Share of samples that went up so far, less the target.", error if budget else None),
+        ("error_ratio", "Share of uploaded samples so far, minus the target.", error if budget else None),
         ("cut_hardness", "Hardness from which samples go up; infinite while none may.", budget.cut if budget else None),
     ):
         yield gauge(f"worker_upload_{name}", text, [] if value is None else value)

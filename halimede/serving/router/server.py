@@ -177,13 +177,15 @@ async def _http(
     def collect() -> Iterator[Metric]:
         yield from buses(connections)
         answered = [({"by": by}, float(router.answered[by])) for by in ("edge", "cloud")]
-        yield counter("router_answers", "Requests answered, by the model that did.", answered)
+        yield counter("router_answers", "Answered requests, by the model that answered.", answered)
         reasons = [({"reason": reason}, float(n)) for reason, n in sorted(router.degraded.items())]
         yield counter("router_degraded_answers", "Hard requests that the edge answered, by reason.", reasons)
-        yield counter("router_hard_requests", "Requests that mining called hard.", router.hard)
+        yield counter("router_hard_requests", "Requests that mining found hard.", router.hard)
         yield counter("router_failed_requests", "Requests that neither model answered.", router.failed)
         yield counter("router_mining_errors", "Answers that could not be judged, taken as hard.", router.mining_errors)
-        yield gauge("router_circuit_state", "Way to the cloud: 0 closed, 1 half open, 2 open.", _state(router))
+        yield gauge(
+            "router_circuit_state", "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open.", _state(router)
+        )
 
     figures = registry("router", collect)
     lets_in = accepts(MAX_REQUEST, closing_s)
