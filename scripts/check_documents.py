@@ -54,9 +54,6 @@ OLDER = frozenset(
         "docs/adr/0012-lean-client.md",
         "docs/adr/0013-one-pipeline.md",
         "docs/adr/0014-names-and-places.md",
-        "docs/deploy.md",
-        "docs/multi-edge.md",
-        "docs/observability.md",
         "docs/performance.md",
     }
 )
