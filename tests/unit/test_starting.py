@@ -23,21 +23,21 @@ def test_a_service_loads_neither_tables_nor_their_colours(module: str) -> None:
     assert not {"rich.console", "pygments", "typer"} & loaded
 
 
-def test_a_process_that_asks_for_them_later_has_them() -> None:
-    script = (
-        "from halimede.system.start import own_process; own_process(); import structlog, rich.console; print('there')"
-    )
-    assert run("-c", script) == "there\n"
+@pytest.mark.parametrize(
+    ("script", "written"),
+    [
+        ("import structlog, rich.console; print('there')", "there\n"),
+        (
+            "import sys; print('to standard output'); import atexit; atexit.register(print, 'at the end')",
+            "to standard output\nat the end\n",
+        ),
+    ],
+    ids=["what it asks for later is there", "what is open at the end is written"],
+)
+def test_a_process_of_ours_does_what_others_do(script: str, written: str) -> None:
+    assert run("-c", f"from halimede.system.start import own_process; own_process(); {script}") == written
 
 
 def test_what_imports_our_services_keeps_its_collections_and_its_log_lines() -> None:
     script = "import gc; was = gc.get_threshold(); import services; print(gc.get_threshold() == was, end=' ')"
     assert run("-c", f"{script}; import structlog.dev; print(structlog.dev.rich is not None)") == "True True\n"
-
-
-def test_what_is_open_at_the_end_is_written() -> None:
-    script = (
-        "from halimede.system.start import own_process; own_process(); import sys; print('to standard output');"
-        "import atexit; atexit.register(print, 'at the end')"
-    )
-    assert run("-c", script) == "to standard output\nat the end\n"

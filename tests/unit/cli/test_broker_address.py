@@ -24,19 +24,20 @@ def where(found: object) -> str:
     return str(found).split(" ", maxsplit=1)[0]
 
 
-def test_the_option_comes_before_everything(tmp_path: Path) -> None:
-    run_file(tmp_path, '{"broker": "mqtt://127.0.0.1:1000"}')
-    assert where(find("there:2000", environment(tmp_path, HALIMEDE_BROKER="here:3000"))) == "there:2000"
-
-
-def test_the_environment_comes_before_the_run_file(tmp_path: Path) -> None:
-    run_file(tmp_path, '{"broker": "mqtt://127.0.0.1:1000"}')
-    assert where(find("", environment(tmp_path, HALIMEDE_BROKER="mqtt://here:3000"))) == "here:3000"
-
-
-def test_the_run_file_comes_before_the_usual_port(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "told", "found"),
+    [
+        ("there:2000", {"HALIMEDE_BROKER": "here:3000"}, "there:2000"),
+        ("", {"HALIMEDE_BROKER": "mqtt://here:3000"}, "here:3000"),
+        ("", {}, "127.0.0.1:1000"),
+    ],
+    ids=["option", "environment", "run file"],
+)
+def test_the_option_comes_before_the_environment_and_that_before_the_run_file(
+    option: str, told: dict[str, str], found: str, tmp_path: Path
+) -> None:
     run_file(tmp_path, json.dumps({"broker": "mqtt://127.0.0.1:1000", "pid": 1}))
-    assert where(find("", environment(tmp_path))) == "127.0.0.1:1000"
+    assert where(find(option, environment(tmp_path, **told))) == found
 
 
 def test_the_run_file_of_a_killed_system_is_not_followed(tmp_path: Path) -> None:

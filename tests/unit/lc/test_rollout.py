@@ -82,6 +82,16 @@ async def answering(node: World, *, seconds: float = PROVEN_S + 5) -> Node:
     return made
 
 
+async def refusing(world: World) -> Node:
+    """A node whose worker answers with model ``a`` and did not take ``b``."""
+    node = await answering(world)
+    node.refuses = {"b"}
+    await node.asks("b", 2)
+    await node.speaks()
+    await node.reason("RolloutFailed")
+    return node
+
+
 @simulated
 async def test_a_changed_model_is_told_to_the_worker_that_runs(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
@@ -140,11 +150,7 @@ async def test_a_refused_model_changes_nothing_but_the_condition_and_the_next_on
 @simulated
 async def test_a_refused_model_that_is_taken_back_leaves_nothing_to_say(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        node = await answering(made)
-        node.refuses = {"b"}
-        await node.asks("b", 2)
-        await node.speaks()
-        await node.reason("RolloutFailed")
+        node = await refusing(made)
         await node.asks("a", 3)
         assert node.file() == "a"
         await node.speaks()
@@ -154,11 +160,7 @@ async def test_a_refused_model_that_is_taken_back_leaves_nothing_to_say(tmp_path
 @simulated
 async def test_a_refused_model_that_is_asked_for_once_more_is_tried_once_more(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        node = await answering(made)
-        node.refuses = {"b"}
-        await node.asks("b", 2)
-        await node.speaks()
-        await node.reason("RolloutFailed")
+        node = await refusing(made)
         await node.asks("a", 3)
         await node.speaks()
         await node.reason("")
@@ -172,11 +174,7 @@ async def test_a_refused_model_that_is_asked_for_once_more_is_tried_once_more(tm
 @simulated
 async def test_a_worker_that_crashes_after_a_refusal_begins_with_the_model_that_works(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        node = await answering(made)
-        node.refuses = {"b"}
-        await node.asks("b", 2)
-        await node.speaks()
-        await node.reason("RolloutFailed")
+        node = await refusing(made)
         node.launcher.of(EDGE).end(-11)
         await node.starts()
         assert node.file() == "a"
@@ -194,11 +192,7 @@ async def test_a_refusal_outlives_the_controller(tmp_path: Path) -> None:
     made = World(tmp_path)
     async with made.gm.running():
         async with made.lc(killed=True):
-            node = await answering(made)
-            node.refuses = {"b"}
-            await node.asks("b", 2)
-            await node.speaks()
-            await node.reason("RolloutFailed")
+            node = await refusing(made)
         async with made.lc():
             await asyncio.sleep(2)
             await node.speaks()
@@ -336,11 +330,7 @@ async def test_a_changed_process_begins_with_what_is_asked_for(tmp_path: Path) -
 @simulated
 async def test_a_model_that_another_process_takes_is_refused_no_more(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        node = await answering(made)
-        node.refuses = {"b"}
-        await node.asks("b", 2)
-        await node.speaks()
-        await node.reason("RolloutFailed")
+        node = await refusing(made)
         node.refuses = set()
         await node.gm.insert(service(generation=2, edge={"resources": {"limits": {"memory": "2Gi"}}}))
         await eventually(lambda: len(node.launcher.started) == 2)

@@ -32,18 +32,18 @@ def test_who_was_not_seen_for_long_is_not_expected() -> None:
     assert not list(paths.before("yard", 11.5))
 
 
-def test_a_picture_out_of_order_changes_nothing() -> None:
+@pytest.mark.parametrize(
+    ("first", "then", "now", "places"),
+    [((10.2, 20), (10.1, 10), 10.2, {"a": 20.0}), ((1000.0, 0), (10.0, 40), 10.0, {"a": 40.0})],
+    ids=["a picture out of order changes nothing", "a clock that was put back begins anew"],
+)
+def test_time_that_goes_back(
+    first: tuple[float, int], then: tuple[float, int], now: float, places: dict[str, float]
+) -> None:
     paths = Trajectories(1.0)
-    paths.seen("door", "a", 10.2, corners(20))
-    paths.seen("door", "a", 10.1, corners(10))
-    assert expected(paths, 10.2) == {"a": 20.0}
-
-
-def test_a_clock_that_was_put_back_begins_anew() -> None:
-    paths = Trajectories(1.0)
-    paths.seen("door", "a", 1000.0, corners(0))
-    paths.seen("door", "a", 10.0, corners(40))
-    assert expected(paths, 10.0) == {"a": 40.0}
+    for at, x in (first, then):
+        paths.seen("door", "a", at, corners(x))
+    assert expected(paths, now) == places
 
 
 def test_who_saw_somebody_last_and_how_long_ago() -> None:
