@@ -12,7 +12,7 @@ EXAMPLES ?= 2000
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
-.PHONY: help setup up demo demo-multi-edge test test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
+.PHONY: help setup up demo demo-multi-edge test test-all test-kubernetes faults fuzz mutations check contract model models clean soak bench bench-offload bench-kubernetes bench-serve bench-rollout bench-blobs bench-datasets bench-gallery bench-multi-edge bench-accuracy bench-control bench-hops
 
 help: ## Show this list
 	@printf 'halimede: edge-cloud collaborative inference on an MQTT v5 bus\n\n'
@@ -34,14 +34,16 @@ demo-multi-edge: setup $(MULTI) ## Three cameras, three nodes, one job, and a no
 
 # hundreds of processes start: none compiles again what it imports, or reads the authorities of the internet, where no
 # test goes
-test: export PYTHONDONTWRITEBYTECODE :=
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 # several test processes share the cores: linear algebra in as many threads each would only wait for itself
-test test-kubernetes faults: export OMP_NUM_THREADS = 1
-test: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, with real Mosquitto and Chromium (ARGS="-k name")
+test test-all test-kubernetes faults: export OMP_NUM_THREADS = 1
+test: QUICK = -m "not slow"
+test: test-all ## Run the quick tests, with real Mosquitto and Chromium, in some minutes (ARGS="-k name")
+test-all: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, the slow ones as well: what .ci/run runs (ARGS="-k name")
 	@scripts/setup.sh browser
 	@$(if $(ARGS),,scripts/compile_tests.sh)
-	@echo '==> pytest'
-	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@echo '==> pytest $(QUICK)'
+	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(QUICK) $(ARGS)
 
 test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double or on a real API server (KUBEBUILDER_ASSETS=folder)
 	@echo '==> pytest tests/kubernetes'

@@ -22,7 +22,7 @@ from tests.digits import ABORTS, ALL_HARD, BREAKABLE, RAISES, Digits, picture
 from tests.integration.workers import Site, site
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def calls(s: Site, name: str) -> list[list[int]]:

@@ -14,6 +14,8 @@ from tests.kubernetes.client import Body, RefusedError
 from tests.kubernetes.conftest import api, real_server  # noqa: F401 - fixtures
 from tests.kubernetes.world import World, world
 
+pytestmark = pytest.mark.slow
+
 AT = "spec.edgeWorker.template.spec."
 #: what is written where in a pod, the reason, and the field that is to blame
 ESCAPES: list[tuple[str, Any, str, str]] = [

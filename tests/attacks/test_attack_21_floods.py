@@ -19,6 +19,8 @@ from halimede.messages import NodeStatus, Output, Presence, Status, StatusDocume
 from tests.attacks.flooding import NODE
 from tests.faults.control import PATIENCE, ROOT, SERVICES, Child, Control, control
 
+pytestmark = pytest.mark.slow
+
 #: how long a flood lasts, and how many messages it is at the least, however slow the machine is
 FLOOD_S, LEAST, LEAST_SYNCS = 1.0, 2500, 50
 #: what a flood may add to GM's memory, its store and its log

@@ -24,7 +24,7 @@ from halimede.bus import Delivery
 from halimede.messages import StatusDocument
 from tests.e2e.running import System, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 NAME = "facialexpression"
 
 

@@ -18,7 +18,7 @@ from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus
 from tests.e2e.running import DIGITS, System, digits, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 SERVICE = "digits"
 
 
@@ -92,6 +92,7 @@ async def test_a_deleted_service_stops_its_workers_and_clears_its_retained_topic
         assert [topic for topic in retained if not topic.endswith("/presence")] == []
 
 
+@pytest.mark.slow
 async def test_killed_parts_come_back_and_every_accepted_frame_is_answered_once(tmp_path: Path) -> None:
     """kill -9 of GM, of an edge node's LC and of the cloud worker, while frames flow."""
     pictures = digits()

@@ -19,7 +19,7 @@ from tests.e2e.running import DIGITS, System, digits, running
 from tests.e2e.test_observability import DOCUMENT, MULTI_EDGE, page_of, targets
 from tests.scraping import scrape
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 NODES = {"a": "edge0", "b": "edge1", "c": "edge2"}
 

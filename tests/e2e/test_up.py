@@ -21,7 +21,7 @@ from tests.ports import free_port
 from tests.typed import halimede
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
@@ -130,6 +130,7 @@ def test_it_comes_up_says_where_everything_is_and_ctrl_c_leaves_nothing(up: Up, 
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_gm_lc_and_broker_come_back_when_they_are_killed(standing: Up) -> None:
     for words in (("services.gm",), ("services.lc", "edge0"), ("services.lc", "cloud0")):
         before = standing.child(*words)
@@ -159,6 +160,7 @@ def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(standi
     assert standing.run_file["pid"] == standing.process.pid
 
 
+@pytest.mark.slow
 def test_workers_whose_lc_was_killed_are_ended_with_the_system(up: Up) -> None:
     models = ROOT / "examples" / "digits" / "models"
     if not (models / "small.onnx").exists():
@@ -175,6 +177,7 @@ def test_workers_whose_lc_was_killed_are_ended_with_the_system(up: Up) -> None:
     assert gone(every)
 
 
+@pytest.mark.slow
 def test_when_the_whole_system_is_killed_its_services_end_too(up: Up) -> None:
     every = up.descendants()
     up.process.kill()

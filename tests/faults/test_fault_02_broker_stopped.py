@@ -25,7 +25,7 @@ SINGLE, BURST = 80, 500
 #: bytes that a process may grow by, whatever happens
 GROWTH = 48 * 1024 * 1024
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Edge:

@@ -10,6 +10,8 @@ import pytest
 from tests.faults.control import control
 from tests.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("how", ["cut", "freeze"])
 async def test_fault_03_tasks_keep_running_and_edits_and_deletes_reconcile_on_heal(tmp_path: Path, how: str) -> None:

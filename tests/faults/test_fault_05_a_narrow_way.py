@@ -34,7 +34,7 @@ SIZE = 6_000
 DEADLINE_S = 6.0
 NARROW, AFTER = 40, 10
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def noise() -> bytes:

@@ -21,6 +21,8 @@ from tests.kubernetes.double.control import Control, Request
 from tests.kubernetes.world import PATIENCE, RunningGm, World, world
 from tests.simulated import eventually
 
+pytestmark = pytest.mark.slow
+
 EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 #: what GM writes for two models and a service at least: three finalizers, a Service, two Deployments, three statuses
 LEAST = 9

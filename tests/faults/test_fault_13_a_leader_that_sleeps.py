@@ -18,7 +18,7 @@ from tests.integration.gm_world import SERVICES
 from tests.kubernetes.world import PATIENCE
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 class Ear:

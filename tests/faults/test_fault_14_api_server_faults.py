@@ -18,6 +18,8 @@ from tests.kubernetes.double.control import Control, Request
 from tests.kubernetes.world import RunningGm, World, world
 from tests.simulated import eventually
 
+pytestmark = pytest.mark.slow
+
 EDGE = "helmet-deployment-edge"
 SERVICE = f"{SERVICES}.{SEDNA}"
 PATIENCE = 30.0

@@ -15,6 +15,8 @@ from tests.kubernetes.double.control import Request
 from tests.kubernetes.world import world
 from tests.simulated import eventually
 
+pytestmark = pytest.mark.slow
+
 STORM_S = 2.5
 EDGE = "helmet-deployment-edge"
 

@@ -22,7 +22,7 @@ from tests.digits import ALL_HARD, Digits, slow
 from tests.integration.workers import Worker, site
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 FAST_S, SLOW_S = 0.02, 0.2
 MIB = 1024 * 1024

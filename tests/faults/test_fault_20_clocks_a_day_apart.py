@@ -8,11 +8,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.frames import new_id, pack
 from halimede.messages import Frame, Result, WorkerInfo
 from tests.faults.control import ROOT, SERVICES, Control, control
+
+pytestmark = pytest.mark.slow
 
 DAY = 86_400
 CLOCK = Path(__file__).parent / "clock"

@@ -16,7 +16,7 @@ from halimede.messages import DeadLetter
 from tests.faults.control import PATIENCE, Child, Control, control
 from tests.proxy import Proxy
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: seconds: until the first of two is settled, and for how long connections are counted
 SETTLED, COUNTED = 6.0, 20.0

@@ -11,6 +11,8 @@ import pytest
 
 from tests.faults.control import SERVICES, control
 
+pytestmark = pytest.mark.slow
+
 
 def garbage(store: Path) -> None:
     store.write_bytes(b"this is no database " * 1000)

@@ -24,6 +24,8 @@ from tests.faults.control import Child, Control, control
 from tests.integration.workers import Site, site, train
 from tests.simulated import eventually
 
+pytestmark = pytest.mark.slow
+
 #: seconds: a worker's grace period, and what a process needs around it on a busy machine
 GRACE, AROUND = 10.0, 10.0
 CAMERA = topics.CAMERA_FRAME.at(ns="default", camera="cam0")

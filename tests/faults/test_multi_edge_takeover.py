@@ -18,7 +18,7 @@ from tests.digits import picture
 from tests.integration.workers import Site, Worker, site
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 #: seconds: that the others have to take over; between two frames of a camera
 TAKES_OVER_S, EVERY_S = 3.0, 0.03

@@ -23,6 +23,8 @@ from halimede.topic import Role, Topic
 from halimede.topics import CONTRACT
 from tests.access_world import AUDITOR, SITE, Client, access_world, until
 
+pytestmark = pytest.mark.slow
+
 #: what a name in a topic is for: users of that kind have it for themselves
 OWN = {Role.LC: "node", Role.EDGE: "node", Role.CLOUD: "node", Role.CAMERA: "camera"}
 #: who asks and who gives: LCs and GM go by their users' names, an operator's commands by any

@@ -11,6 +11,8 @@ from bench import control
 from bench.offload_report import filled
 from bench.targets import of_control
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_short_run_writes_every_figure_of_its_size(tmp_path: Path) -> None:
     out = tmp_path / "control.json"

@@ -15,7 +15,7 @@ from tests.integration.workers import site
 from tests.scraping import scrape, value
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 TARGET, AUDITS = 0.15, 0.05
 #: the brighter a picture, the less sure is the small model of its parity; in one shade of ten it errs

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from bench.easy import measure
+
+pytestmark = pytest.mark.slow
 
 
 def test_it_says_what_an_easy_sample_costs_over_its_bare_run() -> None:

@@ -14,7 +14,7 @@ from tests.digits import ALL_HARD, Digits
 from tests.integration.workers import site
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 KEEP = json.dumps({"maxMegabytes": 10, "maxSamples": 5})
 

@@ -26,7 +26,7 @@ from tests.integration.workers import Site, site
 from tests.ports import free_port
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0

@@ -24,7 +24,7 @@ from tests.integration.workers import ROOT, Site, site
 from tests.simulated import eventually
 from tests.staged import FLAT, a_picture
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 CAMERAS = ("cam0", "cam1")
 
 

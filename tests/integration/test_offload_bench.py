@@ -14,6 +14,8 @@ from bench.peers import WAYS, plain_model
 from bench.peers.peer import check_echo, check_mean, echo, mean, sample
 from bench.targets import of_control, of_offload
 
+pytestmark = pytest.mark.slow
+
 ROW = {
     "rtt_ms": 1.0,
     "rate": 100.0,

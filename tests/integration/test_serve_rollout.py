@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from halimede.models import desired_state
 from halimede.models.desired_state import Desired, DesiredModel
 from tests.scraping import scrape, value
 from tests.serving_world import Server, adds, server, wish
 from tests.simulated import eventually
+
+pytestmark = pytest.mark.slow
 
 BODY = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}]}
 RATE = 200

@@ -29,6 +29,8 @@ from tests.scraping import scrape, value
 from tests.serving_world import Server, adds, port_of, server
 from tests.simulated import eventually
 
+pytestmark = pytest.mark.slow
+
 #: a contrast that the small model is sure of, and one that it is not
 EASY, HARD = png(0, 255), png(100, 110)
 MINING = ("--mining", "Margin", "--param", "threshold_margin=0.2")

@@ -20,7 +20,7 @@ from services.broker import MosquittoProcess
 from tests.digits import Digits
 from tests.integration.workers import site
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 Output = pytest.CaptureFixture[str]
 

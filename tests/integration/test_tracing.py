@@ -114,6 +114,7 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(
         assert only(there.of(other.id.hex()), "edge frame").parent == ""
 
 
+@pytest.mark.slow
 async def test_workers_remember_a_frame_and_say_nothing_of_one_that_they_do_not_know(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:
@@ -155,6 +156,7 @@ async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True], ids=["away", "silent"])
 async def test_a_collector_that_does_not_answer_neither_slows_nor_stops_a_worker(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits, *, there: bool
@@ -213,6 +215,7 @@ async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(
         }
 
 
+@pytest.mark.slow
 async def test_hard_samples_are_shown_at_most_once_a_second_and_not_at_all_when_switched_off(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
 ) -> None:

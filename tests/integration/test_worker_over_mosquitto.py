@@ -87,6 +87,7 @@ async def test_every_sample_is_answered_exactly_once_and_the_cloud_makes_answers
         await eventually(lambda: s.counts(f"{unique}-c").served == len(hard))
 
 
+@pytest.mark.slow
 async def test_a_cloud_killed_midway_costs_no_sample_its_answer(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
@@ -106,6 +107,7 @@ async def test_a_cloud_killed_midway_costs_no_sample_its_answer(
         assert {r.worker for r in s.by("cloud")} == {f"{unique}-c0", f"{unique}-c1"}
 
 
+@pytest.mark.slow
 async def test_without_a_cloud_the_edge_answers_and_recovers_when_one_appears(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
@@ -126,6 +128,7 @@ async def test_without_a_cloud_the_edge_answers_and_recovers_when_one_appears(
         await eventually(lambda: s.counts(f"{unique}-e").degraded == 50)
 
 
+@pytest.mark.slow
 async def test_a_slow_cloud_sheds_and_the_edge_keeps_its_pace(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, models: Any, pictures: list[bytes]
 ) -> None:
@@ -196,6 +199,7 @@ async def test_sigterm_drains_what_was_taken_and_exits_with_0(
         assert b"Traceback" not in edge.log.read_bytes() + cloud.log.read_bytes()
 
 
+@pytest.mark.slow
 async def test_kill_9_loses_what_was_inside_and_the_next_worker_says_how_much(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes]
 ) -> None:
@@ -221,6 +225,7 @@ async def test_kill_9_loses_what_was_inside_and_the_next_worker_says_how_much(
         assert s.counts(f"{unique}-e").lost == counts.lost
 
 
+@pytest.mark.slow
 async def test_a_model_that_hangs_does_not_keep_a_worker_from_its_end(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes]
 ) -> None:
@@ -237,6 +242,7 @@ async def test_a_model_that_hangs_does_not_keep_a_worker_from_its_end(
         await eventually(lambda: s.counts(f"{unique}-e").lost == 3, 30)
 
 
+@pytest.mark.slow
 async def test_a_users_estimators_run_on_both_sides_in_a_few_lines(
     mosquitto: MosquittoProcess, unique: str, tmp_path: Path, pictures: list[bytes]
 ) -> None:

@@ -23,6 +23,7 @@ from tests.kubernetes.garbage import empty
 from tests.rendering import DEPLOY, ROOT, copy, documents, render, renderer
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("kubectl") is None or renderer() is None, reason="no kubectl 1.27 or newer here"),
     # it applies and deletes the definitions of everybody

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from halimede.api.base import NEPTUNE
 from tests.integration.gm_world import model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.world import World, world
+
+pytestmark = pytest.mark.slow
 
 EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.integration.gm_world import dataset, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.podstates import pending, running
 from tests.kubernetes.world import world
+
+pytestmark = pytest.mark.slow
 
 EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from halimede.messages import ModelFacts
 from halimede.names import Key
 from tests.integration.gm_world import MODELS, model
@@ -11,6 +13,8 @@ from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
 from tests.kubernetes.world import PATIENCE, World, world
 from tests.simulated import eventually
+
+pytestmark = pytest.mark.slow
 
 EDGE = "helmet-deployment-edge"
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.integration.gm_world import SERVICES, model
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.world import PATIENCE, world
 from tests.simulated import eventually
+
+pytestmark = pytest.mark.slow
 
 HELD = f"{SERVICES}/helmet"
 

@@ -13,6 +13,8 @@ from tests.kubernetes.apiserver import Api
 from tests.kubernetes.things import deployment
 from tests.kubernetes.world import world
 
+pytestmark = pytest.mark.slow
+
 EDGE, CLOUD = "helmet-deployment-edge", "helmet-deployment-cloud"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from halimede.messages import TaskInfo
 from halimede.names import Key
 from tests.integration.gm_world import SERVICES, model
@@ -13,6 +15,8 @@ from tests.kubernetes.double import Control
 from tests.kubernetes.double.control import Request
 from tests.kubernetes.world import World, world
 from tests.simulated import eventually
+
+pytestmark = pytest.mark.slow
 
 LEASES = "leases"
 

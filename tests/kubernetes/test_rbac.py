@@ -24,6 +24,8 @@ from tests.kubernetes.test_joint_inference_groups import neptune
 from tests.kubernetes.world import PATIENCE, World, gm_rules, world
 from tests.simulated import eventually
 
+pytestmark = pytest.mark.slow
+
 CLOUD, NETWORK = "helmet-deployment-cloud", "helmet-cloud"
 HPA = f"hpa-{CLOUD}"
 MADE = {"Deployment": CLOUD, "Service": NETWORK, "HorizontalPodAutoscaler": HPA, "Ingress": "faces"}

@@ -12,6 +12,8 @@ import pytest
 
 from tests.repeat import row_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ROWS = """
 import pathlib, pytest
