@@ -1,16 +1,30 @@
-"""The README's two terminals, typed in as they stand there; and every `make` word of the documentation is a target."""
+"""The README's two terminals, typed in as they stand there; and every command of the documents is run, or listed.
+
+Commands stand in blocks of the language ``sh``, and within sentences. ``RUN`` names the test that types a document's
+blocks, ``NOT_RUN`` what no test can run, and why. The commands, options, modules, targets and files of all exist.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib.util
+import json
 import os
 import re
 import shlex
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+import typer
+import yaml
 
+from halimede.cli.app import COMMANDS, app, load
 from tests.e2e.running import ROOT, System, digits, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -18,6 +32,39 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 FOLLOWING = ("halimede results -f", "mosquitto_sub")
 #: where a system keeps its files when nobody says otherwise, below the user's home
 HOME = ".local/state/halimede"
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+#: the test that types the blocks of a document
+RUN = {
+    "README.md": "tests/e2e/test_documentation.py",
+    "docs/calibration.md": "tests/e2e/test_calibration_documentation.py",
+    "docs/commands.md": "tests/e2e/test_commands_documentation.py",
+    "docs/datasets.md": "tests/e2e/test_documentation.py",
+    "docs/deploy.md": "tests/kubernetes/test_deploy_documentation.py",
+    "docs/hard-samples.md": "tests/integration/test_hard_samples.py",
+    "docs/multi-edge.md": "tests/e2e/test_multi_edge_documentation.py",
+    "docs/security.md": "tests/integration/test_security_documentation.py",
+    "docs/serving.md": "tests/e2e/test_serving_documentation.py",
+    "docs/tiers.md": "tests/e2e/test_tiers.py",
+}
+#: how commands begin that no test runs, and why; of each the parts are checked below
+NOT_RUN = {
+    "docker ": "needs a Docker daemon",
+    "kubectl -n halimede rollout": "needs controllers that make pods",
+    "kubectl -n halimede exec": "needs a kubelet",
+    "kubectl -n halimede port-forward": "needs a kubelet",
+    "kubectl create secret generic camera-": "needs a site and the address of a real camera",
+    "kubectl apply -k deploy/camera": "rendered and checked by tests/kubernetes, not applied",
+    "halimede certs add --camera door": "needs the site of another page, whose commands are run",
+    "halimede publish street.mp4": "needs a video, and has no end",
+    "halimede publish rtsp:": "needs a camera at an address of a document",
+    "halimede publish @door.url": "needs a camera at an address of a document",
+    "python -m services.worker camera": "needs cameras at addresses of a document",
+    "CAMERA=door": "needs a camera at an address of a document",
+    "make ": "takes the whole machine; make test runs what is below each target",
+    ". .venv/bin/activate": "the tests run in that environment",
+    "mkdir -p build/site/operators": "a line of the Docker host's block",
+    "export HALIMEDE_CREDENTIALS": "a line of the Docker host's block",
+}
 
 
 def commands(document: str) -> list[str]:
@@ -51,7 +98,7 @@ async def typed(system: System, line: str) -> tuple[asyncio.subprocess.Process, 
 
 def test_every_make_word_of_the_documentation_is_a_target() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    documents = ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+    documents = DOCUMENTS
     text = "\n".join((ROOT / d).read_text() for d in documents)
     assert set(re.findall(r"`?\bmake ([a-z-]+)", "\n".join(re.findall(r"`(make [^`]*)`", text)))) <= targets
     assert {line.split()[1] for d in documents for line in commands(d) if line.startswith("make ")} <= targets
@@ -61,6 +108,124 @@ def test_every_file_that_the_documentation_links_to_is_there() -> None:
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def spans() -> Iterator[tuple[str, str]]:
+    """Yield each document's commands: the lines of its blocks, and the code within its sentences."""
+    for document in DOCUMENTS:
+        text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.DOTALL | re.MULTILINE)
+        yield from ((document, line) for line in commands(document))
+        yield from ((document, span.replace("\\|", "|")) for span in re.findall(r"`([^`\n]+)`", text))
+
+
+def parts(program: str) -> list[tuple[str, list[str]]]:
+    """Return the words of all commands of a program, each with its document."""
+    found = []
+    for document, line in spans():
+        for part in re.split(r"\s(?:\||&&)\s", line):
+            words = [word for word in part.split() if not re.fullmatch(r"[A-Z_]+=\S+", word)]
+            if words[:1] == [program] and len(words) > 1:
+                found.append((document, words))
+    return found
+
+
+def test_every_command_of_a_block_is_run_by_a_test_or_listed() -> None:
+    for document in DOCUMENTS:
+        left = [line for line in commands(document) if not line.startswith(tuple(NOT_RUN))]
+        if left:
+            assert document in RUN, f"{document}: no test types {left[0]}"
+            assert document in (ROOT / RUN[document]).read_text(), RUN[document]
+    everything = [line for document in DOCUMENTS for line in commands(document)]
+    assert all(any(line.startswith(start) for line in everything) for start in NOT_RUN)
+
+
+SERVERS = {"serve": "halimede.serving", "router": "halimede.serving.router"}
+
+
+def option_names(command: click.Command) -> set[str]:
+    return {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+
+
+def test_every_command_of_halimede_has_the_options_that_the_documents_give() -> None:
+    found = parts("halimede")
+    assert len(found) > 150
+    root = typer.main.get_command(app)
+    for document, words in found:
+        known, rest = option_names(root) | {"--help", "-h", "--install-completion", "--version"}, words[1:]
+        if re.fullmatch("[a-z]+", rest[0]):
+            assert rest[0] in COMMANDS, f"{document}: {' '.join(words)}"
+            command: Any = load(rest.pop(0))
+            while hasattr(command, "commands") and rest and rest[0] in command.commands:
+                command = command.commands[rest.pop(0)]
+            known |= option_names(command)
+            if words[1] in SERVERS:  # they pass their options on
+                known |= set(re.findall(r"--?[a-z-]+", help_of(SERVERS[words[1]])))
+        unknown = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)} - known
+        assert not unknown, f"{document}: {' '.join(words)}: {unknown}"
+
+
+@functools.cache
+def help_of(*words: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def test_every_module_that_the_documents_start_is_there_with_its_options() -> None:
+    found = [(document, words[2:]) for document, words in parts("python") if words[1] == "-m" and len(words) > 2]
+    assert len(found) > 40
+    for document, (module, *rest) in found:
+        assert importlib.util.find_spec(module), f"{document}: {module}"
+        options = {word.partition("=")[0] for word in rest if word.startswith("--")}
+        if options and "compat" not in module:
+            role = rest[:1] if module == "services.worker" else []
+            assert options <= set(re.findall(r"--[a-z-]+", help_of(module, *role))), f"{document}: {module} {options}"
+
+
+def test_every_file_of_a_command_is_there() -> None:
+    for document, line in spans():
+        if line.split()[0] in {"docker", "kubectl", "halimede", "mosquitto_pub", "python"}:
+            for path in re.findall(r"(?<![\w/.-])(?:deploy|examples|services|scripts)/[\w./-]+", line):
+                made = re.match(r"examples/\w+/(models|pictures)|deploy/halimede-broker", path)
+                assert made or (ROOT / path).exists(), f"{document}: {path}"
+
+
+def fields(body: Any, schema: dict[str, Any], at: str) -> Iterator[str]:
+    """Yield the fields that a CustomResourceDefinition does not have."""
+    if isinstance(body, dict) and "properties" in schema:
+        for name, value in body.items():
+            if name not in schema["properties"]:
+                yield f"{at}.{name}"
+            else:
+                yield from fields(value, schema["properties"][name], f"{at}.{name}")
+    elif isinstance(body, list) and "items" in schema:
+        for value in body:
+            yield from fields(value, schema["items"], at)
+
+
+def test_every_resource_of_the_documents_has_fields_of_its_definition() -> None:
+    definitions = {}
+    for path in (ROOT / "deploy" / "crds").glob("*_*.yaml"):
+        definition = yaml.safe_load(path.read_text())["spec"]
+        schema = definition["versions"][0]["schema"]["openAPIV3Schema"]
+        definitions[definition["group"], definition["names"]["kind"]] = schema
+    seen = 0
+    for document in DOCUMENTS:
+        for block in re.findall(r"^```yaml\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE):
+            for body in yaml.safe_load_all(block.replace("{...}", "{}").replace("...", "x")):
+                if isinstance(body, dict) and {"apiVersion", "kind"} <= body.keys():
+                    schema = definitions[body["apiVersion"].partition("/")[0], body["kind"]]
+                    assert not list(fields({**body, "metadata": {}}, schema, body["kind"])), document
+                    seen += 1
+    assert seen >= 4
+
+
+def test_the_dataset_command_counts_without_a_system(tmp_path: Path) -> None:
+    (line,) = commands("docs/datasets.md")
+    (tmp_path / "train.csv").write_text("file,label\na,helmet\nb,bare\n")
+    words = shlex.split(line.replace("/data/helmets", str(tmp_path)))
+    done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["facts"]["numberOfSamples"] == 2
 
 
 async def test_the_two_terminals_of_the_readme(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from halimede.cli.app import app
 from services.broker import MosquittoProcess
 from tests.digits import ALL_HARD, Digits
+from tests.e2e.test_documentation import commands
 from tests.integration.workers import site
 from tests.simulated import eventually
 
@@ -68,6 +69,14 @@ async def test_kept_samples_are_listed_shown_and_exported_after_a_restart(
                 each["id"]: f"{each[label]}/{each['id']}.png" for each in listed
             }
             assert all((out / each["file"]).read_bytes() in digits.pictures for each in manifest)
+
+        # the lines of docs/hard-samples.md, as they stand there; a classifier's samples have no boxes to export
+        lines = [line for line in commands("docs/hard-samples.md") if "--format coco" not in line]
+        assert len(lines) == 6
+        for line in lines:
+            words = line.replace("digits", unique).replace("0123456789abcdef" * 2, one).split()[2:]
+            path = {"hard/": str(tmp_path / line.replace("/", "")), "hard.png": str(tmp_path / "hard.png")}
+            await typed(*(path.get(word, word) for word in words))
 
 
 async def test_what_is_not_kept_is_said(mosquitto: MosquittoProcess, tmp_path: Path) -> None:
