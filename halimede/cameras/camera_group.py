@@ -78,13 +78,13 @@ async def _run(
         stop=stop,
     )
     camera = Camera(chosen, publisher.take, backoff=backoff)
-    herald = CameraStatusPublisher(bus, settings.namespace, camera.tracker)
+    status = CameraStatusPublisher(bus, settings.namespace, camera.tracker)
     running.append(RunningCamera(camera, bus))
-    async with bus, herald:
+    async with bus, status:
         log.info("camera", camera=chosen.name, source=chosen.address.shown)
         while not await _allowed(camera, stop):
             await stopped(stop, backoff.locked_s)
-        await herald.leave()
+        await status.leave()
 
 
 async def _allowed(camera: Camera, stop: asyncio.Event) -> bool:

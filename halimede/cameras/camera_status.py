@@ -60,8 +60,6 @@ class CameraStatusTracker:
         self._started = 0.0
         self._earlier, self._now = ReaderCounts(), ReaderCounts()
         self._shown, self._seen = Rate(), Rate()
-        #: changes whenever there is something new that cannot wait
-        self.changes = 0
 
     @property
     def skipped(self) -> int:
@@ -98,10 +96,6 @@ class CameraStatusTracker:
     def arrived(self, picture: CapturedPicture) -> None:
         """Take a picture's form."""
         self.heard(picture.counts)
-        if (self.state, self._codec, self._width, self._height) != (
-            "running", picture.codec, picture.width, picture.height,
-        ):  # fmt: skip
-            self.changes += 1
         if self.state != "running":
             self._shown.clear()
         self.state, self.reason, self.error = "running", "", ""
@@ -116,8 +110,6 @@ class CameraStatusTracker:
 
     def ended(self, state: State, reason: str, error: str) -> None:
         """Say that no more pictures come for now, and why."""
-        if (state, reason) != (self.state, self.reason):
-            self.changes += 1
         self.state, self.reason, self.error = state, reason, error
 
     def status(self, now_s: float) -> CameraStatus:

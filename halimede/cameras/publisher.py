@@ -14,9 +14,10 @@ import structlog
 
 from halimede import codec, topics
 from halimede.bus import Announcement, Bus, Packet
+from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.cameras.camera_status import CameraStatusTracker
 from halimede.cameras.ipc_messages import CapturedPicture
-from halimede.errors import BusError, DisconnectedError, RefusedError, TooLargeError
+from halimede.errors import BusError, DisconnectedError, TooLargeError
 from halimede.log import RateLimitedLogger
 from halimede.messages import CameraStatus, Frame
 
@@ -87,13 +88,21 @@ class CameraPublisher:
                 return
 
 
-class CameraStatusPublisher:
-    """Says how a camera fares: at once when that changes, now and then otherwise, and that it is gone by its will."""
+class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
+    """Publishes how a camera fares; its will says that it is gone."""
 
     def __init__(self, bus: Bus, namespace: str, tracker: CameraStatusTracker) -> None:
-        self._bus = bus
         self._tracker = tracker
-        self._address = topics.CAMERA_STATUS.at(ns=namespace, camera=self._status().camera)
+        super().__init__(
+            bus,
+            topics.CAMERA_STATUS.at(ns=namespace, camera=self._status().camera),
+            self._status,
+            same=lambda status, before: _urgent(status) == _urgent(before),
+            least_s=OFTEN_S,
+            heartbeat_s=SELDOM_S,
+            poll_s=OFTEN_S,
+            announced=True,
+        )
         self._leaving = False
         self._task: asyncio.Task[None] | None = None
         bus.announce = self.announce
@@ -125,24 +134,6 @@ class CameraStatusPublisher:
         )
         return Announcement(birth=self._packet(status), will=None if self._leaving else self._packet(gone))
 
-    async def run(self) -> None:
-        """Publish until cancelled."""
-        loop = asyncio.get_running_loop()
-        told, changes, last = 0.0, -1, ""
-        while True:
-            await asyncio.sleep(OFTEN_S)
-            status = self._status()
-            due = loop.time() - told >= SELDOM_S
-            if not self._bus.connected or not (due or self._tracker.changes != changes or status.reason != last):
-                continue
-            told, changes, last = loop.time(), self._tracker.changes, status.reason
-            try:
-                await self._bus.publish(self._address, status)
-            except DisconnectedError as error:
-                log.debug("status not sent", camera=status.camera, error=str(error))
-            except RefusedError as error:
-                log.warning("status refused", camera=status.camera, error=str(error))
-
     async def leave(self) -> None:
         """Leave in good order: a last connection has no will, so that what is said last stays."""
         self._leaving = True
@@ -160,6 +151,11 @@ class CameraStatusPublisher:
 
     def _packet(self, status: CameraStatus) -> Packet:
         return Packet(self._address.text, codec.encode(topics.CAMERA_STATUS, status), qos=1, retain=True)
+
+
+def _urgent(status: CameraStatus) -> tuple[object, ...]:
+    """Return what cannot wait."""
+    return status.state, status.reason, status.codec, status.width, status.height
 
 
 def client_id(namespace: str, camera: str, part: str = "camera") -> str:

@@ -16,8 +16,8 @@ import structlog
 
 from halimede import topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
+from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.messages import Load, Peer
-from halimede.offload.load_advertiser import RetainedPublisher
 from halimede.offload.load_balancer import MAX_WORKERS, STALE_S
 
 log = structlog.get_logger()
@@ -79,7 +79,7 @@ class Membership:
         self._met, self._news = asyncio.Event(), asyncio.Event()
         self._left = False
         address = topics.PEER.at(ns=namespace, service=service, worker=worker)
-        self._herald = RetainedPublisher(bus, address, self._publish, self._farewell)
+        self._publisher = RetainedPublisher(bus, address, self._publish, farewell=self._farewell)
 
     @property
     def others(self) -> Mapping[str, Peer]:
@@ -110,7 +110,7 @@ class Membership:
 
     def touch(self) -> None:
         """Look again, soon, at what there is to say."""
-        self._herald.touch()
+        self._publisher.touch()
 
     async def start(self) -> None:
         """Listen to the others, and take the rank behind them. Without a broker ``run`` does that once there is one."""
@@ -120,7 +120,7 @@ class Membership:
         await self._bus.subscribe(filter_, self._on_peer, cleared=self._cleared)
         if self._bus.connected:
             await self._take_rank()
-            await self._herald.say()
+            await self._publisher.publish()
 
     async def run(self) -> None:
         """Say what changes, and notice who falls silent, until withdrawn or cancelled."""
@@ -129,7 +129,7 @@ class Membership:
             await self._take_rank()
         async with asyncio.TaskGroup() as group:
             looking = group.create_task(self._drop_silent(), name="peers that fall silent")
-            await self._herald.run()
+            await self._publisher.run()
             looking.cancel()
 
     async def handed_back(self, timeout_s: float) -> bool:
@@ -146,7 +146,7 @@ class Membership:
     async def withdraw(self, *, orderly: bool = True) -> None:
         """Say no more, and take back what was said; ``orderly``: whatever it had is answered."""
         self._orderly, self._left = orderly, True
-        await self._herald.withdraw()
+        await self._publisher.withdraw()
 
     # --- what it says ---------------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Membership:
 
     async def _cleared(self, names: Mapping[str, str]) -> None:
         if names["worker"] == self.worker:
-            await self._herald.again()  # an old will that came late
+            await self._publisher.again()  # an old will that came late
         else:
             self._gone(names["worker"])
 
@@ -197,7 +197,7 @@ class Membership:
         if self._anew:  # also if this is cancelled half-way, since the connection has ended again
             await self._take_rank()
             self._anew = False
-            await self._herald.say()
+            await self._publisher.publish()
 
     async def _drop_silent(self) -> None:
         """Take those for gone that have said nothing for long, but not because we did not listen."""

@@ -1,8 +1,7 @@
-"""A worker tells its local controller how it fares: when something changed, and every tenth period all the same."""
+"""Reports a worker's status to its local controller: when it has changed, and every tenth period all the same."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -11,6 +10,7 @@ import structlog
 
 from halimede import topics
 from halimede.bus import Bus
+from halimede.bus.retained_publisher import LEAST_S, RetainedPublisher
 from halimede.errors import BusError
 from halimede.messages import ModelInUse, TaskInfo, WorkerInfo
 from halimede.messages.control import WorkerRole
@@ -47,7 +47,7 @@ class ReportingWorker(Protocol):
     def period_s(self) -> float: ...  # noqa: D102
 
 
-class StatusReporter:
+class StatusReporter(RetainedPublisher[WorkerInfo]):
     """Publishes WorkerInfo. ``counts`` gives the worker's counts; before the worker has any, it is None.
 
     ``tier``: of a service with tiers, the worker's own.
@@ -65,10 +65,17 @@ class StatusReporter:
         self.url = ""
         #: why no frames come to a worker that runs; empty: they do
         self.trouble: Callable[[], str] | None = None
-        self._bus = bus
-        self._period_s = settings.period_s
-        names = {"node": settings.node, "ns": settings.namespace, "worker": settings.worker}
-        self._address = topics.WORKER_INFO.at(**names)
+        period_s = settings.period_s
+        super().__init__(
+            bus,
+            topics.WORKER_INFO.at(node=settings.node, ns=settings.namespace, worker=settings.worker),
+            self._now,
+            same=lambda info, before: _timeless(info) == _timeless(before),
+            least_s=min(LEAST_S, period_s),
+            heartbeat_s=HEARTBEAT * period_s,
+            poll_s=period_s,
+            timeout_s=max(period_s, LAST_WORDS_S),
+        )
         self._info = WorkerInfo(
             name=settings.worker,
             namespace=settings.namespace,
@@ -78,10 +85,8 @@ class StatusReporter:
             role=settings.role,
             tier=tier,
             status="starting",
-            period_s=HEARTBEAT * settings.period_s,
+            period_s=HEARTBEAT * period_s,
         )
-        self._said: WorkerInfo | None = None
-        self._soon = asyncio.Event()
 
     def set(self, status: Status, reason: str = "", message: str = "") -> None:
         """Change the status; it is reported at once."""
@@ -89,26 +94,6 @@ class StatusReporter:
             self._info, status=status, reason=reason[:MAX_REASON], message=message[:MAX_MESSAGE]
         )
         self.touch()
-
-    def touch(self) -> None:
-        """Something has changed: it is reported at once."""
-        self._soon.set()
-
-    async def run(self) -> None:
-        """Report until cancelled."""
-        self._bus.on_connect(self._connected)
-        quiet = 0
-        while True:
-            self._soon.clear()
-            if self._changed() or quiet >= HEARTBEAT:
-                quiet = 0
-                await self._publish()
-            quiet += 1
-            try:
-                async with asyncio.timeout(self._period_s):
-                    await self._soon.wait()
-            except TimeoutError:
-                continue
 
     async def last_words(self, status: Status, reason: str = "", message: str = "") -> None:
         """Report once more, waiting a little for the broker. Call it when ``run`` has ended."""
@@ -118,7 +103,7 @@ class StatusReporter:
         except BusError as error:
             log.info("last report not sent", error=str(error))
         else:
-            await self._publish()
+            await self.publish()
 
     def _now(self) -> WorkerInfo:
         counts = self.counts() if self.counts else None
@@ -128,24 +113,6 @@ class StatusReporter:
         if trouble:
             info.reason, info.message = SOURCE_FAILED, trouble[:MAX_MESSAGE]
         return info
-
-    def _changed(self) -> bool:
-        return self._said is None or _timeless(self._now()) != _timeless(self._said)
-
-    async def _publish(self) -> None:
-        info = self._now()
-        if not self._bus.connected:
-            return
-        try:
-            await self._bus.publish(self._address, info, timeout_s=max(self._period_s, LAST_WORDS_S))
-        except BusError as error:
-            log.info("report not sent", error=str(error))
-        else:
-            self._said = info
-
-    async def _connected(self) -> None:
-        self._said = None  # who listens now may be a new local controller
-        self._soon.set()
 
 
 def _timeless(info: WorkerInfo) -> WorkerInfo:

@@ -69,11 +69,11 @@ class StreamSource(FrameSource):
         """Hand frames over until ``stop``; a file that has been played is not played again."""
         self._intake = intake
         bus = self._context.connect()
-        herald = CameraStatusPublisher(bus, self._context.namespace, self._camera.tracker)
-        async with bus, herald:
+        status = CameraStatusPublisher(bus, self._context.namespace, self._camera.tracker)
+        async with bus, status:
             await self._camera.run(stop)
             await stop.wait()
-            await herald.leave()
+            await status.leave()
 
     async def _take(self, picture: CapturedPicture, sequence: int) -> bool:
         assert self._intake is not None  # noqa: S101 - for the type checker

@@ -1,0 +1,128 @@
+"""Publishes a retained state: soon after it has changed, as a heartbeat otherwise, and again for a new connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import operator
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from halimede.bus.port import PUBLISH_TIMEOUT, Bus
+from halimede.errors import BusError, RefusedError
+from halimede.topic import Address
+
+M = TypeVar("M")
+log = structlog.get_logger()
+
+#: seconds between two messages, at least and at most
+LEAST_S, HEARTBEAT_S = 0.1, 2.0
+#: seconds that a change has to last: a single sample takes a credit and gives it back, which is no news
+LASTS_S = 0.01
+
+
+class RetainedPublisher(Generic[M]):
+    """Publishes the latest state; ``touch`` says that it may have changed. ``run`` until withdrawn or cancelled.
+
+    Args:
+        state: returns it; None: there is none yet.
+        farewell: returns what ``withdraw`` publishes before the retained message is cleared.
+        same: whether two states are alike: then the second waits for the heartbeat.
+        least_s: seconds between two messages, at least; ``heartbeat_s``: at most.
+        poll_s: seconds between two looks at a state that changes without ``touch``.
+        announced: whether the birth of each connection carries the state.
+        timeout_s: seconds that an acknowledgement may take.
+
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        address: Address[M],
+        state: Callable[[], M | None],
+        *,
+        farewell: Callable[[], M] | None = None,
+        same: Callable[[M, M], bool] = operator.eq,
+        least_s: float = LEAST_S,
+        heartbeat_s: float = HEARTBEAT_S,
+        poll_s: float | None = None,
+        announced: bool = False,
+        timeout_s: float = PUBLISH_TIMEOUT,
+    ) -> None:
+        self._bus = bus
+        self._address = address
+        self._state = state
+        self._farewell = farewell
+        self._same = same
+        self._least_s = least_s
+        self._heartbeat_s = heartbeat_s
+        self._poll_s = poll_s
+        self._announced = announced
+        self._timeout_s = timeout_s
+        self._changed = asyncio.Event()
+        self._published: M | None = None
+        self._withdrawn = False
+
+    def touch(self) -> None:
+        """Compare the state with what was published, soon."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Publish until withdrawn or cancelled."""
+        if self._announced:
+            self._published = self._state()
+        else:
+            self._bus.on_connect(self.again)
+            await self.publish()
+        while not self._withdrawn:
+            await asyncio.sleep(self._least_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat_s - self._least_s):
+                    await self._wait_for_news()
+            await self.publish()
+
+    async def publish(self) -> None:
+        """Publish the state now, unless the broker is away."""
+        if not self._bus.connected or self._withdrawn:
+            return
+        self._changed.clear()
+        state = self._state()
+        if state is None:
+            return
+        self._published = state  # one that fails waits for the next connection or heartbeat
+        try:
+            await self._bus.publish(self._address, state, timeout_s=self._timeout_s)
+        except BusError as error:
+            level = log.warning if isinstance(error, RefusedError) else log.info
+            level("state not published", topic=self._address.text, error=str(error))
+
+    async def again(self) -> None:
+        """Publish the state again, soon: a will has cleared it, or a restarted broker never had it."""
+        self._published = None
+        self._changed.set()
+
+    async def withdraw(self) -> None:
+        """Publish no more, and clear what was published. What cannot be sent, the will does."""
+        self._withdrawn = True
+        self._changed.set()
+        try:
+            if self._farewell:
+                await self._bus.publish(self._address, self._farewell())
+            await self._bus.clear(self._address)
+        except BusError as error:
+            log.info("state not cleared", topic=self._address.text, error=str(error))
+
+    async def _wait_for_news(self) -> None:
+        while not self._withdrawn and not self._is_news():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._changed.wait()
+                    if self._published is not None:
+                        await asyncio.sleep(LASTS_S)
+            self._changed.clear()
+
+    def _is_news(self) -> bool:
+        now, before = self._state(), self._published
+        return now is not None and (before is None or not self._same(now, before))
