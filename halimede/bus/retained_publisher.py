@@ -31,6 +31,7 @@ class RetainedPublisher(Generic[M]):
         farewell: returns what ``withdraw`` publishes before the retained message is cleared.
         same: whether two states are alike: then the second waits for the heartbeat.
         least_s: seconds between two messages, at least; ``heartbeat_s``: at most.
+        lasts_s: seconds that a change has to last.
         poll_s: seconds between two looks at a state that changes without ``touch``.
         announced: whether the birth of each connection carries the state.
         timeout_s: seconds that an acknowledgement may take.
@@ -47,6 +48,7 @@ class RetainedPublisher(Generic[M]):
         same: Callable[[M, M], bool] = operator.eq,
         least_s: float = LEAST_S,
         heartbeat_s: float = HEARTBEAT_S,
+        lasts_s: float = LASTS_S,
         poll_s: float | None = None,
         announced: bool = False,
         timeout_s: float = PUBLISH_TIMEOUT,
@@ -58,6 +60,7 @@ class RetainedPublisher(Generic[M]):
         self._same = same
         self._least_s = least_s
         self._heartbeat_s = heartbeat_s
+        self._lasts_s = lasts_s
         self._poll_s = poll_s
         self._announced = announced
         self._timeout_s = timeout_s
@@ -115,14 +118,13 @@ class RetainedPublisher(Generic[M]):
             log.info("state not cleared", topic=self._address.text, error=str(error))
 
     async def _wait_for_news(self) -> None:
-        while not self._withdrawn and not self._is_news():
+        while not self._withdrawn:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s):
                     await self._changed.wait()
-                    if self._published is not None:
-                        await asyncio.sleep(LASTS_S)
+                    if self._published is not None and self._lasts_s:
+                        await asyncio.sleep(self._lasts_s)
             self._changed.clear()
-
-    def _is_news(self) -> bool:
-        now, before = self._state(), self._published
-        return now is not None and (before is None or not self._same(now, before))
+            state, before = self._state(), self._published
+            if state is not None and (before is None or not self._same(state, before)):
+                return

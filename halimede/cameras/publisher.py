@@ -98,7 +98,7 @@ class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
             topics.CAMERA_STATUS.at(ns=namespace, camera=self._status().camera),
             self._status,
             same=lambda status, before: _urgent(status) == _urgent(before),
-            least_s=OFTEN_S,
+            least_s=0.0,
             heartbeat_s=SELDOM_S,
             poll_s=OFTEN_S,
             announced=True,

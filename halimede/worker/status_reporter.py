@@ -10,7 +10,7 @@ import structlog
 
 from halimede import topics
 from halimede.bus import Bus
-from halimede.bus.retained_publisher import LEAST_S, RetainedPublisher
+from halimede.bus.retained_publisher import RetainedPublisher
 from halimede.errors import BusError
 from halimede.messages import ModelInUse, TaskInfo, WorkerInfo
 from halimede.messages.control import WorkerRole
@@ -71,7 +71,8 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
             topics.WORKER_INFO.at(node=settings.node, ns=settings.namespace, worker=settings.worker),
             self._now,
             same=lambda info, before: _timeless(info) == _timeless(before),
-            least_s=min(LEAST_S, period_s),
+            least_s=0.0,
+            lasts_s=0.0,
             heartbeat_s=HEARTBEAT * period_s,
             poll_s=period_s,
             timeout_s=max(period_s, LAST_WORDS_S),
