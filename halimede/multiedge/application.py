@@ -17,7 +17,7 @@ from halimede.messages import Prediction
 from halimede.multiedge.stage import Joint, JointTools, Parameters, Stage, Tools
 
 GROUP = "halimede.applications"
-#: modules that register applications of our own
+#: those of ``applications.py``
 OWN = ("balance", "fusion", "reid")
 
 StageFactory: TypeAlias = Callable[[Tools], Stage]
@@ -80,8 +80,8 @@ def create(name: str, entry: str, parameters: Parameters) -> Application:
 
 
 def _named(name: str) -> Maker:
-    if name in OWN:  # only that one: each may need packages that the others do not
-        importlib.import_module(f"halimede.multiedge.applications.{name}")
+    if name in OWN:
+        importlib.import_module("halimede.multiedge.applications")  # it imports this module
     if name in _makers:
         return _makers[name]
     installed = {point.name: point for point in entry_points(group=GROUP)}

@@ -1,20 +1,23 @@
-"""What a worker needs to be one of those where findings come together: the joint, its thread, and who is to learn."""
+"""Runs the joint of an application in a worker: its thread, its server, and the workers that are to follow it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from halimede.messages import Load, Peer
+from halimede.inference import Array, Model
+from halimede.messages import Frame, Load, Peer, Prediction
 from halimede.multiedge.application import Application
 from halimede.multiedge.joint_client import HOP
 from halimede.multiedge.joint_server import JointServer
 from halimede.multiedge.membership import Membership
 from halimede.multiedge.settings import MemberSettings
-from halimede.multiedge.slot_model import HoldingThread
 from halimede.multiedge.stage import JointTools
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import ModelSlot
 from halimede.worker.roles import WorkerContext
 
 #: folder of the joint's below the worker's
@@ -23,6 +26,8 @@ FOLDER = "joint"
 MAX_TAUGHT, MAX_WAITING = 1024, 32
 #: seconds until a worker may be taught again that could not be told everything
 AGAIN_S = 5.0
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class JointRunner:
@@ -113,3 +118,50 @@ class JointRunner:
     def _node_of(self, worker: str) -> str:
         known = self._peers.others.get(worker)
         return known.node if known else self._settings.worker.node
+
+
+class SlotModel(Model):
+    """Stands for the model in a slot; which one that is changes between two calls of a joint, never within one."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those of the model."""
+        return self.model.labels
+
+    def prepare(self, image: Array) -> Array:
+        """Have the model prepare it."""
+        return self.model.prepare(image)
+
+    def prepare_frame(self, frame: Frame, image: Array) -> Array:
+        """Have the model prepare it."""
+        return self.model.prepare_frame(frame, image)
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Have the model answer."""
+        return self.model.predict(batch)
+
+    def close(self) -> None:
+        """Nothing to do: it is the slot's."""
+
+
+class HoldingThread(ModelThread):
+    """A thread whose calls may use the model in a slot, by way of ``model``."""
+
+    def __init__(self, name: str, slot: ModelSlot) -> None:
+        super().__init__(name)
+        self._slot = slot
+        self.model = SlotModel(slot.current.model)
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` in the thread; the model that is in the slot now is kept open until it is done."""
+        loaded = self._slot.current
+
+        def run() -> T:
+            self.model.model = loaded.model
+            return work(*args, **kwargs)
+
+        with loaded.holding():
+            return await super().call(run)

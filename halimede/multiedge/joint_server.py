@@ -1,13 +1,16 @@
-"""Where findings of several workers come together: takes them off the hop, lets the joint decide, tells everybody.
+"""Joint server: takes findings of several workers off a channel, has the joint decide, and publishes that.
 
 Every worker that could decide runs this; who does is agreed through ``Membership``. The others follow what is decided,
-so that the next in line can go on. An asker owns its deadline and its retry: what dies with a process is asked again.
+so that the next in line can go on. A requester owns its deadline and its retry: what dies with a process is sent again.
+The joint is called in its thread; what it raises does not end the worker. What waits for it is bounded in number, in
+bytes and in time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
@@ -20,19 +23,17 @@ from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.errors import BusError
 from halimede.log import RateLimitedLogger
 from halimede.messages import Frame, IdentityAnswer, IdentityQuery, Load, Prediction, Reply, Track
-from halimede.multiedge.guarded_joint import GuardedJoint
-from halimede.multiedge.pending_findings import PendingFindings, found
 from halimede.multiedge.stage import Finding, Joint, Outcome
 from halimede.observe.metrics import counter, gauge
 from halimede.offload.channel import Channel
 from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.intake import LONGEST_S
 from halimede.pipeline.responders import REMEMBERED_BYTES, weight
 from halimede.system.lru import LruCache
 from halimede.topic import Address
 
 M = TypeVar("M")
 log = structlog.get_logger()
-
 #: findings, and bytes of them, that wait for their answer at a time; more are refused, and asked again
 CAPACITY, CAPACITY_BYTES = 512, 64 * 1024 * 1024
 #: messages on their way out that wait for the broker; findings wait when there are more
@@ -44,6 +45,10 @@ FOLLOWED = 10_000
 DECIDER = "decider"
 #: seconds between two looks at who has given up
 LOOK_S = 0.5
+#: seconds until a joint is asked again that failed at what was due, or left it undone
+PAUSE_S = 1.0
+#: seconds that it may take to write down what is to be kept
+CLOSE_S = 3.0
 
 
 class JointServer:
@@ -285,3 +290,149 @@ class JointServer:
             return None
         text = f"the joint's answer cannot be sent: {error}"[:4096]
         return Reply(id=body.id, worker=body.worker, error="failed", message=text)
+
+
+@dataclass(slots=True)
+class _Entry:
+    delivery: Delivery[Frame]
+    until: float
+    size: int
+
+
+class PendingFindings:
+    """Who waits for the answer to which finding, by its key, and until when."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._entries: dict[bytes, _Entry] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._entries
+
+    @property
+    def free(self) -> int:
+        """Places for further findings."""
+        return 0 if self._bytes >= self._most_bytes else max(0, self._most - len(self))
+
+    def put(self, key: bytes, delivery: Delivery[Frame], now: float) -> None:
+        """Note who waits; one that asks again is answered on its latest question."""
+        self.pop(key)
+        left = delivery.body.deadline_ms / 1000
+        entry = _Entry(delivery, now + (left if 0 < left < LONGEST_S else LONGEST_S), len(delivery.packet.payload))
+        self._entries[key] = entry
+        self._bytes += entry.size
+
+    def pop(self, key: bytes) -> Delivery[Frame] | None:
+        """Return who waits for the answer to a finding, if anybody does, and forget it."""
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return None
+        self._bytes -= entry.size
+        return entry.delivery
+
+    def expire(self, now: float) -> int:
+        """Forget those whose asker has given up; return how many they were."""
+        late = [key for key, entry in self._entries.items() if entry.until <= now]
+        for key in late:
+            self.pop(key)
+        return len(late)
+
+
+def found(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
+    """Return what a worker found in a frame, as its joint sees it."""
+    return Finding(
+        key=key,
+        camera=frame.camera,
+        worker=asker,
+        node=node,
+        sequence=frame.sequence,
+        captured_ns=frame.captured_ns,
+        prediction=frame.edge or Prediction(),
+    )
+
+
+@dataclass(slots=True)
+class JointReply:
+    """What a joint said: ``error`` is why it did not take the new findings, ``due`` when it is to be called again."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    error: str = ""
+    due: float | None = None
+
+
+class GuardedJoint:
+    """Calls one joint."""
+
+    def __init__(self, joint: Joint, thread: ModelThread) -> None:
+        self._joint = joint
+        self._thread = thread
+
+    async def open(self) -> None:
+        """Have it read what is kept. Raises what it raises: a worker without it is of no use."""
+        await self._thread.call(self._joint.open)
+
+    async def decide(self, new: list[Finding], now: float) -> JointReply:
+        """Give it new findings, and let it answer what is due."""
+        return await self._thread.call(self._decide, new, now)
+
+    async def follow(self, tracks: Sequence[Track]) -> None:
+        """Let it learn what another worker has decided. What it cannot read is lost to it, and to nobody else."""
+        try:
+            await self._thread.call(self._joint.follow, tracks)
+        except Exception:
+            log.exception("joint cannot follow", tracks=len(tracks))
+
+    async def ask(self, query: IdentityQuery) -> IdentityAnswer | None:
+        """Ask it about identities."""
+        return await self._thread.call(self._joint.ask, query)
+
+    async def snapshot(self) -> list[Track] | None:
+        """Return all that another one has to know; None: it failed at that."""
+        try:
+            return await self._thread.call(lambda: list(self._joint.snapshot()))
+        except Exception:
+            log.exception("joint cannot say what it knows")
+            return None
+
+    async def close(self) -> None:
+        """Have it write down what is to be kept; one that hangs is not waited for."""
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.shield(self._thread.call(self._joint.close))
+        except TimeoutError:
+            log.warning("the joint hangs: what it keeps is as it was written down last")
+        except Exception:
+            log.exception("joint not closed")
+
+    def _decide(self, new: list[Finding], now: float) -> JointReply:
+        """Runs in the thread."""
+        said = JointReply()
+        try:
+            if new:
+                said.outcomes.append(_checked(self._joint.take(new, now)))
+        except Exception as error:
+            log.exception("joint failed", findings=len(new))
+            said.error = f"the joint failed: {type(error).__name__}: {error}"[:4096]
+        try:
+            said.outcomes.append(_checked(self._joint.due(now)))
+            said.due = self._joint.next_due()
+            if said.due is not None and not said.due > now:
+                said.due = now + PAUSE_S  # it should have done that just now
+        except Exception:
+            log.exception("joint failed at what was due")
+            said.due = now + PAUSE_S
+        return said
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"it must return an Outcome, not {type(outcome).__name__}")
+    for answer in outcome.answers.values():
+        if answer is not None and not isinstance(answer, Prediction):
+            raise TypeError(f"an answer must be a Prediction or None, not {type(answer).__name__}")
+    return outcome

@@ -1,25 +1,58 @@
-"""Puts the workers of a multi-edge service together: members, which take frames, and the joint, where findings meet.
+"""Workers of a multi-edge service: members, which take frames, and the joint, where findings come together.
 
 Both are jobs (``halimede.worker.roles``): connection, model, ledger, reports and metrics are those of every worker.
+``run_member`` and ``run_joint`` are their blocking entry points, as ``halimede.worker`` has them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from halimede.bus import Announce
 from halimede.errors import InvalidFieldError
-from halimede.inference import Model, open_model
+from halimede.inference import Array, Model, open_model
+from halimede.messages import Prediction
+from halimede.models.desired_state import DesiredModel
 from halimede.multiedge.application import Application, create
 from halimede.multiedge.joint_runner import JointRunner
 from halimede.multiedge.member_worker import MemberWorkerProcess
 from halimede.multiedge.membership import Membership, peer_will
-from halimede.multiedge.null_model import NullModel
-from halimede.multiedge.settings import OWNER_KIND, MemberSettings
+from halimede.multiedge.settings import OWNER_KIND, MemberSettings, read_member
 from halimede.multiedge.stages_model import StagesModel
+from halimede.pipeline.executor import ModelThread
+from halimede.pipeline.model_slot import LoadedModel
+from halimede.worker.main import leave, main
+from halimede.worker.model_reload import ModelOpener
 from halimede.worker.roles import RoleJob, WorkerContext
+from halimede.worker.settings import WorkerSettings
+
+
+def run_member(estimator: object | None = None) -> None:
+    """Run an edge worker of a multi-edge service until SIGTERM or SIGINT.
+
+    ``estimator`` is a class or an instance with ``predict`` that stands for the model; without one the model file is
+    ONNX. Everything else comes from the environment (docs/worker-environment.md). Exits with code 2 after a mistake of
+    the user's, which it prints in one line.
+    """
+    leave(main("member", estimator, prepare=_prepare_member))
+
+
+def run_joint() -> None:
+    """Run the cloud worker of a multi-edge service; as ``run_member``."""
+    leave(main("joint", prepare=_prepare_joint))
+
+
+def _prepare_member(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001  # of Prepare
+    settings = read_member("member", environ, own_estimator=own_estimator)
+    return settings.worker, member(settings)
+
+
+def _prepare_joint(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSettings, RoleJob]:  # noqa: FBT001  # of Prepare
+    settings = read_member("joint", environ, own_estimator=own_estimator)
+    return settings.worker, joint(settings)
 
 
 def member(settings: MemberSettings) -> RoleJob:
@@ -48,13 +81,13 @@ def joint(settings: MemberSettings) -> RoleJob:
         raise InvalidFieldError("spec.cloudWorker", f"application {settings.application.name}", fix)
 
     async def run(parts: WorkerContext, ready: Callable[[], None]) -> None:
-        await _joint(settings, application, parts, ready)
+        await _run_joint(settings, application, parts, ready)
 
-    opener = None if settings.worker.model_path else NullModel()
+    opener = None if settings.worker.model_path else NullModelOpener()
     return RoleJob(run, _announce(settings), opener=opener, owner_kind=OWNER_KIND)
 
 
-async def _joint(
+async def _run_joint(
     settings: MemberSettings, application: Application, parts: WorkerContext, ready: Callable[[], None]
 ) -> None:
     """Bring findings together until the worker is to stop."""
@@ -79,3 +112,38 @@ async def _joint(
 def _announce(settings: MemberSettings) -> Announce:
     will = peer_will(settings.worker.namespace, settings.worker.service, settings.worker.worker)
     return lambda: will
+
+
+class NullModel(Model):
+    """No model: nothing is ever given to it."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def prepare(self, image: Array) -> Array:
+        """Refuse: nobody asks for it."""
+        raise NotImplementedError
+
+    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
+        """Refuse: nobody asks for it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class NullModelOpener(ModelOpener):
+    """Opens no model, for a cloud worker in which findings come together and that has none."""
+
+    @property
+    def again(self) -> bool:
+        """There is nothing to swap."""
+        return False
+
+    async def open(self, wish: DesiredModel) -> LoadedModel:  # noqa: ARG002  # of the class
+        """Return nothing, with a thread."""
+        async with contextlib.AsyncExitStack() as stack:
+            thread = await stack.enter_async_context(ModelThread("model"))
+            return LoadedModel(NullModel(), thread, owned=stack.pop_all())

@@ -61,13 +61,13 @@ def _tier() -> None:
 
 
 def _member() -> None:
-    from halimede.multiedge.main import run_member  # noqa: PLC0415  # others need not load it
+    from halimede.multiedge.roles import run_member  # noqa: PLC0415  # others need not load it
 
     run_member()
 
 
 def _joint() -> None:
-    from halimede.multiedge.main import run_joint  # noqa: PLC0415  # as above
+    from halimede.multiedge.roles import run_joint  # noqa: PLC0415  # as above
 
     run_joint()
 

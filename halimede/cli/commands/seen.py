@@ -167,7 +167,7 @@ def features(picture: str, manifest: str) -> bytes:
         from halimede.frames.encodings import decode
         from halimede.inference import open_model, pack
         from halimede.messages import Frame
-        from halimede.multiedge.stages.embed import vector_of
+        from halimede.multiedge.stages.model_stages import vector_of
     except ImportError as error:
         raise HalimedeError(f"--picture needs the package {error.name}: install halimede[worker]") from error
 

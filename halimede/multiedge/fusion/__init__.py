@@ -8,6 +8,6 @@ waits.
 
 from halimede.multiedge.fusion.class_distribution import Named
 from halimede.multiedge.fusion.joint import Fusion
-from halimede.multiedge.fusion.settings import FusionSettings
+from halimede.multiedge.fusion.settings import FusionSettings, parse
 
-__all__ = ["Fusion", "FusionSettings", "Named"]
+__all__ = ["Fusion", "FusionSettings", "Named", "parse"]

@@ -2,6 +2,11 @@
 
 What it prints can be pasted under ``spec.application.parameters``. The accuracies beside it are honest ones: fitted on
 every other instant, and measured on the rest.
+
+Temperatures make each source's probabilities true ones (least negative log likelihood; convex in 1/T). Weights depend
+on the rule: of the product they are those of least negative log likelihood too (convex), below 1 in sum where sources
+err together; of a vote the logarithm of the odds that a source is right (Nitzan and Paroush, "Optimal decision rules
+in uncertain dichotomous choice situations", International Economic Review 1982, for two classes).
 """
 
 from __future__ import annotations
@@ -10,18 +15,21 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from halimede.calibration.temperature import calibrate, calibration_error
-from halimede.multiedge.fusion.fitting import accuracy, fit, fused
+from halimede.calibration.temperature import Truth, calibrate, calibration_error, temperature
+from halimede.multiedge.fusion.class_distribution import Vector
 from halimede.multiedge.fusion.labelled_findings import Labelled, LabelledError, load
 from halimede.multiedge.fusion.rules import RULES
 
 #: fewer instants say nothing
 LEAST = 20
+#: pull of the product's weights towards 1, so that few findings say little
+PULL = 1e-3
 
 
 def measure(data: Labelled, rule: str) -> dict[str, Any]:
@@ -91,6 +99,84 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print(json.dumps(measured, indent=2) if chosen.json else text(measured))
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Temperature and weight of each camera, in the order of ``Labelled.cameras``."""
+
+    temperatures: Vector
+    weights: Vector
+
+
+def fit(data: Labelled, rule: str) -> Fitted:
+    """Find temperatures, and the weights for a rule."""
+    temperatures = np.array([temperature(*data.of(camera)) for camera in range(len(data.cameras))])
+    makers = {"product": _product_weights, "vote": _vote_weights}
+    weights = makers[rule](data, temperatures) if rule in makers else np.ones(len(data.cameras))
+    return Fitted(temperatures.round(3), weights.round(3))
+
+
+def fused(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
+    """Return the class that the sources say together, of each instant; 1 for everything where nothing is fitted."""
+    ones = np.ones(len(data.cameras))
+    temperatures, weights = (fitted.temperatures, fitted.weights) if fitted else (ones, ones)
+    decided = np.zeros(len(data.truth), np.int64)
+    for i, rows in enumerate(data.rows):
+        known = ~np.isnan(rows).any(axis=1)
+        own = weights[known] if weights[known].any() else ones[known]
+        decided[i] = RULES[rule](calibrate(rows[known], temperatures[known]), own)[0] if known.any() else -1
+    return decided
+
+
+def accuracy(said: Truth, truth: Truth) -> float:
+    """Return the share that is right; 0 of nothing."""
+    return float((said == truth).mean()) if len(truth) else 0.0
+
+
+def _vote_weights(data: Labelled, temperatures: Vector) -> Vector:  # noqa: ARG001
+    classes = len(data.labels)
+    found = [data.of(camera) for camera in range(len(data.cameras))]
+    right = np.array([((rows.argmax(axis=1) == truth).sum() + 1) / (len(truth) + 2) for rows, truth in found])
+    odds = np.log((classes - 1) * right / (1 - right)).clip(min=0.0)
+    return np.asarray(odds / odds.mean()) if odds.any() else np.ones_like(odds)
+
+
+def _product_weights(data: Labelled, temperatures: Vector) -> Vector:
+    """Descend, never below 0; a source that has nothing says nothing."""
+    logs = np.stack([_logs(data.rows[:, c], temperatures[c]) for c in range(len(data.cameras))])
+    at = np.arange(len(data.truth))
+
+    def cost(weights: Vector) -> tuple[float, Vector]:
+        logits = np.einsum("c,cnk->nk", weights, logs)
+        logits -= logits.max(axis=1, keepdims=True)
+        powers = np.exp(logits)
+        p = powers / powers.sum(axis=1, keepdims=True)
+        slope = np.einsum("nk,cnk->c", p, logs) - logs[:, at, data.truth].sum(axis=1)
+        cost = -np.log(p[at, data.truth].clip(min=1e-300)).mean() + PULL * ((weights - 1) ** 2).sum()
+        return float(cost), slope / len(at) + 2 * PULL * (weights - 1)
+
+    weights, step = np.ones(len(data.cameras)), 1.0
+    now, slope = cost(weights)
+    for _ in range(200):
+        tried = (weights - step * slope).clip(min=0.0)
+        then, tried_slope = cost(tried)
+        if then > now:
+            step /= 2
+            continue
+        settled = np.abs(tried - weights).max() < 1e-4
+        weights, now, slope, step = tried, then, tried_slope, step * 1.5
+        if settled:
+            break
+    return weights
+
+
+def _logs(rows: Vector, temperature_: float) -> Vector:
+    made = np.zeros_like(rows)
+    there = ~np.isnan(rows).any(axis=1)
+    if there.any():
+        made[there] = np.log(calibrate(rows[there], np.full(there.sum(), temperature_)))
+    return made
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Each box has features. Within one frame of one camera an identity appears once, so boxes and identities are paired as
 a whole, by how alike they are; where an object was a moment ago before the same camera says how far to believe that.
-Who is like nobody known gets a new identity.
+Who is like nobody known gets a new identity. Queries are answered by identity, by features, or by camera and time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from halimede.inference import SampleError, unit
-from halimede.messages import IdentityAnswer, IdentityQuery, Prediction, Track
+from halimede.inference import SampleError, unit, unpack
+from halimede.messages import Identity, IdentityAnswer, IdentityQuery, Prediction, Track
 from halimede.multiedge.reid.frame_matcher import FrameMatches
 from halimede.multiedge.reid.gallery import Gallery
 from halimede.multiedge.reid.identity_eviction import IdentityEviction
-from halimede.multiedge.reid.queries import answer
 from halimede.multiedge.reid.settings import ReidSettings
 from halimede.multiedge.reid.trajectories import Trajectories
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
@@ -34,6 +33,11 @@ REMEMBERED, FRAME_ID = 4096, 16
 #: seconds between two looks at what is to be written and forgotten, when there is something and when there is not
 BUSY_S, QUIET_S = 1.0, 10.0
 NOBODY = "matcher"
+#: sightings of each, where several identities are asked for
+FEW = 5
+FOREVER = 1e15
+#: how many are looked up by features at most
+NEAREST = 200
 
 
 class Matcher(Joint):
@@ -168,3 +172,41 @@ class Matcher(Joint):
         self._paths = Trajectories(self._settings.track_s)
         self._answered = LruCache(REMEMBERED)
         return True
+
+
+def answer(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
+    """Return who fits, the latest first; by features the most alike first. Raises SampleError, ValueError."""
+    gallery.flush()
+    if query.identity:
+        known = gallery.get(query.identity)
+        return [_identity(gallery, known, query, query.limit)] if known else []
+    if query.embedding:
+        return _like(gallery, query)
+    until = query.until or FOREVER
+    known_ = (gallery.get(id_) for id_ in gallery.store.seen(query.camera, query.since, until, query.limit))
+    return [_identity(gallery, known, query, FEW) for known in known_ if known]
+
+
+def _like(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
+    vector = unit(unpack(query.embedding, 1)[0])
+    if not vector.any():
+        raise SampleError("the features are all zero")
+    (near,) = gallery.nearest(vector[None], min(query.limit, NEAREST), 2.0)
+    found = (_identity(gallery, known, query, FEW, similarity) for known, similarity in near.items())
+    asked = bool(query.camera or query.since or query.until)
+    return [identity for identity in found if identity.sightings or not asked]
+
+
+def _identity(
+    gallery: Gallery, known: IdentityEviction, query: IdentityQuery, limit: int, similarity: float | None = None
+) -> Identity:
+    sightings = gallery.store.sightings(known.id, query.camera, query.since, query.until or FOREVER, limit)
+    return Identity(
+        identity=known.id,
+        count=known.count,
+        cameras=list(known.cameras),
+        first=known.first,
+        last=known.last,
+        similarity=None if similarity is None else round(similarity, 4),
+        sightings=sightings,
+    )

@@ -19,8 +19,8 @@ from halimede.inference import Array, SampleError, preprocess
 from halimede.messages import Box
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 from halimede.multiedge.stages.background import Background, Difference
-from halimede.multiedge.stages.common import max_boxes
 from halimede.multiedge.stages.connected_components import Region, crowded, regions
+from halimede.multiedge.stages.model_stages import max_boxes
 
 #: cameras that are remembered: the one that was not seen for longest goes first
 MAX_CAMERAS = 32

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from halimede.calibration.temperature import calibration_error, temperature
-from halimede.multiedge.fusion.calibration import main
-from halimede.multiedge.fusion.fitting import accuracy, fit, fused
+from halimede.multiedge.fusion.calibration import accuracy, fit, fused, main
 from halimede.multiedge.fusion.labelled_findings import Labelled, load
 
 

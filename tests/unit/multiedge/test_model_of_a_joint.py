@@ -10,7 +10,7 @@ import numpy as np
 
 from halimede.inference import Array, Model
 from halimede.messages import Prediction
-from halimede.multiedge.slot_model import HoldingThread
+from halimede.multiedge.joint_runner import HoldingThread
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 

@@ -180,7 +180,7 @@ class TestEmbed:
             run([Embed], models, item, model="describer")
 
     def test_refuses_more_features_than_a_message_holds(self, models, monkeypatch):
-        monkeypatch.setattr("halimede.multiedge.stages.embed.MAX_BYTES", 31)
+        monkeypatch.setattr("halimede.multiedge.stages.model_stages.MAX_BYTES", 31)
         with pytest.raises(SampleError, match="maxBoxes lower"):
             run([Crop, Embed], models, an_item(LEFT), model="describer")
 

@@ -1,0 +1,70 @@
+"""The applications that come with halimede: balance, fusion and reid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from halimede.messages import Prediction
+from halimede.multiedge import fusion as fusing
+from halimede.multiedge import reid as matching
+from halimede.multiedge.application import Application, StageFactory, register
+from halimede.multiedge.stage import Item, Parameters, Stage
+from halimede.multiedge.stages import Classify, Crop, Detect, Embed, Motion
+
+#: how objects are found: by the worker's detector, by what moves, or the whole picture is the one object
+FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (Motion,), "whole": ()}
+
+
+class Size(Stage):
+    """Writes the picture's size: an object at its rim is cut off, and not learned from."""
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Set ``value`` of each prediction."""
+        for item in items:
+            height, width = item.image.shape[:2]
+            item.prediction.value = {"width": int(width), "height": int(height)}
+
+
+@register("balance")
+def balance(parameters: Parameters) -> Application:
+    """Each frame is answered by the worker's own model, or by that of a peer which would be done with it sooner.
+
+    Nothing comes together. ``share: "false"`` keeps each worker to its own frames, such as to compare.
+    """
+    return Application(stages=[Classify], share=parameters.flag("share", default=True))
+
+
+@register("fusion")
+def fusion(parameters: Parameters) -> Application:
+    """Several sources see one scene; each is classified where it is, and one answer is made of all.
+
+    Source -> classify -> named => fuse -> sink. Raises InvalidFieldError.
+    """
+    settings = fusing.parse(parameters)
+    return Application(
+        stages=[Classify, fusing.Named],
+        share=settings.share,
+        joint=lambda tools: fusing.Fusion(tools, settings),
+    )
+
+
+@register("reid")
+def reid(parameters: Parameters) -> Application:
+    """Objects that several cameras see get one identity each; where they were seen is published.
+
+    Source -> find -> crop -> embed => match -> sink. An empty picture is answered where it was taken. Raises
+    InvalidFieldError.
+    """
+    finder = parameters.text("detect", "model", choices=tuple(FINDERS))
+    settings = matching.parse(parameters)
+    return Application(
+        stages=[*FINDERS[finder], Crop, Embed, Size],
+        share=parameters.flag("share", default=False) and finder != "motion",
+        joint=lambda tools: matching.Matcher(tools, settings),
+        joins=has_objects,
+    )
+
+
+def has_objects(prediction: Prediction) -> bool:
+    """Whether anything was found in the picture."""
+    return bool(prediction.embeddings)

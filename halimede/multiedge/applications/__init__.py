@@ -1,1 +1,0 @@
-"""The applications that come with halimede, one file each."""

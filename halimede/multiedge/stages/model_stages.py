@@ -1,0 +1,221 @@
+"""Stages that use a model, or cut boxes for one: Detect, Crop, Classify and Embed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halimede.errors import InvalidFieldError
+from halimede.inference import Array, Model, SampleError, group, pack, unit, unpack
+from halimede.messages import Box, Prediction
+from halimede.multiedge.stage import Item, Parameters, Stage, Tools
+
+#: prepared samples that a model is given at once
+BATCH = 32
+#: what ``maxBoxes`` may be: so many vectors of usual length fit into a message
+MAX_BOXES = 256
+#: pixels beyond which it does not matter how far away a corner is: models write any numbers
+FAR = 1e6
+#: bytes of features that fit into a message (messages.samples)
+MAX_BYTES = 1_048_576
+
+
+def model_of(tools: Tools, *names: str) -> Model:
+    """Return the first of those models that the worker has. Raises InvalidFieldError."""
+    for name in names:
+        if name in tools.models:
+            return tools.models[name]
+    raise InvalidFieldError(f"spec.edgeWorkers[].{names[0]}", None, f"name a {names[0]} for worker {tools.worker}")
+
+
+def max_boxes(parameters: Parameters) -> int:
+    """Return how many boxes of one picture are looked at: parameter ``maxBoxes``."""
+    return int(parameters.number("maxBoxes", 32, least=1, most=MAX_BOXES))
+
+
+def best(boxes: Iterable[Box], limit: int) -> list[Box]:
+    """Return the boxes of the best scores, in the order that they came in."""
+    kept = list(boxes)
+    if len(kept) <= limit:
+        return kept
+    order = sorted(range(len(kept)), key=lambda i: -kept[i].score)[:limit]
+    return [kept[i] for i in sorted(order)]
+
+
+def pixels(box: Box, picture: Array, margin: float = 0.0) -> tuple[int, int, int, int] | None:
+    """Return left, top, right and bottom of a box in whole pixels of a picture; None where it holds none of them.
+
+    ``margin`` is a share of the box's own width and height, on each side.
+    """
+    height, width = picture.shape[:2]
+    x1, y1, x2, y2 = (min(max(value, -FAR), FAR) for value in (box.x1, box.y1, box.x2, box.y2))
+    (x1, x2), (y1, y2) = sorted((x1, x2)), sorted((y1, y2))
+    across, down = margin * (x2 - x1), margin * (y2 - y1)
+    left, right = _between(x1 - across, width), _between(x2 + across, width, up=True)
+    top, bottom = _between(y1 - down, height), _between(y2 + down, height, up=True)
+    return (left, top, right, bottom) if left < right and top < bottom else None
+
+
+def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
+    """Ask a model about pictures of any sizes, in batches of what fits together. Raises SampleError."""
+    samples = [model.prepare(picture) for picture in pictures]
+    found: dict[int, Prediction] = {}
+    for batch in group(range(len(samples)), BATCH, samples.__getitem__):
+        predictions = model.predict([samples[i] for i in batch])
+        if len(predictions) != len(batch):
+            raise SampleError(f"the model gave {len(predictions)} answers to {len(batch)} samples")
+        found.update(zip(batch, predictions, strict=True))
+    return [found[i] for i in range(len(samples))]
+
+
+def _between(value: float, most: int, *, up: bool = False) -> int:
+    """Round a place to a whole one that is in the picture."""
+    inside = min(max(value, 0.0), float(most))
+    return math.ceil(inside) if up else math.floor(inside)
+
+
+class Detect(Stage):
+    """Let the worker's detector (without one its model) find boxes; those outside of the picture are left out.
+
+    Parameters: ``minScore`` (0.25): boxes below go; ``maxBoxes`` (32): so many of the best stay.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._model = model_of(tools, "detector", "model")
+        self._least = tools.parameters.number("minScore", 0.25, least=0, most=1)
+        self._limit = max_boxes(tools.parameters)
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Set the boxes of each item, an empty list where there are none."""
+        said = answers(self._model, [item.image for item in items])
+        for item, prediction in zip(items, said, strict=True):
+            if prediction.boxes is None:
+                raise SampleError("the detector gives no boxes: set spec.postprocess.task of its Model to detection")
+            boxes = (box for box in prediction.boxes if box.score >= self._least and pixels(box, item.image))
+            item.prediction.boxes = best(boxes, self._limit)
+
+
+class Crop(Stage):
+    """Make a crop of each box; where nobody has looked for boxes, the whole picture is the one crop.
+
+    Crops are views of the picture, not copies. Boxes without a pixel of the picture go, so that boxes and crops
+    correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each side;
+    ``maxBoxes`` (32): so many of the best stay.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._margin = tools.parameters.number("margin", 0.0, least=0, most=2)
+        self._limit = max_boxes(tools.parameters)
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Set the crops of each item."""
+        for item in items:
+            boxes = item.prediction.boxes
+            if boxes is None:
+                item.crops = [item.image]
+                continue
+            kept = best((box for box in boxes if pixels(box, item.image)), self._limit)
+            item.prediction.boxes = kept
+            places = [pixels(box, item.image, self._margin) for box in kept]
+            item.crops = [item.image[top:bottom, left:right] for left, top, right, bottom in filter(None, places)]
+
+
+class Classify(Stage):
+    """Let the worker's model look at each picture: label, score, probabilities, value, and boxes where it gives any.
+
+    With ``crops`` it looks at each crop instead (after ``Crop``), and what it says becomes label and score of that
+    box: ``functools.partial(Classify, crops=True)``. Where nobody has looked for boxes the crop is the picture.
+    """
+
+    def __init__(self, tools: Tools, *, crops: bool = False) -> None:
+        super().__init__(tools)
+        self._model = model_of(tools, "model")
+        self._crops = crops
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Ask about all pictures, or all crops, at once."""
+        pictures = [item.crops if self._crops else [item.image] for item in items]
+        said = iter(answers(self._model, [picture for of_item in pictures for picture in of_item]))
+        for item, looked_at in zip(items, pictures, strict=True):
+            boxes = item.prediction.boxes if self._crops else None
+            count = 1 if boxes is None else len(boxes)
+            if len(looked_at) != count:
+                raise SampleError(f"there are {count} boxes and {len(looked_at)} crops: put the stage Crop before this")
+            if boxes is None:
+                _take(item.prediction, next(said))
+            else:
+                item.prediction.boxes = [_named(box, next(said)) for box in boxes]
+
+
+def _named(box: Box, said: Prediction) -> Box:
+    if said.label is None:
+        raise SampleError("the model gives no label for a box: set spec.postprocess.task to classification")
+    return Box(box.x1, box.y1, box.x2, box.y2, box.score if said.score is None else said.score, said.label)
+
+
+def _take(prediction: Prediction, said: Prediction) -> None:
+    """Add what a model says to what is found already, which stays where the model says nothing of it."""
+    for name in Prediction.__struct_fields__:
+        value = getattr(said, name)
+        if value is not None:
+            setattr(prediction, name, value)
+
+
+class Embed(Stage):
+    """Let the worker's model describe each crop (put ``Crop`` before it) in a vector of numbers.
+
+    The model's spec has ``postprocess.task: embedding``; a user's estimator returns a list of numbers. The vectors
+    are made of length 1 and leave in ``prediction.embeddings``, in the order of the boxes. A box of which the model
+    says nothing, zeros alone, goes.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._model = model_of(tools, "model")
+
+    def run(self, items: Sequence[Item]) -> None:
+        """Describe all crops of all items at once."""
+        said = iter(answers(self._model, [crop for item in items for crop in item.crops]))
+        for item in items:
+            _describe(item, [vector_of(next(said)) for _ in item.crops])
+
+
+def vectors(prediction: Prediction) -> NDArray[np.float32]:
+    """Read the features of a finding as ``[count, length]``, one row a box; without boxes there is one or none.
+
+    Raises SampleError where they are not as many as boxes.
+    """
+    data = prediction.embeddings or b""
+    count = int(bool(data)) if prediction.boxes is None else len(prediction.boxes)
+    return unpack(data, count)
+
+
+def vector_of(said: Prediction) -> NDArray[np.float32]:
+    """Read one crop's vector off a model's answer. Raises SampleError."""
+    if said.embeddings is not None:
+        return unit(unpack(said.embeddings, 1)[0])
+    value = said.value if said.value is not None else said.probabilities
+    if not isinstance(value, list) or not all(isinstance(each, int | float) for each in value):
+        raise SampleError("the model gives no features: set spec.postprocess.task of its Model to embedding")
+    return unit(np.asarray(value, np.float64))
+
+
+def _describe(item: Item, found: list[NDArray[np.float32]]) -> None:
+    boxes = item.prediction.boxes
+    if boxes is not None and len(boxes) != len(found):
+        raise SampleError(f"there are {len(boxes)} boxes and {len(found)} crops: put the stage Crop before Embed")
+    said = [i for i, vector in enumerate(found) if vector.any()]
+    if len({found[i].size for i in said}) > 1:
+        raise SampleError("the model gives vectors of different lengths")
+    if boxes is not None:
+        item.prediction.boxes = [boxes[i] for i in said]
+        item.crops = [item.crops[i] for i in said]
+    data = b"".join(pack(found[i]) for i in said)
+    if len(data) > MAX_BYTES:
+        raise SampleError(f"{len(said)} boxes have {len(data)} bytes of features: set the parameter maxBoxes lower")
+    item.prediction.embeddings = data
