@@ -143,14 +143,14 @@ def audit(data: Digits, edge: Half, cloud: Half, deferral: Calibrated, run: int)
     rows = np.random.default_rng([data.seed, run]).integers(0, len(edge.testing), AUDIT_SAMPLES)
     hardness = hardness_by(deferral.artefact.learned, edge.testing)
     cut = deferral.artefact.learned.cut
-    triage = UploadPolicy(budget=Budget(TARGET, cut), audits=Audits(AUDIT_SHARE, chance.random))
+    policy = UploadPolicy(budget=Budget(TARGET, cut), audits=Audits(AUDIT_SHARE, chance.random))
     same = [agrees(low, high) for low, high in zip(edge.testing, cloud.testing, strict=True)]
     easy = audited = agreed = asked = kept_same = 0
     for i, row in enumerate(rows.tolist()):
         verdict = Verdict(bool(hardness[row] >= cut), None, float(hardness[row]), cut)
-        decision = triage.decide(verdict, edge.testing[row], 64, 1.0, float(i))
+        decision = policy.decide(verdict, edge.testing[row], 64, 1.0, float(i))
         if decision.trip:
-            triage.ended(decision, 0.01, float(i), sent=True, answered=True)
+            policy.ended(decision, 0.01, float(i), sent=True, answered=True)
         if decision.up:
             asked += 1
             continue

@@ -3,7 +3,7 @@
     python -m bench.easy                  prints the figures and where the time goes
     python -m bench.easy --profile        prints the 40 functions with the most time of their own
 
-The edge worker is the real one: its slot, ONNX model, mining, triage, ledger and file, tracing book and outbox. Only
+The edge worker is the real one: its slot, ONNX model, mining, policy, ledger and file, tracing book and outbox. Only
 the ends are stand-ins: frames come as packed bytes from memory, and results are written as JSON to a bus that answers
 at once. A sample is timed from ``offer`` until its result is handed to the bus. The bare run is ``session.run`` of the
 same session on the same array (of pictures with the steps before it), in turns with the samples. Medians of samples,
@@ -42,7 +42,7 @@ from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
-from halimede.pipeline.upload_policy.policy import create as create_triage
+from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
 from halimede.worker.settings import WorkerSettings
@@ -166,7 +166,7 @@ async def running(way: Way) -> AsyncIterator[Bench]:
                 ledger,
                 decoder,
                 miner=miner,
-                escalation=Escalation(Nobody(), ledger, policy=create_triage(settings, miner, lambda: 0.5)),
+                escalation=Escalation(Nobody(), ledger, policy=create_policy(settings, miner, lambda: 0.5)),
             )
             tasks = [group.create_task(work) for work in (edge.run(), slot.watch(60.0))]
             yield Bench(edge, sink, model, way)

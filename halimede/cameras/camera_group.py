@@ -42,7 +42,7 @@ async def run(
 ) -> None:
     """Run all cameras until ``stop``, or until all of them are files that have been played. Raises HalimedeError."""
     running: list[RunningCamera] = []
-    shown = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: figures(running)))
+    shown = HttpServer(settings.http, health=health(running), registry=registry("camera", lambda: metrics(running)))
     with first_error():
         async with shown, asyncio.TaskGroup() as group:
             for camera in together(settings.cameras):
@@ -106,7 +106,7 @@ def health(running: Sequence[RunningCamera]) -> Health:
     return made
 
 
-def figures(running: Sequence[RunningCamera]) -> Iterable[Metric]:
+def metrics(running: Sequence[RunningCamera]) -> Iterable[Metric]:
     """Yield what the cameras count."""
     now = asyncio.get_running_loop().time()
     statuses = [each.camera.tracker.status(now) for each in running]

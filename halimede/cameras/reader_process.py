@@ -11,7 +11,7 @@ import resource
 import select
 import threading
 import time
-from typing import BinaryIO
+from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 from av import logging
@@ -19,7 +19,6 @@ from av import logging
 from halimede.cameras import ipc_messages
 from halimede.cameras.frame_encoder import FrameEncoder
 from halimede.cameras.ipc_messages import BEAT_S, Beat, CapturedPicture, Over, ReaderJob, SourceError
-from halimede.cameras.latest_value import LatestValue
 from halimede.cameras.source_reader import SourceReader, shots
 from halimede.errors import DecodeError
 from halimede.system.child_process import end_with_parent
@@ -27,6 +26,7 @@ from halimede.system.child_process import end_with_parent
 #: seconds beyond a deadline of FFmpeg's own after which it counts as hanging
 GRACE_S = 3.0
 MAX_JOB = 64 * 1024
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -143,6 +143,47 @@ def _limit(job: ReaderJob) -> None:
         _, hard = resource.getrlimit(what)
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (least, least))
+
+
+class LatestValue(Generic[T]):
+    """Holds one thing, between threads. ``patient``: ``put`` waits for an empty box instead of replacing."""
+
+    def __init__(self, *, patient: bool) -> None:
+        self._patient = patient
+        self._changed = threading.Condition()
+        self._thing: T | None = None
+        self._over: Exception | None = None
+        self.skipped = 0
+
+    def put(self, thing: T) -> None:
+        """Put a thing in. What it replaces is counted as skipped."""
+        with self._changed:
+            while self._patient and self._thing is not None:
+                self._changed.wait()
+            self.skipped += self._thing is not None
+            self._thing = thing
+            self._changed.notify_all()
+
+    def close(self, error: Exception) -> None:
+        """Say that nothing more comes, and why."""
+        with self._changed:
+            self._over = error
+            self._changed.notify_all()
+
+    def take(self, timeout_s: float) -> T | None:
+        """Return what is in the box, None if nothing came in time; once it is empty and closed, raise why."""
+        until = time.monotonic() + timeout_s
+        with self._changed:
+            while self._thing is None:
+                if self._over is not None:
+                    raise self._over
+                left = until - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
+            thing, self._thing = self._thing, None
+            self._changed.notify_all()
+            return thing
 
 
 if __name__ == "__main__":

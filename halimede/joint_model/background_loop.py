@@ -7,6 +7,7 @@ no call of a model ever holds up theirs.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import secrets
@@ -14,12 +15,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
@@ -29,7 +31,6 @@ from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError, NotAllowedError
 from halimede.inference import Model, ModelError, open_model
 from halimede.joint_model.answer import Answer
-from halimede.joint_model.daemon_executor import DaemonExecutor
 from halimede.joint_model.in_process_edge import CREDENTIALS, InProcessEdge, closed
 from halimede.joint_model.tiers import Rule, RunnableTier, TierPlan
 from halimede.models.desired_state import DesiredModel
@@ -39,20 +40,22 @@ from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.main import connect_to
-from halimede.worker.mid_tier import tier as tier_job
 from halimede.worker.model_reload import ModelOpener, UnfitError
 from halimede.worker.roles import BusFactory, RoleJob, WorkerContext
 from halimede.worker.settings import WorkerSettings
+from halimede.worker.tier_worker import tier as tier_job
 
 T = TypeVar("T")
 log = structlog.get_logger()
-
 #: seconds that a broker may take to let us in before samples are answered here alone
 CONNECT_S = 5.0
 #: seconds for a worker to answer what it has when it is stopped, and for the thread to end
 GRACE_S, END_S = 5.0, 15.0
 #: seconds for those who wait for an answer to hear that there is none
 LAST_S = 1.0
+P = ParamSpec("P")
+#: seconds that the end of Python waits for a call under way: native code that is cut off would abort the process
+CALL_S = 2.0
 
 
 class BackgroundLoop:
@@ -288,3 +291,48 @@ def quiet() -> None:
             logger_factory=structlog.PrintLoggerFactory(sys.stderr),
             cache_logger_on_first_use=False,
         )
+
+
+class DaemonExecutor(Executor):
+    """One thread. Unlike a ThreadPoolExecutor's, Python waits for it a moment only when it ends."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"{name}_0", daemon=True)
+        self._thread.start()
+        atexit.register(self._last)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call ``fn`` after what was submitted before."""
+        future: Future[T] = Future()
+        self._queue.put((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002
+        """End the thread after what was submitted, or after the call under way if ``cancel_futures``."""
+        while cancel_futures:
+            try:
+                waiting = self._queue.get_nowait()
+            except Empty:
+                break
+            if waiting:
+                waiting[0].cancel()
+        self._queue.put(None)
+        if wait:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while waiting := self._queue.get():
+            future, work = waiting
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001  # as ThreadPoolExecutor: its caller gets it
+                future.set_exception(error)
+            del waiting, future, work  # nothing is held while it waits
+        atexit.unregister(self._last)
+
+    def _last(self) -> None:
+        self.shutdown(wait=False, cancel_futures=True)
+        self._thread.join(CALL_S)

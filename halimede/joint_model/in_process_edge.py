@@ -30,7 +30,7 @@ from halimede.pipeline.escalation import Escalation, NextTier, SampleClient
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.responders import ResultResponder
 from halimede.pipeline.sample import Conclusion, Sample
-from halimede.pipeline.upload_policy.policy import create as create_triage
+from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker
 from halimede.system.lru import LruCache
 from halimede.topic import Address
@@ -163,7 +163,7 @@ class InProcessEdge:
         """Answer until ``stop``, then drain. ``alone``: there is no next tier."""
         settings, ledger = parts.settings, parts.ledger
         miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
-        policy = create_triage(settings, miner, random.random)
+        policy = create_policy(settings, miner, random.random)
         names = (settings.namespace, settings.service, settings.worker)
         offload = OffloadClient(parts.bus, inference(*names, tier=settings.next_tier))
         told = self._told = None if alone else ExplainingClient(offload)
@@ -192,7 +192,7 @@ class InProcessEdge:
                 await offload.start()
             running = group.create_task(worker.run(), name="edge worker")
             watching = group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch")
-            parts.figures.edge = (worker, offload)
+            parts.metrics.edge, parts.metrics.offload = worker, offload
             ready()
             await parts.stop.wait()
             await worker.drain(settings.grace_s)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from halimede.api.base import convert
 from halimede.api.deferral import Deferral, check_deferral
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
 from halimede.errors import InvalidFieldError, one_line
-from halimede.inference import Model
-from halimede.joint_model.sklearn_adapter import Classifier, fitted
+from halimede.inference import Array, Model
 from halimede.mining import create
 from halimede.names import check_label
 from halimede.worker.settings import Fusion, MiningMode
@@ -230,3 +231,31 @@ def _rule(said: Deferral, calibration: Path | None) -> Rule:
         audit_share=said.audit_share,
         fusion=said.fusion,
     )
+
+
+def fitted(model: object, at: str) -> bool:
+    """Whether it is a fitted classifier in scikit-learn's form. Raises InvalidFieldError for one that is not fitted."""
+    if isinstance(model, type) or not callable(getattr(model, "get_params", None)):
+        return False
+    if getattr(model, "classes_", None) is None:
+        raise InvalidFieldError(at, model, "it has no classes_: fit it first; it has to be a classifier")
+    return True
+
+
+class Classifier:
+    """Answers samples, each flattened to a row. Without ``predict_proba`` there is a label and no score."""
+
+    def __init__(self, model: Any) -> None:
+        self.labels = [str(each) for each in model.classes_]
+        self._model = model
+
+    def predict(self, sample: Array) -> Any:
+        """Answer one sample."""
+        return self.predict_batch([sample])[0]
+
+    def predict_batch(self, samples: Sequence[Array]) -> list[Any]:
+        """Answer samples of equal size: probabilities in the order of the classes, else the label."""
+        rows = np.stack([np.ravel(sample) for sample in samples])
+        if hasattr(self._model, "predict_proba"):
+            return list(self._model.predict_proba(rows))
+        return [str(label) for label in self._model.predict(rows)]

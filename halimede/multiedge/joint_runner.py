@@ -70,7 +70,7 @@ class JointRunner:
             node_of=self._node_of,
             limit_s=worker.model_timeout_s,
         )
-        self._parts.figures.more.append(joining.metrics)
+        self._parts.metrics.more.append(joining.metrics)
 
         async def run() -> None:
             async with thread:

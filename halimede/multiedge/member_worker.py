@@ -196,7 +196,7 @@ class MemberWorkerProcess:
             suspects=self._suspects,
         )
 
-    # --- figures ----------------------------------------------------------------------------------------------------
+    # --- metrics ----------------------------------------------------------------------------------------------------
 
     def _show(self, edge: EdgeWorker, takeover: SessionFailover) -> None:
         """Count what happens on the hops, and show it."""
@@ -207,8 +207,8 @@ class MemberWorkerProcess:
         if requests:
             parts.ledger.follow(Count.SERVED, lambda: requests.stats.served)
             parts.ledger.follow(Count.BATCHES, lambda: requests.times.batch.count)
-        parts.figures.edge = (edge, clients[0] if clients else None)
-        parts.figures.more.append(lambda: self._metrics(takeover))
+        parts.metrics.edge, parts.metrics.offload = edge, clients[0] if clients else None
+        parts.metrics.more.append(lambda: self._metrics(takeover))
 
     def _metrics(self, takeover: SessionFailover) -> Iterator[Metric]:
         yield gauge("worker_peer_workers", "Other workers of the service that are there.", len(self._peers.others))

@@ -193,7 +193,7 @@ class Joint(ABC):
         """Yield all that a worker that has just come needs to know, as tracks to follow."""
         return iter(())
 
-    def figures(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Return what shall be seen in metrics, by name."""
         return {}
 

@@ -7,79 +7,44 @@ from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from halimede.messages import Histogram
 from halimede.observe.metrics import PREFIX, counter, gauge, sizes, times
-from halimede.serving.model_version import Served
-from halimede.stats import histogram
-
-#: how many answers or calls are counted together
-KEPT = 256
+from halimede.serving.loaded_model import Served
+from halimede.tracing.latency import Distribution
 
 
 @dataclass(slots=True)
-class MeasuredValues:
-    """Values and their exact sum."""
+class ModelTimes:
+    """One model's times (milliseconds) and batches (rows)."""
 
-    values: Histogram = field(default_factory=Histogram)
-    total: float = 0.0
-
-    def add(self, value: float) -> None:
-        """Count one: milliseconds, or a number of things."""
-        histogram.record(self.values, value)
-        self.total += value
-
-
-@dataclass(slots=True)
-class Taken:
-    """One model's times (milliseconds) and batches (rows).
-
-    What comes in is kept as it is, and counted a few hundred at a time: a distribution costs more than a list.
-    """
-
-    request: MeasuredValues = field(default_factory=MeasuredValues)
-    queue: MeasuredValues = field(default_factory=MeasuredValues)
-    compute: MeasuredValues = field(default_factory=MeasuredValues)
-    batch: MeasuredValues = field(default_factory=MeasuredValues)
-    answers: list[float] = field(default_factory=list)
-    runs: list[tuple[Sequence[float], int, float, float]] = field(default_factory=list)
+    request: Distribution = field(default_factory=Distribution)
+    queue: Distribution = field(default_factory=Distribution)
+    compute: Distribution = field(default_factory=Distribution)
+    batch: Distribution = field(default_factory=Distribution)
 
     def answered(self, seconds: float) -> None:
-        """Note that a request was answered."""
-        self.answers.append(seconds)
-        if len(self.answers) >= KEPT:
-            self.count()
+        """Count a request that was answered."""
+        self.request.record(seconds * 1000)
 
     def ran(self, came: Sequence[float], rows: int, began: float, ended: float) -> None:
-        """Note a call of the model (see ``engine.Ran``)."""
-        self.runs.append((came, rows, began, ended))
-        if len(self.runs) >= KEPT:
-            self.count()
-
-    def count(self) -> None:
-        """Count what has come in."""
-        answers, self.answers = self.answers, []
-        runs, self.runs = self.runs, []
-        for seconds in answers:
-            self.request.add(seconds * 1000)
-        for came, rows, began, ended in runs:
-            self.batch.add(rows)
-            self.compute.add((ended - began) * 1000)
-            for put in came:
-                self.queue.add((began - put) * 1000)
+        """Count a call of the model (see ``batch_executor.Ran``)."""
+        self.batch.record(rows)
+        self.compute.record((ended - began) * 1000)
+        for put in came:
+            self.queue.record((began - put) * 1000)
 
 
 @dataclass(slots=True)
 class ModelMetrics:
-    """All models' figures, by name."""
+    """All models' metrics, by name."""
 
-    taken: dict[str, Taken] = field(default_factory=dict)
+    times: dict[str, ModelTimes] = field(default_factory=dict)
 
-    def of(self, name: str) -> Taken:
+    def of(self, name: str) -> ModelTimes:
         """Return one model's."""
-        return self.taken.setdefault(name, Taken())
+        return self.times.setdefault(name, ModelTimes())
 
     def collector(self, models: Callable[[], Mapping[str, Served]]) -> Callable[[], Iterator[Metric]]:
-        """Return what reads all figures at a scrape."""
+        """Return what reads all metrics at a scrape."""
         return lambda: self._collect(models())
 
     def _collect(self, models: Mapping[str, Served]) -> Iterator[Metric]:
@@ -103,14 +68,12 @@ class ModelMetrics:
                 if one:
                     versions.add_metric([name, one.version, one.digest[:12], role], 1)
         yield versions
-        found = {name: taken for name, taken in self.taken.items() if name in models}
-        for taken in found.values():
-            taken.count()
+        found = {name: t for name, t in self.times.items() if name in models}
         steps = [
-            ({"model": name, "step": step}, one.values, one.total)
+            ({"model": name, "step": step}, one.histogram, one.total)
             for name, t in found.items()
             for step, one in (("queue", t.queue), ("compute", t.compute), ("total", t.request))
         ]
         yield times("serve_seconds", "Time of a step of requests: queue, compute (a call), total.", steps)
-        rows = [({"model": name}, t.batch.values, t.batch.total) for name, t in found.items()]
+        rows = [({"model": name}, t.batch.histogram, t.batch.total) for name, t in found.items()]
         yield sizes("serve_batch_samples", "Rows in one call of a model.", rows)

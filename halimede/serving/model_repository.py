@@ -29,9 +29,8 @@ from halimede.models.desired_state import Desired, DesiredModel, spec_of
 from halimede.models.errors import FetchError
 from halimede.models.model_trial import try_model
 from halimede.serving.errors import ModelNotFoundError, ServeError
-from halimede.serving.loaded_model import Loaded, open_loaded
+from halimede.serving.loaded_model import Loaded, ModelVersionState, Served, open_loaded
 from halimede.serving.metrics import ModelMetrics
-from halimede.serving.model_version import ModelVersionState, Served
 from halimede.serving.tensors import Tensor
 
 log = structlog.get_logger()
@@ -63,7 +62,7 @@ class Repository:
 
     settings: RepositorySettings = field(default_factory=RepositorySettings)
     attempt: Try = try_model
-    figures: ModelMetrics = field(default_factory=ModelMetrics)
+    metrics: ModelMetrics = field(default_factory=ModelMetrics)
     said: Callable[[], None] = field(default=lambda: None)
     _models: dict[str, Served] = field(default_factory=dict)
     _wish: Desired | None = None
@@ -160,7 +159,7 @@ class Repository:
                 raise
             self._strike(served, chosen, error)
             chosen = current
-        self.figures.of(name).answered(time.monotonic() - began)
+        self.metrics.of(name).answered(time.monotonic() - began)
         return chosen, answers
 
     # --- from one version to the next -----------------------------------------------------------------------------
@@ -205,7 +204,7 @@ class Repository:
             self._refuse(served, wish, digest, TrialReason.INVALID, f"opening it broke: {type(error).__name__}")
             return
         name = served.name
-        loaded.start(name, instances=self.settings.instances, ran=self.figures.of(name).ran)
+        loaded.start(name, instances=self.settings.instances, ran=self.metrics.of(name).ran)
         new = ModelVersionState(wish, wish.version, digest, loaded)
         self._use(served, new, wish.canary_percent)
         if served.rollout.canary is new:

@@ -11,21 +11,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from halimede import __version__
 from halimede.observe import Accepts
 from halimede.serving import rest_codec
-from halimede.serving.body_limits import BodyLimits
+from halimede.serving.bounded_requests import BoundedRequests, json_response, refuse
 from halimede.serving.errors import ServeError
-from halimede.serving.inflight_requests import InflightRequests
-from halimede.serving.loaded_model import Loaded
+from halimede.serving.loaded_model import Loaded, ModelVersionState
 from halimede.serving.model_repository import Repository
-from halimede.serving.model_version import ModelVersionState
 from halimede.serving.tensors import BYTES
 
 NAME = "halimede"
@@ -34,13 +30,6 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 #: bytes of one request
 MAX_REQUEST = 64 * 1024 * 1024
 CONNECTIONS = 1024
-
-_json = msgspec.json.Encoder()
-
-
-def refuse(status: int, text: str) -> web.Response:
-    """Return a refusal as the protocol has it."""
-    return web.Response(status=status, body=rest_codec.error(text), content_type=rest_codec.JSON)
 
 
 def accepts(max_request: int, closing_s: float) -> Accepts:
@@ -54,12 +43,11 @@ class RestHandlers:
 
     def __init__(self, repository: Repository, *, max_request: int = MAX_REQUEST) -> None:
         self._repository = repository
-        self._bodies = BodyLimits(max_request)
-        self._under_way = InflightRequests()
+        self._requests = BoundedRequests(max_request)
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer what is under way, and let each connection end with it; return whether all was answered in time."""
-        return await self._under_way.drain(timeout_s)
+        return await self._requests.drain(timeout_s)
 
     def add_to(self, application: web.Application) -> None:
         """Register all addresses."""
@@ -79,18 +67,7 @@ class RestHandlers:
     # --- answers --------------------------------------------------------------------------------------------------
 
     async def _infer(self, request: web.Request) -> web.Response:
-        taken = 0
-        with self._under_way.one():
-            try:
-                body, taken = await self._bodies.read(request)
-                answer = await self._answer(request, body)
-            except ServeError as error:
-                answer = refuse(error.status, str(error))
-            finally:
-                self._bodies.give(taken)
-        if self._under_way.leaving:
-            answer.force_close()
-        return answer
+        return await self._requests.answer(request, self._answer)
 
     async def _answer(self, request: web.Request, body: bytes) -> web.Response:
         """Answer a request. Raises ServeError."""
@@ -107,14 +84,14 @@ class RestHandlers:
         return web.Response(body=b"".join(parts), headers=headers)
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
-        return _json_response({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
+        return json_response({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
 
     async def _live(self, _: web.Request) -> web.StreamResponse:
-        return _json_response({"live": True})
+        return json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         reason = self._repository.not_ready()
-        return refuse(503, reason) if reason else _json_response({"ready": True})
+        return refuse(503, reason) if reason else json_response({"ready": True})
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
         rows = []
@@ -128,11 +105,11 @@ class RestHandlers:
             if rollout.reason or not rollout.current:
                 row = {"name": name, "version": rollout.refused.version if rollout.refused else ""}
                 rows.append({**row, "state": "UNAVAILABLE", "reason": rollout.message or "loading"})
-        return _json_response(rows)
+        return json_response(rows)
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         try:
-            return _json_response(metadata(self._repository, *_named(request)))
+            return json_response(metadata(self._repository, *_named(request)))
         except ServeError as error:
             return refuse(error.status, str(error))
 
@@ -142,7 +119,7 @@ class RestHandlers:
             self._repository.get(name).choose(version)
         except ServeError as error:
             return refuse(error.status, str(error))
-        return _json_response({"name": name, "ready": True})
+        return json_response({"name": name, "ready": True})
 
 
 def metadata(repository: Repository, name: str, version: str) -> dict[str, Any]:
@@ -178,7 +155,3 @@ def properties(loaded: Loaded) -> dict[str, str]:
 
 def _named(request: web.Request) -> tuple[str, str]:
     return request.match_info["model"], request.match_info.get("version", "")
-
-
-def _json_response(value: dict[str, Any] | Sequence[Any]) -> web.Response:
-    return web.Response(body=_json.encode(value), content_type=rest_codec.JSON)

@@ -69,32 +69,32 @@ async def _run(
     reporter: StatusReporter,
     job: RoleJob,
 ) -> None:
-    figures = WorkerMetrics(settings, [bus])
-    shown = HttpServer(settings.http, health=figures.health(), registry=registry(settings.role, figures.collect))
+    metrics = WorkerMetrics(settings, [bus])
+    shown = HttpServer(settings.http, health=metrics.health(), registry=registry(settings.role, metrics.collect))
     async with contextlib.AsyncExitStack() as stack, shown, asyncio.TaskGroup() as group:
         reporter.http = shown.url
         others = [group.create_task(reporter.run(), name="reports")]
-        ledger = figures.ledger = await open_ledger(settings, stack)
+        ledger = metrics.ledger = await open_ledger(settings, stack)
         try:
             wish = _first(settings)
             opened = await unless(stop, _open(settings, estimator, wish, job))
             if opened is not None:
                 opener, loaded = opened
-                slot = figures.slot = ModelSlot(loaded)
+                slot = metrics.slot = ModelSlot(loaded)
                 stack.push_async_callback(slot.close)
                 if settings.model_file and opener.again:
                     swapper = ModelReloader(slot, wish, opener, reporter.touch)
                     reporter.model = lambda: swapper.model
                     others.append(group.create_task(swapper.run(settings.model_file), name="swaps"))
-                reporter.counts = lambda: figures.info(ledger)
+                reporter.counts = lambda: metrics.info(ledger)
                 book = Book(await stack.enter_async_context(exporting(settings.role, settings.names())))
                 await TraceServer(bus, book, settings.role, settings.names()).start()
-                parts = WorkerContext(settings, connect, bus, slot, ledger, book, figures, stop, reporter)
+                parts = WorkerContext(settings, connect, bus, slot, ledger, book, metrics, stop, reporter)
                 await job.run(parts, lambda: reporter.set("running"))
         finally:
             ledger.settle()
-            figures.ledger = figures.edge = figures.cloud = None
-            figures.more.clear()
+            metrics.ledger = metrics.edge = metrics.cloud = metrics.offload = None
+            metrics.more.clear()
             final = ledger.info()
             reporter.counts = lambda: final
         for task in others:

@@ -86,7 +86,7 @@ class HardSampleWriter:
         )
         self._queue.put_nowait((frame, said))
 
-    def figures(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         """Return how much is kept, and what was not."""
         yield counter(
             "worker_kept_samples", "Hard samples written to the worker's store since it started.", self.store.added
@@ -129,7 +129,7 @@ async def keeping(parts: WorkerContext) -> AsyncIterator[HardSampleWriter | None
         return
     store = HardSampleStore(settings.state / FOLDER, settings.keep.max_megabytes * 1_000_000, settings.keep.max_samples)
     keeper = HardSampleWriter(settings, parts.slot, store)
-    parts.figures.more.append(keeper.figures)
+    parts.metrics.more.append(keeper.metrics)
     async with keeper, ModelThread("kept") as reader:
         await HardSampleServer(parts.bus, store, settings.names(), reader).start()
         yield keeper

@@ -17,13 +17,12 @@ from halimede.pipeline.escalation import Escalation, NextTier
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.intake import RequestLimits
 from halimede.pipeline.responders import ResultResponder, result_outbox
-from halimede.pipeline.upload_policy.policy import create as create_triage
+from halimede.pipeline.upload_policy.policy import create as create_policy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
 from halimede.worker.hard_sample_writer import keeping
 from halimede.worker.preview_publisher import PreviewPublisher
-from halimede.worker.roles import RoleJob, WorkerContext, count_requests, drain, origin, source_of, unless
+from halimede.worker.roles import RoleJob, WorkerContext, drain, origin, serve_requests, source_of, unless, uploading
 from halimede.worker.settings import WorkerSettings
-from halimede.worker.upload_encoder import uploading
 
 #: camera frames that may be under way to a busy worker: they hold memory in the broker or here
 INTAKE_RECEIVE_MAXIMUM = 16
@@ -42,7 +41,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
     settings, ledger = parts.settings, parts.ledger
     uploaded, samples = ledger[Count.UPLOADED], ledger[Count.ANSWERED]
     miner = create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
-    policy = create_triage(settings, miner, random.random, uploaded=uploaded, samples=samples)
+    policy = create_policy(settings, miner, random.random, uploaded=uploaded, samples=samples)
     intake_id = settings.client_id("intake")
     source = source_of(parts, lambda: parts.connect(intake_id, receive_maximum=INTAKE_RECEIVE_MAXIMUM))
     channel = inference(settings.namespace, settings.service, settings.worker, tier=settings.next_tier)
@@ -56,7 +55,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         keeping(parts) as keeper,
         asyncio.TaskGroup() as group,
     ):
-        glimpses = PreviewPublisher(parts.bus, decoder, settings) if settings.hard_samples else None
+        previews = PreviewPublisher(parts.bus, decoder, settings) if settings.hard_samples else None
         responder = ResultResponder(
             origin(settings),
             result_outbox(parts.bus),
@@ -64,7 +63,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             ledger,
             book=parts.book,
             tier=tier,
-            previews=glimpses,
+            previews=previews,
             keeper=keeper,
         )
         worker = EdgeWorker(
@@ -79,12 +78,12 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
         )
         await offload.start()
         running = [group.create_task(worker.run(), name="edge worker")]
-        if glimpses:
-            running.append(group.create_task(glimpses.run(), name="glimpses"))
+        if previews:
+            running.append(group.create_task(previews.run(), name="previews"))
         taking = group.create_task(source.run(worker.intake, parts.stop), name="source")
         running.append(group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"))
-        parts.figures.edge = (worker, offload)
-        parts.figures.triage = policy
+        parts.metrics.edge, parts.metrics.offload = worker, offload
+        parts.metrics.policy = policy
         await unless(parts.stop, source.ready())
         ready()
         await parts.stop.wait()
@@ -103,16 +102,4 @@ async def _cloud(parts: WorkerContext, ready: Callable[[], None]) -> None:
         limits=RequestLimits(batch=settings.batch, delay_s=settings.delay_s),
         book=parts.book,
     )
-    count_requests(parts, worker)
-    async with asyncio.TaskGroup() as group:
-        running = [
-            group.create_task(worker.run(), name="requests"),
-            group.create_task(parts.slot.watch(settings.model_timeout_s), name="model watch"),
-        ]
-        parts.figures.cloud = worker
-        await unless(parts.stop, worker.intake.ready.wait())
-        ready()
-        await parts.stop.wait()
-        await worker.drain(settings.grace_s)
-        for task in running:
-            task.cancel()
+    await serve_requests(parts, worker, ready)

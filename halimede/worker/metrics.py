@@ -1,4 +1,4 @@
-"""A worker's figures for Prometheus and its health: read from its ledger, its queues and its times, when somebody asks.
+"""A worker's metrics for Prometheus and its health: read from its ledger, its queues and its times, when somebody asks.
 
 Counts come from the ledger, so they go on over a restart; times are this process's own.
 """
@@ -12,15 +12,17 @@ from prometheus_client.metrics_core import Metric
 
 from halimede.bus import Bus
 from halimede.messages import TaskInfo
-from halimede.messages.counters import ExportedBy
+from halimede.messages.counters import Count, ExportedBy
 from halimede.observe import Health
-from halimede.observe.metrics import buses, counter, gauge, ledger_counters, sizes, times
+from halimede.observe.metrics import Samples, buses, counter, gauge, ledger_counters, sizes, times
 from halimede.offload import OffloadClient
 from halimede.offload.circuit_breaker import State
 from halimede.pipeline.model_slot import ModelSlot
-from halimede.pipeline.upload_policy.metrics import figures as deferral
+from halimede.pipeline.transcode import UploadEncoder
+from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.policy import UploadPolicy
 from halimede.pipeline.workers import EdgeWorker, RequestWorker
+from halimede.stats.agreement import agreement_of
 from halimede.stats.ledger import Ledger
 from halimede.tracing import CloudTimes, EdgeTimes
 from halimede.worker.settings import WorkerSettings
@@ -39,11 +41,12 @@ class WorkerMetrics:
     status: str = "starting"
     ledger: Ledger | None = None
     slot: ModelSlot | None = None
-    edge: tuple[EdgeWorker, OffloadClient | None] | None = None
+    edge: EdgeWorker | None = None
     cloud: RequestWorker | None = None
     #: of a worker that asks a next tier
-    triage: UploadPolicy | None = None
-    #: figures of what only some workers do
+    offload: OffloadClient | None = None
+    policy: UploadPolicy | None = None
+    #: metrics of what only some workers do
     more: list[Callable[[], Iterable[Metric]]] = field(default_factory=list)
 
     def health(self) -> Health:
@@ -55,7 +58,7 @@ class WorkerMetrics:
         return health
 
     def collect(self) -> Iterator[Metric]:
-        """Return all figures."""
+        """Return all metrics."""
         yield from buses(self.connections)
         if self.ledger:
             self.ledger.catch_up()
@@ -64,13 +67,15 @@ class WorkerMetrics:
         if self.slot:
             yield from self._of_models(self.slot)
         if self.edge:
-            yield from self._of_edge(*self.edge)
+            yield from self._of_edge(self.edge)
         if self.cloud:
             yield from self._of_cloud(self.cloud)
-        if self.triage and self.ledger:
-            yield from deferral(self.triage, self.ledger)
-        for figures in self.more:
-            yield from figures()
+        if self.offload:
+            yield from self._of_offload(self.offload)
+        if self.policy and self.ledger:
+            yield from upload_metrics(self.policy, self.ledger)
+        for metrics in self.more:
+            yield from metrics()
 
     @staticmethod
     def _of_models(slot: ModelSlot) -> Iterator[Metric]:
@@ -83,22 +88,21 @@ class WorkerMetrics:
         yield times("worker_model_seconds", "Time of a model's calls, by its version.", calls)
 
     @staticmethod
-    def _of_edge(worker: EdgeWorker, offload: OffloadClient | None) -> Iterator[Metric]:
+    def _of_edge(worker: EdgeWorker) -> Iterator[Metric]:
         responder = worker.responder
         reasons = [({"reason": str(reason)}, n) for reason, n in sorted(responder.degraded.items())]
         yield counter("worker_degraded_answers", "Hard samples that the edge answered itself, by reason.", reasons)
         yield gauge("worker_queued_frames", "Frames accepted and not answered yet.", worker.pipeline.inside)
         yield gauge("worker_outbox_results", "Results that wait for the broker.", responder.outbox.waiting)
         yield from _times("worker_edge", EDGE_TIMES, worker.times)
-        if offload is None:
-            return
-        yield gauge(
-            "worker_circuit_state",
-            "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open.",
-            CIRCUIT[offload.circuit.state],
-        )
+
+    def _of_offload(self, offload: OffloadClient) -> Iterator[Metric]:
+        if self.cloud and self.ledger:
+            yield from ledger_counters(self.ledger, ExportedBy.TIER)
+        state = CIRCUIT[offload.circuit.state]
+        yield gauge("worker_circuit_state", "Circuit breaker to the next tier: 0 closed, 1 half open, 2 open.", state)
         credits_ = [({"cloud_worker": name}, n) for name, n in sorted(offload.credits_left().items())]
-        yield gauge("worker_cloud_credits", "Credits of each cloud worker, as this worker knows them.", credits_)
+        yield gauge("worker_cloud_credits", "Credits of each worker of the next tier, as this worker knows them.", credits_)
 
     @staticmethod
     def _of_cloud(worker: RequestWorker) -> Iterator[Metric]:
@@ -113,9 +117,9 @@ class WorkerMetrics:
         """Return the counts as they are reported, with what only this process knows."""
         told = ledger.info()
         if self.edge:
-            told.queued = self.edge[0].pipeline.inside
-        if self.triage and self.triage.drift:
-            told.drifting = int(self.triage.drift.drifting)
+            told.queued = self.edge.pipeline.inside
+        if self.policy and self.policy.drift:
+            told.drifting = int(self.policy.drift.drifting)
         if self.cloud:
             taken = self.cloud.intake.times
             told.queued, told.queue_latency = self.cloud.pipeline.inside, taken.queue.histogram
@@ -137,3 +141,46 @@ def _times(prefix: str, text: str, taken: EdgeTimes | CloudTimes) -> Iterator[Me
     batch = steps.pop("batch")
     yield times(f"{prefix}_seconds", text, [({"step": name}, d.histogram, d.total) for name, d in steps.items()])
     yield sizes(f"{prefix}_batch_samples", "Samples in one call of the model.", [({}, batch.histogram, batch.total)])
+
+
+def encoder_metrics(encoder: UploadEncoder) -> Iterator[Metric]:
+    """Return what was written for the next tier and what it cost; counts are this process's own."""
+    ready = [({"encoding": e, "changed": changed}, n) for (e, changed), n in sorted(encoder.ready.items())]
+    text = "Samples ready for upload, by encoding and by change: none, encoding or size."
+    yield counter("worker_upload_ready_samples", text, ready)
+    refused = [({"reason": reason}, n) for reason, n in sorted(encoder.refused.items())]
+    text = "Samples that cannot be written as the service wants what goes up, by reason."
+    yield counter("worker_upload_refused_samples", text, refused)
+    written = [({"when": "before"}, encoder.before), ({"when": "after"}, encoder.after)]
+    yield counter("worker_upload_written_bytes", "Bytes of samples that were written anew to go up.", written)
+    text, taken = "Time to encode one sample again, decoding included.", encoder.times
+    yield times("worker_upload_writing_seconds", text, [({}, taken.histogram, taken.total)])
+
+
+def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
+    """Return what the upload policy did: counts go on over a restart, reasons are this process's own."""
+    yield from ledger_counters(ledger, ExportedBy.UPLOAD_POLICY)
+    withheld = [({"reason": reason}, n) for reason, n in sorted(policy.withheld.items())]
+    yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)
+    yield from _of_budget(policy.budget, ledger)
+    found = agreement_of(ledger.info())
+    bounds = [({"bound": name}, getattr(found, name)) for name in ("value", "low", "high")] if found else []
+    text = "Share of answers that are the next tier's, estimated from audits, with its 95 % interval."
+    yield gauge("worker_agreement_ratio", text, bounds)
+    drift = policy.drift
+    state: Samples = [({}, float(drift.drifting))] if drift else []
+    yield gauge("worker_drift_state", "1 if samples differ from those of the calibration, else 0.", state)
+    changes = [({"of": name}, value) for name, value in drift.metrics().items()] if drift else []
+    text = "Change since calibration: of hardness and classes (stability index), of agreement (share lost)."
+    yield gauge("worker_drift_index", text, changes)
+
+
+def _of_budget(budget: Budget | None, ledger: Ledger) -> Iterator[Metric]:
+    answered = ledger[Count.ANSWERED]
+    error = ledger[Count.UPLOADED] / answered - budget.target if budget and answered else 0.0
+    for name, text, value in (
+        ("target_ratio", "Share of samples that shall go up.", budget.target if budget else None),
+        ("error_ratio", "Share of uploaded samples so far, minus the target.", error if budget else None),
+        ("cut_hardness", "Hardness from which samples go up; infinite while none may.", budget.cut if budget else None),
+    ):
+        yield gauge(f"worker_upload_{name}", text, [] if value is None else value)

@@ -1,36 +1,41 @@
 """Hard samples as small pictures, for people who want to see what the small model is unsure of.
 
 At most one a second, made in the decoder's thread after the sample was answered, and sent only while the bus is up:
-what is too late, too many or too large is left out. Nothing waits for a glimpse.
+what is too late, too many or too large is left out. Nothing waits for a preview.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 
+import numpy as np
 import structlog
+from PIL import Image
 
 from halimede import topics
 from halimede.bus import Bus
-from halimede.errors import BusError, TooLargeError
-from halimede.frames.thumbnails import thumbnail
+from halimede.errors import BusError, DecodeError, TooLargeError
+from halimede.frames.encodings import Pixels, decode, measure
 from halimede.messages import Frame, HardSample, Prediction, Result
 from halimede.pipeline.executor import ModelThread
 from halimede.worker.settings import WorkerSettings
 
 log = structlog.get_logger()
-
 #: seconds between two of them: at least, and so many times what the last one was on its way, for a narrow one is for
 #: answers; and at most
 EVERY_S, SPARED, MOST_S = 1.0, 20, 60.0
 #: characters of a label
 LABEL = 1024
-
 _Seen = tuple[Frame, Prediction | None, Result]
+#: pixels of the longer side, bytes of the file, and bytes of the decoded frame that a thumbnail may be made of
+SIDE, BYTES = 160, 32 * 1024
+MOST_PIXELS = 32 * 1024 * 1024
+QUALITIES = (80, 50, 25)
 
 
 class PreviewPublisher:
-    """Publishes glimpses of one edge worker. ``run`` does so until cancelled."""
+    """Publishes previews of one edge worker. ``run`` does so until cancelled."""
 
     def __init__(self, bus: Bus, decoder: ModelThread, settings: WorkerSettings) -> None:
         self._bus = bus
@@ -63,10 +68,10 @@ class PreviewPublisher:
             if data:
                 await self._send(self._sample(frame, edge, result, data))
         except (BusError, TooLargeError) as error:
-            log.debug("glimpse not sent", error=str(error))
+            log.debug("preview not sent", error=str(error))
         except Exception:
             # a picture for people's eyes must not end the worker
-            log.exception("no glimpse of a hard sample", frame=result.id)
+            log.exception("no preview of a hard sample", frame=result.id)
 
     async def _send(self, sample: HardSample) -> None:
         clock = asyncio.get_running_loop()
@@ -92,3 +97,42 @@ class PreviewPublisher:
             score=result.score or 0.0,
             data=data,
         )
+
+
+def thumbnail(frame: Frame) -> bytes | None:
+    """Return a PNG (small frames, exactly) or JPEG of at most 160 pixels a side; None of what is no picture."""
+    try:
+        if measure(frame) > MOST_PIXELS:
+            return None
+        image = _as_picture(decode(frame))
+    except DecodeError:
+        return None
+    if image is None:
+        return None
+    image.thumbnail((SIDE, SIDE))
+    exact = _save(image, "PNG")
+    if len(exact) <= BYTES // 8:
+        return exact
+    return next((data for quality in QUALITIES if len(data := _save(image, "JPEG", quality)) <= BYTES), None)
+
+
+def _save(image: Image.Image, form: str, quality: int = 0) -> bytes:
+    out = io.BytesIO()
+    image.save(out, format=form, **({"quality": quality} if quality else {}))
+    return out.getvalue()
+
+
+def _as_picture(pixels: Pixels) -> Image.Image | None:
+    """Return grey or RGB pixels as a picture. Other numbers than bytes are stretched from their least to their most."""
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim != 2 and not (pixels.ndim == 3 and pixels.shape[2] == 3):
+        return None
+    step = max(1, max(pixels.shape) // (4 * SIDE))  # of a large one every few pixels do
+    pixels = pixels[::step, ::step]
+    if pixels.dtype != np.uint8:
+        known = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        low, high = known.min(), known.max()
+        # halves, so that the difference of two huge numbers is a number
+        pixels = ((known / 2 - low / 2) * (255 / ((high / 2 - low / 2) or 1.0))).clip(0, 255).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
 
 from halimede.bus import Announce, Bus
+from halimede.frames.transcode_policy import UploadFormat
 from halimede.inference import Model
 from halimede.messages import Count
+from halimede.offload.circuit_breaker import CircuitBreaker
+from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.responders import Origin
+from halimede.pipeline.transcode import UploadEncoder
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Ledger
 from halimede.tracing import Book
 from halimede.worker import sources
-from halimede.worker.metrics import WorkerMetrics
+from halimede.worker.metrics import WorkerMetrics, encoder_metrics
 from halimede.worker.model_reload import ModelOpener
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.sources import FrameSource
@@ -53,7 +59,7 @@ class WorkerContext:
     slot: ModelSlot
     ledger: Ledger
     book: Book
-    figures: WorkerMetrics
+    metrics: WorkerMetrics
     stop: asyncio.Event
     reporter: StatusReporter
 
@@ -95,8 +101,8 @@ def source_of(
     settings = parts.settings
 
     def take_in() -> Bus:
-        parts.figures.connections.append(connect())
-        return parts.figures.connections[-1]
+        parts.metrics.connections.append(connect())
+        return parts.metrics.connections[-1]
 
     source = sources.create(
         sources.SourceContext(
@@ -125,12 +131,35 @@ def origin(settings: WorkerSettings) -> Origin:
     return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
 
 
-def count_requests(parts: WorkerContext, worker: RequestWorker) -> None:
-    """Count in the ledger what a worker does with requests."""
-    stats, times, bus = worker.intake.stats, worker.intake.times, parts.bus
-    parts.ledger.follow(Count.SERVED, lambda: stats.served)
-    parts.ledger.follow(Count.BATCHES, lambda: times.batch.count)
-    parts.ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + stats.unfit)
+@asynccontextmanager
+async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
+    """Give what encodes samples for the next tier, behind ``circuit``; its thread starts with the first of them."""
+    settings = parts.settings
+    format_ = UploadFormat(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
+    async with ModelThread("upload") as thread:
+        encoder = UploadEncoder(format_, thread, circuit)
+        parts.metrics.more.append(partial(encoder_metrics, encoder))
+        yield encoder
+
+
+async def serve_requests(parts: WorkerContext, worker: RequestWorker, ready: Callable[[], None]) -> None:
+    """Answer requests until the worker is to stop, then drain; ``ready`` is called when they are taken."""
+    stats, times, bus, ledger = worker.intake.stats, worker.intake.times, parts.bus, parts.ledger
+    ledger.follow(Count.SERVED, lambda: stats.served)
+    ledger.follow(Count.BATCHES, lambda: times.batch.count)
+    ledger.follow(Count.REJECTED, lambda: bus.stats.rejected + stats.unfit)
+    async with asyncio.TaskGroup() as group:
+        running = [
+            group.create_task(worker.run(), name="requests"),
+            group.create_task(parts.slot.watch(parts.settings.model_timeout_s), name="model watch"),
+        ]
+        parts.metrics.cloud = worker
+        await unless(parts.stop, worker.intake.ready.wait())
+        ready()
+        await parts.stop.wait()
+        await worker.drain(parts.settings.grace_s)
+        for task in running:
+            task.cancel()
 
 
 async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[float], Awaitable[bool]]) -> None:

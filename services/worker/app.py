@@ -55,7 +55,7 @@ exit code: 0 after SIGTERM or SIGINT, 2 after a mistake that you can mend (one l
 
 
 def _tier() -> None:
-    from halimede.worker.mid_tier import run_tier  # noqa: PLC0415  # others need not load it
+    from halimede.worker.tier_worker import run_tier  # noqa: PLC0415  # others need not load it
 
     run_tier()
 

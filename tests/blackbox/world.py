@@ -27,8 +27,8 @@ from halimede.multiedge.settings import read_member
 from halimede.topic import Address, Topic
 from halimede.worker.bootstrap import serve
 from halimede.worker.joint_inference import joint_inference
-from halimede.worker.mid_tier import tier
 from halimede.worker.settings import read
+from halimede.worker.tier_worker import tier
 from tests.blackbox.buses import Buses
 from tests.scraping import scrape, value
 from tests.simulated import eventually

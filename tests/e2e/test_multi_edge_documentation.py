@@ -99,7 +99,7 @@ def test_the_application_runs(tmp_path: Path) -> None:
         item = Item(np.zeros((4, 4), np.uint8), prediction=Prediction(boxes=[Box(0, 0, 1, 1, 1.0)] * count))
         stage.run([item])
         assert joint.take([Finding(b"k", "cam0", "w", "n", 0, 1, item.prediction)], 0.0).answers == {b"k": None}
-    assert joint.figures() == {"most": 3}
+    assert joint.metrics() == {"most": 3}
 
 
 async def test_the_lines_of_a_running_system(tmp_path: Path) -> None:

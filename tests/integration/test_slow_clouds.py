@@ -34,7 +34,7 @@ class Camera:
     client: OffloadClient
     fps: float
     deadline_s: float
-    triage: UploadPolicy = field(default_factory=UploadPolicy)
+    policy: UploadPolicy = field(default_factory=UploadPolicy)
     seen: Counter[str] = field(default_factory=Counter)
     going: bool = True
 
@@ -48,7 +48,7 @@ class Camera:
     async def ask(self) -> None:
         loop = asyncio.get_running_loop()
         began, came, sent = loop.time(), "answered", True
-        decision = self.triage.decide(Verdict(hard=True), None, SIZE, self.deadline_s, began)
+        decision = self.policy.decide(Verdict(hard=True), None, SIZE, self.deadline_s, began)
         if decision.ask:
             try:
                 await self.client.ask(frame(), self.deadline_s)
@@ -56,7 +56,7 @@ class Camera:
                 came, sent = str(error.reason), error.sent
             now, answered = loop.time(), came == "answered"
             late = came == OffloadReason.DEADLINE
-            self.triage.ended(decision, now - began, now, sent=sent, answered=answered, timed_out=late)
+            self.policy.ended(decision, now - began, now, sent=sent, answered=answered, timed_out=late)
         else:
             came = str(decision.reason)
         self.seen[came] += self.going or came == "answered"

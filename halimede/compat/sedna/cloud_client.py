@@ -147,10 +147,10 @@ class CloudClient:
         self._stop = asyncio.Event()
         async with self._connect(settings.client_id()) as bus, contextlib.AsyncExitStack() as stack:
             self._bus = bus
-            figures = WorkerMetrics(settings, [bus], status="")
-            shown = HttpServer(settings.http, health=figures.health(), registry=registry("edge", figures.collect))
+            metrics = WorkerMetrics(settings, [bus], status="")
+            shown = HttpServer(settings.http, health=metrics.health(), registry=registry("edge", metrics.collect))
             await stack.enter_async_context(shown)
-            self._ledger = figures.ledger = await open_ledger(settings, stack)
+            self._ledger = metrics.ledger = await open_ledger(settings, stack)
             self._reporter = StatusReporter(bus, settings)
             self._reporter.http = shown.url
             self._reporter.counts = self._ledger.info

@@ -17,7 +17,7 @@ from halimede.multiedge.fusion.settings import FusionSettings
 from halimede.multiedge.fusion.time_window import Instant, Window
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome
 
-#: what ``figures`` counts: instants, how they ended, and findings that were no part of one when it did
+#: what ``metrics`` counts: instants, how they ended, and findings that were no part of one when it did
 COUNTED = ("instants", "complete", "incomplete", "undecided", "late", "repeated", "refused")
 NS = 1_000_000_000
 MS = 1_000_000
@@ -82,7 +82,7 @@ class Fusion(Joint):
         """Return when the oldest instant waits no longer."""
         return self._window.next_due()
 
-    def figures(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Return how many instants there were, how they ended, and how many are open."""
         counted = {"open": len(self._window)} | {name: self._counted[name] for name in COUNTED}
         return {f"fusion_{name}": float(number) for name, number in counted.items()}

@@ -114,7 +114,7 @@ class Matcher(Joint):
         """Yield everybody who is known."""
         return self.gallery.snapshot()
 
-    def figures(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Return what shall be seen in metrics."""
         held = {"identities": len(self.gallery), "vectors": self.gallery.vectors, "index_bytes": self.gallery.memory}
         gone = {name: getattr(self.gallery, name) for name in ("evicted", "expired", "unsaved")}

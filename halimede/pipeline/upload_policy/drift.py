@@ -98,7 +98,7 @@ class Drift:
         """Take in what came of an audit."""
         self._agreed.append(agreed)
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return by how much each of the things watched has changed: stability indices, and agreement that is lost."""
         found = {}
         if self._hardness:

@@ -200,7 +200,7 @@ class UploadPolicy:
 def create(
     settings: PolicySettings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
 ) -> UploadPolicy:
-    """Return the triage that a worker's settings ask for; it has sent up ``uploaded`` of ``samples`` before.
+    """Return the policy that a worker's settings ask for; it has sent up ``uploaded`` of ``samples`` before.
 
     Raises InvalidFieldError for a calibration that is none, and for audits beyond the budget.
     """

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from halimede import __version__
-from halimede.serving.body_limits import BodyLimits
-from halimede.serving.errors import ServeError
-from halimede.serving.inflight_requests import InflightRequests
+from halimede.serving.bounded_requests import BoundedRequests, json_response, refuse
 from halimede.serving.rest_codec import BINARY, JSON
-from halimede.serving.rest_handlers import EXTENSIONS, HEADER_LENGTH, NAME, refuse
+from halimede.serving.rest_handlers import EXTENSIONS, HEADER_LENGTH, NAME
 from halimede.serving.router.backend_client import PASSED
 from halimede.serving.router.router import Router, told
 
@@ -21,12 +18,11 @@ class RouterHandlers:
     def __init__(self, router: Router, name: str, *, max_request: int) -> None:
         self._router = router
         self._name = name
-        self._bodies = BodyLimits(max_request)
-        self._under_way = InflightRequests()
+        self._requests = BoundedRequests(max_request)
 
     async def drain(self, timeout_s: float) -> bool:
         """Answer what is under way, and let each connection end with it; return whether all was answered in time."""
-        return await self._under_way.drain(timeout_s)
+        return await self._requests.drain(timeout_s)
 
     def add_to(self, application: web.Application) -> None:
         """Register all addresses."""
@@ -41,18 +37,7 @@ class RouterHandlers:
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         if request.match_info["model"] != self._name:
             return refuse(404, f"there is no model {request.match_info['model'][:80]!r} here: this is {self._name}")
-        taken = 0
-        with self._under_way.one():
-            try:
-                body, taken = await self._bodies.read(request)
-                answer = await self._routed(request, body)
-            except ServeError as error:
-                answer = refuse(error.status, str(error))
-            finally:
-                self._bodies.give(taken)
-        if self._under_way.leaving:
-            answer.force_close()
-        return answer
+        return await self._requests.answer(request, self._routed)
 
     async def _routed(self, request: web.Request, body: bytes) -> web.Response:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
@@ -66,19 +51,15 @@ class RouterHandlers:
         )
 
     async def _server(self, _: web.Request) -> web.StreamResponse:
-        return _json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
+        return json_response({"name": f"{NAME} router", "version": __version__, "extensions": EXTENSIONS})
 
     async def _live(self, _: web.Request) -> web.StreamResponse:
-        return _json_response({"live": True})
+        return json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         if not self._router.edge.known and not self._router.cloud.known:
             return refuse(503, "it is not known yet where the models are")
-        return _json_response({"ready": True})
+        return json_response({"ready": True})
 
     async def _index(self, _: web.Request) -> web.StreamResponse:
-        return _json_response([{"name": self._name, "version": "", "state": "READY", "reason": ""}])
-
-
-def _json_response(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type=JSON)
+        return json_response([{"name": self._name, "version": "", "state": "READY", "reason": ""}])

@@ -15,9 +15,12 @@ import structlog
 from prometheus_client.metrics_core import Metric
 
 from halimede import log as logging
-from halimede.bus import Bus
+from halimede import topics
+from halimede.api import inferencemodel
+from halimede.bus import Bus, Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
+from halimede.messages import StatusDocument
 from halimede.mining import create
 from halimede.mining.pre_inference import AFTER, modes_of
 from halimede.names import check_label, check_name
@@ -25,7 +28,6 @@ from halimede.observe import Health, HttpServer, parse_bind
 from halimede.observe.metrics import buses, counter, gauge, registry
 from halimede.offload.circuit_breaker import State
 from halimede.serving.rest_handlers import accepts
-from halimede.serving.router import service_discovery
 from halimede.serving.router.backend_client import Backend
 from halimede.serving.router.camera_bridge import CameraBridge, Names
 from halimede.serving.router.response_reader import ResponseReader
@@ -35,7 +37,6 @@ from halimede.serving.settings import seconds
 from halimede.worker.settings import BROKER
 
 log = structlog.get_logger()
-
 USERS_MISTAKE = 2
 DEFAULT_HTTP = "127.0.0.1:8090"
 MAX_REQUEST = 64 * 1024 * 1024
@@ -134,7 +135,7 @@ async def route(given: argparse.Namespace, environ: Mapping[str, str], stop: asy
         tasks = [group.create_task(cameras.run(), name="cameras")] if cameras else []
         for service, upstream in ((given.edge_service, router.edge), (given.cloud_service, router.cloud)):
             if bus and service:
-                await service_discovery.follow(bus, namespace, check_name("InferenceModel", service), upstream)
+                await follow_status(bus, namespace, check_name("InferenceModel", service), upstream)
         await stop.wait()
         shown.stop_listening()
         leaving = [group.create_task(cameras.drain(grace_s), name="drain")] if cameras else []
@@ -187,9 +188,9 @@ async def _http(
             "router_circuit_state", "Circuit breaker to the cloud: 0 closed, 1 half open, 2 open.", _state(router)
         )
 
-    figures = registry("router", collect)
+    metrics = registry("router", collect)
     lets_in = accepts(MAX_REQUEST, closing_s)
-    async with HttpServer(given.http, health=health, registry=figures, routes=rest.add_to, accepts=lets_in) as shown:
+    async with HttpServer(given.http, health=health, registry=metrics, routes=rest.add_to, accepts=lets_in) as shown:
         yield shown
 
 
@@ -205,3 +206,23 @@ def _parameters(given: Sequence[str]) -> dict[str, str]:
             raise InvalidFieldError("--param", text, "write KEY=VALUE")
         found[key] = value
     return found
+
+
+async def follow_status(bus: Bus, namespace: str, service: str, upstream: Backend) -> None:
+    """Keep an upstream at the url in an InferenceModel's status, as GM publishes it."""
+
+    def move(url: str) -> None:
+        try:
+            upstream.move(url)
+        except InvalidFieldError as error:
+            log.warning("url not usable", service=service, error=str(error))
+        else:
+            log.info("model found", service=service, url=url)
+
+    async def changed(delivery: Delivery[StatusDocument]) -> None:
+        url = delivery.body.status.url or ""
+        if url or not upstream.known:
+            move(url)
+
+    filter_ = topics.STATUS.filter(ns=namespace, plural=inferencemodel.PLURAL, name=service)
+    await bus.subscribe(filter_, changed)

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from halimede.cameras import ipc_messages, open_source
+from halimede.cameras import ipc_messages, source_reader
 from halimede.cameras.address import parse
 from halimede.cameras.camera_status import CameraStatusTracker
 from halimede.cameras.frame_encoder import NoTablesError, fitting, size_of
 from halimede.cameras.ipc_messages import Beat, CapturedPicture, Over, ReaderCounts, ReaderJob, SourceError
-from halimede.cameras.latest_value import LatestValue
 from halimede.cameras.reader_client import environment
+from halimede.cameras.reader_process import LatestValue
 from halimede.cameras.settings import CameraSettings
 from halimede.errors import DecodeError
 from tests.cameras import jpeg
@@ -77,11 +77,11 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
     def refuse(target: str, **options: object) -> None:
         asked.append((target, options["format"], options["options"]))
-        raise open_source.av.error.ArgumentError(22, "Invalid argument", target)
+        raise source_reader.av.error.ArgumentError(22, "Invalid argument", target)
 
-    monkeypatch.setattr(open_source.av, "open", refuse)
+    monkeypatch.setattr(source_reader.av, "open", refuse)
     with pytest.raises(SourceError, match="Garbage"):
-        open_source.open_source(ReaderJob(parent=1, kind="device", target="/dev/video0", fps=10.0))
+        source_reader.open_source(ReaderJob(parent=1, kind="device", target="/dev/video0", fps=10.0))
     assert asked == [
         ("/dev/video0", "v4l2", {"input_format": "mjpeg", "framerate": "10"}),
         ("/dev/video0", "v4l2", {"input_format": "mjpeg"}),
@@ -91,7 +91,7 @@ def test_a_device_is_asked_for_jpeg_first_and_for_anything_last(monkeypatch: pyt
 
 def test_v4l2_is_in_the_installed_ffmpeg() -> None:
     with pytest.raises(SourceError) as caught:
-        open_source.open_source(ReaderJob(parent=1, kind="device", target="/dev/video99"))
+        source_reader.open_source(ReaderJob(parent=1, kind="device", target="/dev/video99"))
     assert caught.value.reason == ipc_messages.NOT_FOUND
 
 

@@ -11,7 +11,7 @@ import pytest
 from halimede.compat.sedna.algorithms import hard_example_mining as hem
 from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType, post_processing
 from halimede.compat.sedna.core.joint_inference import JointInference
-from halimede.compat.sedna.rules import rule_of
+from halimede.compat.sedna.core.joint_inference.joint_inference import rule_of
 from halimede.compat.sedna.unsupported import NotThereError
 from halimede.errors import InvalidFieldError
 

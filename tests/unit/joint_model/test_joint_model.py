@@ -272,9 +272,9 @@ async def test_closing_tells_all_who_wait_and_cancels_none(monkeypatch: pytest.M
 def test_a_model_that_hangs_does_not_keep_a_script_from_ending() -> None:
     script = """
 import time
-import halimede.joint_model.daemon_executor
+import halimede.joint_model.background_loop
 from halimede import JointModel
-halimede.joint_model.daemon_executor.LAST_S = 0.1
+halimede.joint_model.background_loop.LAST_S = 0.1
 class Hangs:
     def predict(self, data):
         time.sleep(1000)

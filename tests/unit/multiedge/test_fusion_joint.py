@@ -51,7 +51,7 @@ def test_all_of_an_instant_get_one_answer_and_everybody_is_told_once(tmp_path):
     assert sum(fused.value.values()) == pytest.approx(1)
     assert joint.next_due() is None
     assert not joint.due(99.0).fused
-    counted = {name: number for name, number in joint.figures().items() if number}
+    counted = {name: number for name, number in joint.metrics().items() if number}
     assert counted == {"fusion_instants": 1, "fusion_complete": 1}
     codec.decode(topics.FUSED, codec.encode(topics.FUSED, fused))
     json.dumps(said.answers[b"left/-4"].value)
@@ -75,7 +75,7 @@ def test_a_late_finding_is_answered_with_all_that_is_known_and_changes_nothing_f
     assert said.answers[b"right/3"].label == "cat"
     assert said.answers[b"right/3"].value["late"]
     assert not said.fused
-    assert joint.figures()["fusion_late"] == 1
+    assert joint.metrics()["fusion_late"] == 1
 
 
 def test_a_finding_that_comes_again_after_a_takeover_counts_once(tmp_path):
@@ -88,7 +88,7 @@ def test_a_finding_that_comes_again_after_a_takeover_counts_once(tmp_path):
     again = joint.take([seen("left", [0.4, 0.6, 0.0], key="c")], 0.1)
     assert again.answers == {b"c": said.answers[b"a"]}
     assert not again.fused
-    assert joint.figures()["fusion_repeated"] == 2
+    assert joint.metrics()["fusion_repeated"] == 2
 
 
 def test_each_model_finds_probabilities_in_its_own_order(tmp_path):
@@ -113,7 +113,7 @@ def test_who_names_no_class_keeps_boxes_and_gets_the_others_answer(tmp_path):
     said = joint.due(2.0)
     assert said.answers == {b"y": None}
     assert said.fused[0].label is None
-    assert joint.figures()["fusion_undecided"] == 1
+    assert joint.metrics()["fusion_undecided"] == 1
 
 
 def test_weights_temperatures_and_offsets_of_single_cameras(tmp_path):

@@ -24,10 +24,10 @@ ENVIRONMENT = {
 async def watch(w: World) -> list[HardSample]:
     seen: list[HardSample] = []
 
-    async def glimpse(delivery: Delivery[HardSample]) -> None:
+    async def preview(delivery: Delivery[HardSample]) -> None:
         seen.append(delivery.body)
 
-    await w.camera.subscribe(topics.HARD_SAMPLE.filter(), glimpse)
+    await w.camera.subscribe(topics.HARD_SAMPLE.filter(), preview)
     return seen
 
 
@@ -60,7 +60,7 @@ async def test_a_degraded_answer_says_why(tmp_path: Path) -> None:
 
 
 @simulated
-async def test_without_a_connection_there_is_none_and_results_wait_for_no_glimpse(tmp_path: Path) -> None:
+async def test_without_a_connection_there_is_none_and_results_wait_for_no_preview(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.worker("edge", "e"):
         seen = await watch(w)
         await w.send(HARD)

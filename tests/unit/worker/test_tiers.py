@@ -18,7 +18,7 @@ from halimede.errors import InvalidFieldError
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
-from halimede.worker.mid_tier import _prepare, tier
+from halimede.worker.tier_worker import _prepare, tier
 from tests.simulated import eventually, simulated
 from tests.unit.worker.world import NS, SERVICE, World, world
 

@@ -204,11 +204,11 @@ def test_a_model_that_was_changed_begins_a_new_gallery_and_a_single_stranger_doe
     for number in range(STRANGE - 1):
         assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None
     assert len(who(decides.take([finding(A, [(50, 50)], number=1)], 0.0))) == 1
-    assert decides.figures()["reid_identities"] == 1
+    assert decides.metrics()["reid_identities"] == 1
     for number in range(STRANGE - 1):
         assert decides.take([finding(other, [(50, 50)], number=number + 2)], 0.0).answers.popitem()[1] is None
     assert who(decides.take([finding(other, [(50, 50)], number=999)], 0.0))[0]
-    assert decides.figures()["reid_identities"] == 1
+    assert decides.metrics()["reid_identities"] == 1
 
 
 def test_the_next_look_comes_sooner_when_something_waits_to_be_written(tmp_path: Path) -> None:
@@ -227,6 +227,6 @@ def test_noise_does_not_grow_without_bound(tmp_path: Path) -> None:
     decides: Matcher = matcher(tmp_path, identities=100)
     for number, vectors in enumerate(np.split(looks(600, seed=3), 60)):
         decides.take([finding(vectors, [(60.0 * i, 50) for i in range(10)], number=number, ms=9000 * number)], number)
-    figures = decides.figures()
-    assert figures["reid_identities"] <= 100
-    assert figures["reid_evicted"] >= 400
+    metrics = decides.metrics()
+    assert metrics["reid_identities"] <= 100
+    assert metrics["reid_evicted"] >= 400

@@ -59,7 +59,7 @@ def test_classes_that_calibration_never_saw_are_noticed() -> None:
     for _ in range(800):
         drift.see(chance.random(), "a new thing")
     assert drift.drifting
-    assert drift.figures()["classes"] > drift.figures()["hardness"]
+    assert drift.metrics()["classes"] > drift.metrics()["hardness"]
 
 
 def test_audits_that_agree_less_than_promised_are_noticed_and_heal() -> None:
@@ -94,4 +94,4 @@ def test_without_a_reference_nothing_drifts() -> None:
     for _ in range(2000):
         drift.see(1.0, "x")
     assert not drift.drifting
-    assert drift.figures() == {}
+    assert drift.metrics() == {}

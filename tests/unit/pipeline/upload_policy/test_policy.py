@@ -24,8 +24,8 @@ from tests.unit.worker.world import World
 SAID = Prediction(label="7")
 
 
-def decide(triage: UploadPolicy, verdict: Verdict, *, size: int = 1000, left_s: float = 2.0) -> UploadDecision:
-    return triage.decide(verdict, SAID, size, left_s, 0.0)
+def decide(policy: UploadPolicy, verdict: Verdict, *, size: int = 1000, left_s: float = 2.0) -> UploadDecision:
+    return policy.decide(verdict, SAID, size, left_s, 0.0)
 
 
 def graded(hardness: float) -> Verdict:
@@ -42,80 +42,80 @@ def slow_uplink() -> LatencyEstimator:
 
 
 def test_without_anything_else_mining_decides() -> None:
-    triage = UploadPolicy()
-    easy, hard = decide(triage, graded(0.4)), decide(triage, graded(0.6))
+    policy = UploadPolicy()
+    easy, hard = decide(policy, graded(0.4)), decide(policy, graded(0.6))
     assert (easy.ask, easy.hard, easy.hardness, easy.cut) == (False, False, 0.4, 0.5)
     assert (hard.up, hard.hard, hard.hardness, hard.cut) == (True, True, 0.6, 0.5)
 
 
 def test_the_budget_moves_the_cut_and_what_is_below_it_is_easy() -> None:
-    triage, chance = UploadPolicy(budget=Budget(0.1, 0.5)), random.Random(1)
-    decisions = [decide(triage, graded(chance.random())) for _ in range(4000)]
+    policy, chance = UploadPolicy(budget=Budget(0.1, 0.5)), random.Random(1)
+    decisions = [decide(policy, graded(chance.random())) for _ in range(4000)]
     assert sum(decision.hard for decision in decisions) / 4000 == pytest.approx(0.1, abs=0.01)
     last = decisions[-1]
     assert last.cut is not None
     assert 0.8 < last.cut < 0.97
-    assert not triage.withheld
+    assert not policy.withheld
 
 
 def test_a_hard_sample_beyond_the_budget_stays_hard_and_says_why_it_was_not_sent() -> None:
-    triage = UploadPolicy(budget=Budget(0.2))
-    decisions = [decide(triage, Verdict(hard=True)) for _ in range(100)]
+    policy = UploadPolicy(budget=Budget(0.2))
+    decisions = [decide(policy, Verdict(hard=True)) for _ in range(100)]
     kept = [decision for decision in decisions if not decision.ask]
     assert 78 <= len(kept) <= 82
     assert {(decision.hard, decision.reason) for decision in kept} == {(True, OffloadReason.BUDGET)}
-    assert triage.withheld == {"budget": len(kept)}
+    assert policy.withheld == {"budget": len(kept)}
 
 
 def test_what_would_be_too_late_is_not_sent_and_costs_no_budget() -> None:
-    triage = UploadPolicy(budget=Budget(0.2, 0.5), uplink=slow_uplink())
-    decision = decide(triage, graded(0.9), left_s=0.1)
+    policy = UploadPolicy(budget=Budget(0.2, 0.5), uplink=slow_uplink())
+    decision = decide(policy, graded(0.9), left_s=0.1)
     assert (decision.ask, decision.hard, decision.reason) == (False, True, OffloadReason.TOO_SLOW)
-    assert triage.budget
-    assert triage.budget.debt == pytest.approx(-0.2)
+    assert policy.budget
+    assert policy.budget.debt == pytest.approx(-0.2)
 
 
 def test_what_nobody_here_could_answer_goes_up_whatever_it_costs() -> None:
-    triage = UploadPolicy(budget=Budget(0.0), uplink=slow_uplink())
-    assert triage.forced(1000).up
+    policy = UploadPolicy(budget=Budget(0.0), uplink=slow_uplink())
+    assert policy.forced(1000).up
 
 
 def test_an_audit_is_asked_beside_and_counts_against_the_budget() -> None:
-    triage = UploadPolicy(budget=Budget(0.2, 0.5), audits=Audits(0.5, lambda: 0.0))
-    decision = decide(triage, graded(0.1))
+    policy = UploadPolicy(budget=Budget(0.2, 0.5), audits=Audits(0.5, lambda: 0.0))
+    decision = decide(policy, graded(0.1))
     assert (decision.ask, decision.up, decision.hard, decision.audit) == (True, False, False, True)
-    assert triage.budget
-    assert triage.budget.debt == pytest.approx(0.8)
-    triage.ended(decision, 0.1, 1.0, sent=True, answered=True)
-    assert triage.audits
-    assert triage.audits.open == 0
+    assert policy.budget
+    assert policy.budget.debt == pytest.approx(0.8)
+    policy.ended(decision, 0.1, 1.0, sent=True, answered=True)
+    assert policy.audits
+    assert policy.audits.open == 0
 
 
 def test_what_was_to_go_up_and_did_not_is_paid_back() -> None:
-    triage = UploadPolicy(budget=Budget(0.2, 0.5))
-    decision = decide(triage, graded(0.9))
-    triage.ended(decision, 2.0, 2.0, sent=False, answered=False)
-    assert triage.budget
-    assert triage.budget.debt == pytest.approx(-0.2)
+    policy = UploadPolicy(budget=Budget(0.2, 0.5))
+    decision = decide(policy, graded(0.9))
+    policy.ended(decision, 2.0, 2.0, sent=False, answered=False)
+    assert policy.budget
+    assert policy.budget.debt == pytest.approx(-0.2)
 
 
 def test_numbers_that_no_message_can_carry_are_left_out() -> None:
-    triage = UploadPolicy(budget=Budget(0.0, 0.5))
-    assert decide(triage, graded(0.9)).cut is None
+    policy = UploadPolicy(budget=Budget(0.0, 0.5))
+    assert decide(policy, graded(0.9)).cut is None
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_what_was_kept_or_audited_before_the_model_failed_goes_up_and_is_counted_once(share: float) -> None:
-    triage = UploadPolicy(budget=Budget(0.2, 0.5), audits=Audits(share, lambda: 0.0))
-    assert triage.budget
-    assert triage.audits
-    before = triage.decide(graded(0.1), None, 1000, 2.0, 0.0)
-    decision = triage.forced(1000, before)
+    policy = UploadPolicy(budget=Budget(0.2, 0.5), audits=Audits(share, lambda: 0.0))
+    assert policy.budget
+    assert policy.audits
+    before = policy.decide(graded(0.1), None, 1000, 2.0, 0.0)
+    decision = policy.forced(1000, before)
     assert (decision.up, decision.hard) == (True, True)
-    assert triage.budget.debt == pytest.approx(0.8)  # one sample, and it goes up
-    triage.ended(decision, 0.1, 1.0, sent=True, answered=True)
-    assert triage.audits.open == 0
-    later = triage.uplink.begin(1000)
+    assert policy.budget.debt == pytest.approx(0.8)  # one sample, and it goes up
+    policy.ended(decision, 0.1, 1.0, sent=True, answered=True)
+    assert policy.audits.open == 0
+    later = policy.uplink.begin(1000)
     assert later.ahead == 1000  # nothing else counts as under way
 
 
@@ -135,7 +135,7 @@ def test_hardness_by_another_rule_is_not_taken_for_drift(tmp_path: Path, rule: s
     settings = World(tmp_path, None).settings("edge", "e0", hem_name="margin", calibration=path)
     drift = create(settings, Margin(), random.random).drift
     assert drift
-    assert set(drift.figures()) == watched
+    assert set(drift.metrics()) == watched
 
 
 def test_settings_say_what_there_is(tmp_path: Path) -> None:

@@ -7,31 +7,33 @@ seconds a frame without a cloud are a deadline (``deadlineMs``) at most, and aft
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 import structlog
 
 from halimede import log as logging
 from halimede.bus.mqtt import MqttSettings
 from halimede.compat.sedna import environment
+from halimede.compat.sedna.algorithms.hard_example_mining.hard_example_mining import Mined
 from halimede.compat.sedna.call_codec import read_answer, write_call
 from halimede.compat.sedna.cloud_client import CloudClient
-from halimede.compat.sedna.common.class_factory import post_processing
+from halimede.compat.sedna.common.class_factory import ClassFactory, ClassType, post_processing
 from halimede.compat.sedna.core.base import JobBase, model_path
-from halimede.compat.sedna.rules import HardSampleRule, rule_of
 from halimede.compat.sedna.serving import served
 from halimede.errors import InvalidFieldError
 from halimede.inference.estimator import loaded
 from halimede.messages import Count
-from halimede.mining import Verdict
+from halimede.mining import Verdict, create
 from halimede.models.desired_state import read as read_desired
 from halimede.offload.errors import OffloadError, OffloadReason
 from halimede.stats.ledger import Latency
@@ -39,12 +41,13 @@ from halimede.worker.main import connect_to, leave, main
 from halimede.worker.settings import MiningMode, WorkerSettings
 
 __all__ = ("BigModelService", "JointInference", "TSBigModelService")
-
 log = structlog.get_logger()
-
 THEN_MINING: MiningMode = "inference-then-mining"
 THEN_INFERENCE: MiningMode = "mining-then-inference"
 EASY = Verdict(hard=False)
+#: what Sedna takes when no method is named
+DEFAULT = "IBT"
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class BigModelService(JobBase):
@@ -264,3 +267,67 @@ def _stop_in_order() -> None:
     main_thread = threading.current_thread() is threading.main_thread()
     if main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+
+class HardSampleRule(Protocol):
+    """Says whether a sample is hard."""
+
+    def judge(self, infer_result: Any, /) -> Verdict:
+        """Never raises: what goes wrong makes the sample hard."""
+
+    def __call__(self, infer_result: Any = None) -> bool:
+        """Whether the sample is hard."""
+
+
+class Own:
+    """A class of the script's, as it was registered."""
+
+    def __init__(self, algorithm: Callable[..., Any]) -> None:
+        self.algorithm = algorithm
+
+    def judge(self, infer_result: Any, /) -> Verdict:
+        """Ask it. Whatever it raises makes the sample hard."""
+        try:
+            return Verdict(hard=bool(self.algorithm(infer_result)))
+        except Exception as error:  # noqa: BLE001  # an algorithm of a user's own; inference goes on without it
+            return Verdict(hard=True, error=f"{type(error).__name__}: {error}")
+
+    def __call__(self, infer_result: Any = None) -> bool:
+        """Whether the sample is hard."""
+        return self.judge(infer_result).hard
+
+
+def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> HardSampleRule:
+    """Make the rule that is named. Raises InvalidFieldError for an unknown name or parameters that it refuses."""
+    name, parameters = chosen.get("method") or DEFAULT, chosen.get("param") or {}
+    if not isinstance(name, str) or not isinstance(parameters, Mapping):
+        raise InvalidFieldError("hard_example_mining", dict(chosen), 'give {"method": name, "param": {...}}')
+    if not ClassFactory.is_exists(ClassType.HEM, name):
+        return Mined(create(name, parameters, calibration))
+    registered = ClassFactory.get_cls(ClassType.HEM, name)
+    try:
+        made = registered(**_cast(registered, parameters))
+    except TypeError as error:
+        raise InvalidFieldError("hard_example_mining.param", dict(parameters), f"{name} refuses it: {error}") from error
+    return made if isinstance(made, Mined) else Own(made)
+
+
+def _cast(registered: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Make numbers of a CR's text where a constructor's defaults are numbers. Raises InvalidFieldError."""
+    if issubclass(registered, Mined) if inspect.isclass(registered) else False:
+        return dict(parameters)  # reads text itself
+    try:
+        known = inspect.signature(registered).parameters
+    except (TypeError, ValueError):
+        known = {}  # type: ignore[assignment]  # nothing is known
+    return {key: _as(key, value, known[key].default) if key in known else value for key, value in parameters.items()}
+
+
+def _as(key: str, value: Any, default: Any) -> Any:
+    if not isinstance(value, str) or not isinstance(default, bool | int | float):
+        return value
+    try:
+        return TRUTHS[value.strip().lower()] if isinstance(default, bool) else type(default)(value)
+    except (KeyError, ValueError) as error:
+        fix = f"give {'true or false' if isinstance(default, bool) else 'a number'}, as {default} is"
+        raise InvalidFieldError(f"hard_example_mining.param.{key}", value, fix) from error

@@ -11,9 +11,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from halimede.serving import body_limits
-from halimede.serving.body_limits import BodyLimits
-from halimede.serving.errors import ServeError
+from halimede.serving import bounded_requests
+from halimede.serving.bounded_requests import BoundedRequests
 
 MOST = 1_000_000
 
@@ -22,26 +21,22 @@ class Reader:
     """A server that holds every body until it is told to answer."""
 
     def __init__(self) -> None:
-        self.bodies = BodyLimits(MOST)
+        self.requests = BoundedRequests(MOST)
         self.held = 0
         self.go = asyncio.Event()
 
     async def answer(self, request: web.Request) -> web.Response:
-        taken = 0
-        try:
-            body, taken = await self.bodies.read(request)
-            self.held += 1
-            await self.go.wait()
-            return web.Response(text=str(len(body)))
-        except ServeError as error:
-            return web.Response(status=error.status)
-        finally:
-            self.bodies.give(taken)
+        return await self.requests.answer(request, self.length)
+
+    async def length(self, _: web.Request, body: bytes) -> web.Response:
+        self.held += 1
+        await self.go.wait()
+        return web.Response(text=str(len(body)))
 
 
 @pytest.fixture
 async def reader(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Reader, str, aiohttp.ClientSession]]:
-    monkeypatch.setattr(body_limits, "MAX_READING", 2 * MOST)
+    monkeypatch.setattr(bounded_requests, "MAX_READING", 2 * MOST)
     made = Reader()
     application = web.Application(client_max_size=MOST)
     application.router.add_post("/", made.answer)

@@ -9,7 +9,7 @@ import pytest
 
 from halimede.models.rollout import Rollout
 from halimede.serving.errors import ModelNotFoundError, ModelUnavailableError
-from halimede.serving.model_version import ModelVersionState, Served
+from halimede.serving.loaded_model import ModelVersionState, Served
 from tests.serving_world import wish
 
 LOADED = cast("Any", object())

@@ -13,8 +13,8 @@ from PIL import Image
 
 from halimede.frames import new_frame, new_id
 from halimede.frames.encodings import DTYPES
-from halimede.frames.thumbnails import BYTES, SIDE, thumbnail
 from halimede.messages import Frame
+from halimede.worker.preview_publisher import BYTES, SIDE, thumbnail
 
 
 def opened(data: bytes | None) -> Image.Image:
