@@ -102,7 +102,7 @@ class WorkerMetrics:
         state = CIRCUIT[offload.circuit.state]
         yield gauge("worker_circuit_state", "Circuit breaker to the next tier: 0 closed, 1 half open, 2 open.", state)
         credits_ = [({"cloud_worker": name}, n) for name, n in sorted(offload.credits_left().items())]
-        yield gauge("worker_cloud_credits", "Credits of each worker of the next tier, as this worker knows them.", credits_)
+        yield gauge("worker_cloud_credits", "Credits of each worker of the next tier, as known here.", credits_)
 
     @staticmethod
     def _of_cloud(worker: RequestWorker) -> Iterator[Metric]:
