@@ -9,6 +9,8 @@ SCENES := $(addprefix examples/detection/models/,small.onnx big.onnx)
 ARGS ?=
 #: of the stateful model; 2,000 take about five minutes
 EXAMPLES ?= 2000
+#: test processes at a time
+PROCESSES = 6
 #: how often `make faults` runs each of them
 REPEAT ?= 1
 
@@ -38,12 +40,14 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=
 # several test processes share the cores: linear algebra in as many threads each would only wait for itself
 test test-all test-kubernetes faults: export OMP_NUM_THREADS = 1
 test: QUICK = -m "not slow"
+# the quick ones seldom wait, and each process takes 20 s to find all tests
+test: PROCESSES = 4
 test: test-all ## Run the quick tests, with real Mosquitto and Chromium, in some minutes (ARGS="-k name")
 test-all: setup $(MODELS) $(MULTI) $(SCENES) ## Run all tests, the slow ones as well: what .ci/run runs (ARGS="-k name")
 	@scripts/setup.sh browser
 	@$(if $(ARGS),,scripts/compile_tests.sh)
 	@echo '==> pytest $(QUICK)'
-	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder $(QUICK) $(ARGS)
+	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(QUICK) $(ARGS)
 
 test-kubernetes: setup $(MODELS) ## Run the Kubernetes tests alone, on a double or on a real API server (KUBEBUILDER_ASSETS=folder)
 	@echo '==> pytest tests/kubernetes'

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import psutil
+import pytest
 
 from halimede import topics
 from halimede.bus import Delivery
@@ -17,6 +18,8 @@ from halimede.messages import GmPresence
 from tests.browser import browser
 from tests.e2e.running import DIGITS, ROOT, System, digits, running
 from tests.scraping import scrape, value
+
+pytestmark = pytest.mark.slow
 
 DOCUMENT = ROOT / "docs" / "observability.md"
 #: figures of members of multi-edge services; and of all that this system has none of

@@ -33,6 +33,7 @@ def test_the_layers_hold(copy: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "line"),
     [

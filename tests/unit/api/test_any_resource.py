@@ -65,6 +65,7 @@ def test_each_kind_has_its_resource_here() -> None:
     assert all(read(body) for body in RESOURCES.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(RESOURCES))
 @settings(max_examples=30)  # whole pod templates take their time to make
 @given(st.data())

@@ -74,6 +74,7 @@ def _postprocess(spec: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
     return {"postprocess": {"task": "classification", "features": spec["postprocess"].get("features", "")}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25)  # whole pod templates take their time to make
 @given(st.data())
@@ -89,6 +90,7 @@ def test_a_spec_that_is_read_is_stored(kind: api.Kind, data: st.DataObject) -> N
     assert msgspec.to_builtins(api.parse(filled).spec) == msgspec.to_builtins(api.parse(stored).spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_generated_specs_are_read_often_enough(kind: api.Kind) -> None:
     """Or else the test above shows nothing."""

@@ -105,7 +105,9 @@ def test_components_can_be_added(name: str) -> None:
     assert [each["name"] for each in pod["initContainers"]] == ["folder"]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version", [*(pytest.param(each, marks=pytest.mark.slow) for each in VERSIONS[:-1]), VERSIONS[-1]]
+)
 def test_everything_fits_the_schemas_of_kubernetes(version: str) -> None:
     for body in everything():
         kubernetes_validate.validate(body, version, strict=True)

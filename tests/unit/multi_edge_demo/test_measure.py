@@ -47,10 +47,12 @@ def test_who_is_always_right_has_an_idf1_of_one() -> None:
     assert street().identities == 12
 
 
+@pytest.mark.slow
 def test_objects_at_the_rim_are_neither_right_nor_wrong() -> None:
     assert street(rim=True).idf1 == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_who_changes_all_names_half_way_has_about_half() -> None:
     assert 0.4 < street(wrong=True).idf1 < 0.8
 

@@ -19,7 +19,7 @@ def times(count: int) -> list[float]:
 
 
 @pytest.mark.parametrize("cameras", ["one", "half", "every", "slow"])
-@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize("count", [1, 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_together_they_answer_nine_tenths_of_what_the_sum_of_them_can(count: int, cameras: str) -> None:
     async def run() -> float:
         async with site(times(count)) as made:
