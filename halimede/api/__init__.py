@@ -4,7 +4,7 @@
 """
 
 from halimede.api import dataset, inferencemodel, jointinference, model, multiedge, neptune
-from halimede.api.base import Kind, ObjectMeta, Resource, kind_of, kinds, parse
+from halimede.api.base import Kind, ObjectMeta, Resource, kind_of, kinds, parse, plurals
 from halimede.api.placement import matches, placements
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "neptune",
     "parse",
     "placements",
+    "plurals",
 ]

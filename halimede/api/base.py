@@ -22,6 +22,8 @@ SEDNA = "sedna.io/v1alpha1"
 NEPTUNE = "neptune.io/v1alpha1"
 MAX_NODES_IN_BODY = 100_000
 NESTED = (dict, list)
+#: the order of a kind that names others
+LAST = 9
 
 
 class Spec(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,6 +70,12 @@ class Kind:
 
     ``columns`` and ``name_limit`` are for the API server: what ``kubectl get`` shows, and whether names must be
     such that services and labels can be named after the resource (their length; 0: any resource name will do).
+
+    Attributes:
+        order: when it is applied, of several manifests: what others name goes first.
+        relative_url: whether ``spec.url`` may be relative to its manifest.
+        versioned: whether its status remembers versions that one can go back to.
+
     """
 
     api_version: str
@@ -78,6 +86,9 @@ class Kind:
     check: Callable[[Any], None]
     columns: tuple[PrinterColumn, ...] = ()
     name_limit: int = 0
+    order: int = LAST
+    relative_url: bool = False
+    versioned: bool = False
 
 
 _kinds: dict[tuple[str, str], Kind] = {}
@@ -91,13 +102,18 @@ def register(
     check: Callable[[Any], None] = lambda _: None,
     columns: tuple[PrinterColumn, ...] = (),
     name_limit: int = 0,
+    order: int = LAST,
+    relative_url: bool = False,
+    versioned: bool = False,
 ) -> Callable[[type[S]], type[S]]:
     """Register a spec class as the kind ``kind`` of ``api_version``."""
 
     def add(spec: type[S]) -> type[S]:
         if (api_version, kind) in _kinds:
             raise ValueError(f"{api_version} {kind} is registered twice")
-        _kinds[api_version, kind] = Kind(api_version, kind, plural, short_names, spec, check, columns, name_limit)
+        _kinds[api_version, kind] = Kind(
+            api_version, kind, plural, short_names, spec, check, columns, name_limit, order, relative_url, versioned
+        )
         return spec
 
     return add
@@ -106,6 +122,11 @@ def register(
 def kinds() -> tuple[Kind, ...]:
     """All registered kinds."""
     return tuple(_kinds.values())
+
+
+def plurals() -> tuple[Kind, ...]:
+    """Return one kind of each plural (that of sedna.io), in the order in which manifests are applied."""
+    return tuple(sorted((kind for kind in kinds() if kind.api_version == SEDNA), key=lambda kind: kind.order))
 
 
 def kind_of(word: str) -> Kind:

@@ -21,7 +21,9 @@ def check(spec: DatasetSpec) -> None:
         check_name("spec.nodeName", spec.node_name)
 
 
-@register(SEDNA, "Dataset", PLURAL, "dataset", check=check, columns=(PHASE, SAMPLES, NODE, AGE))
+@register(
+    SEDNA, "Dataset", PLURAL, "dataset", check=check, columns=(PHASE, SAMPLES, NODE, AGE), order=1, relative_url=True
+)
 class DatasetSpec(Spec, kw_only=True):
     """Samples in a file or a folder of a node, which counts them."""
 

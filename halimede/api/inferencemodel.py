@@ -125,9 +125,29 @@ def _check_versions(spec: InferenceModelSpec) -> None:
         raise InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX)
 
 
-@register(SEDNA, "InferenceModel", PLURAL, "im", "inferencemodel", check=check, columns=COLUMNS, name_limit=NAME_LIMIT)
 @register(
-    KUBEEDGE, "InferenceModel", PLURAL, "im", "inferencemodel", check=check, columns=COLUMNS, name_limit=NAME_LIMIT
+    SEDNA,
+    "InferenceModel",
+    PLURAL,
+    "im",
+    "inferencemodel",
+    check=check,
+    columns=COLUMNS,
+    name_limit=NAME_LIMIT,
+    order=2,
+    versioned=True,
+)
+@register(
+    KUBEEDGE,
+    "InferenceModel",
+    PLURAL,
+    "im",
+    "inferencemodel",
+    check=check,
+    columns=COLUMNS,
+    name_limit=NAME_LIMIT,
+    order=2,
+    versioned=True,
 )
 class InferenceModelSpec(Spec, kw_only=True):
     """A model that is served by itself: from an image, or from files that a serving image of its framework loads."""

@@ -87,7 +87,7 @@ def check(spec: ModelSpec) -> None:
     check_processing(spec.preprocess, spec.postprocess)
 
 
-@register(SEDNA, "Model", PLURAL, "model", check=check, columns=COLUMNS)
+@register(SEDNA, "Model", PLURAL, "model", check=check, columns=COLUMNS, order=0, relative_url=True, versioned=True)
 class ModelSpec(Spec, kw_only=True):
     """A model: where its file is, how a frame becomes its input, and how its output is read."""
 

@@ -17,10 +17,6 @@ import typer
 if TYPE_CHECKING:
     from halimede.cli.client import Client
 
-KINDS = (
-    *("jointinferenceservices", "ji", "jis", "multiedgeinferenceservices", "mei"),
-    *("models", "model", "datasets", "dataset"),
-)
 #: besides kinds, for `get`
 LISTS = ("nodes", "events")
 NODE_WORDS = frozenset({"nodes", "node", "no"})
@@ -32,7 +28,9 @@ Ask = Callable[["Client"], Coroutine[Any, Any, list[str]]]
 
 def kinds(incomplete: str) -> list[str]:
     """Offer kinds."""
-    return _fitting([*KINDS, *LISTS], incomplete)
+    from halimede import api
+
+    return _fitting([*LISTS, *(name for k in api.kinds() for name in (k.plural, k.short_names[0]))], incomplete)
 
 
 def names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -90,17 +88,12 @@ def cameras(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def events(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer what an event may be about."""
+    from halimede.api import plurals
 
     async def ask(client: Client) -> list[str]:
         found = [f"node/{node.name}" for node in await client.nodes()]
-        for short, plural in (
-            ("ji", "jointinferenceservices"),
-            ("mei", "multiedgeinferenceservices"),
-            ("model", "models"),
-            ("dataset", "datasets"),
-            ("im", "inferencemodels"),
-        ):
-            found += [f"{short}/{name}" for name in await _names(client, plural, _namespace(ctx))]
+        for kind in plurals():
+            found += [f"{kind.short_names[0]}/{name}" for name in await _names(client, kind.plural, _namespace(ctx))]
         return found
 
     return _fitting(_asked(ctx, ask), incomplete)

@@ -25,10 +25,6 @@ from halimede.errors import HalimedeError, InvalidFieldError
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 STDIN = "-"
-#: kinds that others refer to go first
-ORDER = {"models": 0, "datasets": 1, "inferencemodels": 2}
-#: kinds whose spec.url may be relative to the manifest
-WITH_URL = frozenset({"Model", "Dataset"})
 MAX_DOCUMENTS = 10_000
 
 #: half of a character beyond the first 65,536, as JSON escapes it: two of them are one character there, not in YAML
@@ -64,7 +60,7 @@ def load(paths: Sequence[str], namespace: str = "") -> list[Manifest]:
                 f"{manifest.source}, document {manifest.document}: {manifest.resource.key} is already in "
                 f"{first.source}, document {first.document}: keep one of them"
             )
-    return sorted(found, key=lambda m: ORDER.get(m.resource.kind.plural, len(ORDER)))
+    return sorted(found, key=lambda m: m.resource.kind.order)
 
 
 def sources(path: str) -> list[str]:
@@ -171,7 +167,7 @@ def _resolve(body: Any, folder: Path) -> Path | None:
     spec = body.get("spec") if isinstance(body, dict) else None
     if not isinstance(spec, dict):
         return None
-    if str(body.get("kind")) in WITH_URL:
+    if any(kind.kind == body.get("kind") and kind.relative_url for kind in api.kinds()):
         return _absolute(spec, "url", folder, lambda path: path.as_uri())
     several = spec.get("edgeWorkers")
     workers = [spec.get("edgeWorker"), spec.get("cloudWorker"), *(several if isinstance(several, list) else [])]

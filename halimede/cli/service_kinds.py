@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from halimede.api.jointinference import PLURAL as JOINT_INFERENCE
-from halimede.api.multiedge import PLURAL as MULTI_EDGE
+from halimede.api import kind_of
+from halimede.api.placement import SERVICES
 from halimede.cli.client import Client
 from halimede.messages import ResourceBody
 
 #: their kinds in short, as tasks and commands name them, by plural
-SHORT = {JOINT_INFERENCE: "ji", MULTI_EDGE: "mei"}
+SHORT = {plural: kind_of(plural).short_names[0] for plural in SERVICES}
 
 
 async def by_kind(client: Client, namespace: str = "") -> tuple[dict[str, list[ResourceBody]], bool]:

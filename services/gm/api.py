@@ -16,7 +16,6 @@ import structlog
 
 from halimede import __version__
 from halimede.api import parse
-from halimede.api.dataset import PLURAL as DATASETS
 from halimede.api.placement import SERVICES
 from halimede.bus import Bus, Delivery
 from halimede.bus.rpc import RpcServer
@@ -210,7 +209,8 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
     def _services(self, node: str) -> set[Key]:
         """What belongs on a node, and what is still there after it was told to let go."""
         held = {key for key in self._engine.downstream.keys(node) if key.plural in SERVICES}
-        return held.union(key for key in self._engine.index.assigned(node) if key.plural != DATASETS)
+        index = self._engine.index
+        return held.union(key for key in index.assigned(node) if (entry := index.get(key)) and entry.roles)
 
     @property
     def _item_bytes(self) -> int:

@@ -7,18 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from halimede.api import Resource
-from halimede.api.inferencemodel import PLURAL as SERVED
 from halimede.errors import HalimedeError
 from halimede.names import Key
 from services.gm.cluster.port import Cluster, StoredResource, utc_now
-from services.gm.controllers.base import Observed, Pods
+from services.gm.controllers.base import CONTROLLERS, Observed, Pods
 from services.gm.downstream.queue import Downstream
 from services.gm.nodes import Nodes
 from services.gm.reference_index import ReferenceEntry, ReferenceIndex, Roles
 from services.gm.reports import NodeReports
 from services.gm.worker_readiness import Problem
-from services.gm.workloads import serving_objects
-from services.gm.workloads.deployments import secret_names
 from services.gm.workloads.pod_settings import PodSettings
 
 
@@ -74,10 +71,9 @@ class Observation:
     async def at_pods(self, observed: Observed, entry: ReferenceEntry, settings: PodSettings) -> Observed:
         """Look at what the cluster has of a service besides, and at the Secrets that it names."""
         key = entry.resource.key
-        if key.plural == SERVED:
-            wanted = serving_objects.secret_names(entry.resource)
-        else:
-            wanted = secret_names(entry.resource, observed.references, settings)
+        workers = self._cluster.workers(key)
+        observed = replace(observed, pods=Pods(workers, settings))
+        wanted = CONTROLLERS[key.plural].secret_names(entry.resource, observed)
         troubles = self.troubles.get(key, ())
         secrets: Mapping[str, dict[str, Any] | None] = {}
         try:
@@ -85,8 +81,7 @@ class Observation:
         except HalimedeError as error:
             # nothing is known of them: what runs is kept
             troubles = (Problem("SecretsNotRead", str(error)), *troubles)
-        workers = replace(self._cluster.workers(key), secrets=secrets)
-        return replace(observed, pods=Pods(workers, settings, troubles))
+        return replace(observed, pods=Pods(replace(workers, secrets=secrets), settings, troubles))
 
     def _existing(self, key: Key) -> Resource[Any] | None:
         entry = self._index.get(key)

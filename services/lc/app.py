@@ -39,7 +39,8 @@ from services.lc.models.cache_janitor import CACHE_BYTES, CacheJanitor
 from services.lc.models.installer import Bring, ModelFiles
 from services.lc.models.preparer import Preparer
 from services.lc.paths import NodePaths
-from services.lc.planning.plan import WorkerPart, plan
+from services.lc.planning.node_kinds import WorkerPart
+from services.lc.planning.plan import plan
 from services.lc.planning.process_planner import NodeContext
 from services.lc.planning.template_process import Host
 from services.lc.pods.planner import PodNode

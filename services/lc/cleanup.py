@@ -9,26 +9,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-from collections.abc import Mapping
 
 import structlog
 
-from halimede.api import inferencemodel, jointinference, multiedge
 from halimede.api.placement import worker_name
 from halimede.errors import InvalidFieldError
 from halimede.names import Key
 from services.lc.paths import WORKERS, NodePaths, Worker
-from services.lc.supervisor.process import Role
+from services.lc.planning.node_kinds import NODE_KINDS, NodeKind
 
 log = structlog.get_logger()
-
-#: the roles of what has workers
-ROLES: Mapping[str, tuple[Role, ...]] = {
-    jointinference.PLURAL: ("edge", "cloud"),
-    inferencemodel.PLURAL: (inferencemodel.ROLE,),
-}
-#: what has workers with names that users give
-NAMING = frozenset({jointinference.PLURAL, multiedge.PLURAL})
 
 
 def put_aside(folders: NodePaths, service: Key) -> None:
@@ -49,11 +39,11 @@ def put_aside(folders: NodePaths, service: Key) -> None:
 
 def _names(folders: NodePaths, service: Key) -> list[str]:
     """Return the names that a service's workers may have here; what it called those of its own is read off folders."""
-    fixed = [worker_name(service.name, role, folders.node) for role in ROLES.get(service.plural, ())]
-    if service.plural not in NAMING:
+    kind = NODE_KINDS.get(service.plural, NodeKind())
+    fixed = [worker_name(service.name, role, folders.node) for role in kind.roles]
+    if not kind.names_workers:
         return fixed
-    tier = service.plural == jointinference.PLURAL
-    before, after = worker_name(service.name, "\n", folders.node, tier=tier).split("\n")
+    before, after = worker_name(service.name, "\n", folders.node, tier=kind.tiers).split("\n")
     here = folders.root / WORKERS / service.namespace
     found = [path.name for path in here.iterdir()] if here.is_dir() else []
     return fixed + [

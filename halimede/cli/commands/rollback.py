@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from halimede.api import Kind, inferencemodel, model
+from halimede.api import Kind, plurals
 from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import ApiRefusedError, Client
@@ -24,7 +24,6 @@ from halimede.errors import HalimedeError, InvalidFieldError, hide_secrets
 from halimede.messages import ResourceBody, ServedVersion, Status
 from halimede.names import Key
 
-KINDS = frozenset({model.PLURAL, inferencemodel.PLURAL})
 #: characters of a digest by which a version may be named
 LEAST = 4
 
@@ -59,8 +58,9 @@ def rollback(
 
 async def roll_back(broker: BrokerAddress, kind: Kind, name: str, namespace: str, to: str) -> int:
     """Go back to version ``to``, or to the one before. Returns the exit code."""
-    if kind.plural not in KINDS:
-        raise InvalidFieldError("KIND", kind.plural, "only models and inferencemodels have versions")
+    if not kind.versioned:
+        known = " and ".join(each.plural for each in plurals() if each.versioned)
+        raise InvalidFieldError("KIND", kind.plural, f"only {known} have versions")
     key = Key(kind.plural, namespace, name)
     async with Client.to(broker) as client:
         body = await client.get(key.plural, name, namespace)

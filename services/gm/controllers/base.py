@@ -87,7 +87,7 @@ class Observed:
 
 
 class Controller(Protocol):
-    """One kind's rules. All methods are pure."""
+    """One kind's rules. All methods are pure. Those given here are of a kind without workers."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
         """Return the resource in the form that nodes understand, with its roles and references.
@@ -96,16 +96,25 @@ class Controller(Protocol):
         """
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Say who shall hold what, of the nodes in ``placed`` and ``holders``."""
+        """Say who shall hold what, of the nodes in ``placed`` and ``holders``: all where it is placed."""
+        for node in observed.placed:
+            yield Send(node, desired)
+        yield from forget(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return the objects that shall stand for it in a cluster that runs pods; None: it has none."""
+
+    def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
+        """Return the Secrets of its namespace that ``build`` wants to know of; asked of kinds with workers alone."""
+        raise NotImplementedError
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Say how it stands."""
 
 
 CONTROLLERS: dict[str, Controller] = {}
+#: fields of a status that hold times, or what another field says as well
+TIMED = frozenset({"conditions", "update_time", "number_of_samples"})
 
 
 def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
@@ -191,12 +200,7 @@ def _timeless(status: Status) -> tuple[object, ...]:
         (c.type, c.status, c.observed_generation, c.last_transition_time, c.reason, c.message)
         for c in status.conditions
     ]
-    return (
-        status.phase, status.observed_generation, conditions, status.start_time, status.active, status.failed,
-        status.metrics, status.nodes, status.workers, status.output, status.model,
-        status.dataset, status.url, status.serving_version, status.versions,
-        status.chosen,
-    )  # fmt: skip
+    return conditions, *(getattr(status, name) for name in status.__struct_fields__ if name not in TIMED)
 
 
 def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:

@@ -15,8 +15,8 @@ import msgspec
 from halimede.api import Resource
 from halimede.api.dataset import PLURAL
 from halimede.messages import DatasetFacts, Status
-from services.gm.controllers.actions import Delivery, Send
-from services.gm.controllers.base import Observed, forget, register
+from services.gm.controllers.actions import Delivery
+from services.gm.controllers.base import Controller, Observed, register
 from services.gm.controllers.model import controlled, on_node
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, conclude
@@ -25,7 +25,7 @@ from services.gm.workloads.deployments import Built
 
 
 @register(PLURAL)
-class DatasetController:
+class DatasetController(Controller):
     """The rules of datasets."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
@@ -35,12 +35,7 @@ class DatasetController:
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
         """Send it to the nodes that need it and have it."""
         placed = {node: roles for node, roles in observed.placed.items() if has(desired, node)}
-        for node in placed:
-            yield Send(node, desired)
-        yield from forget(desired, replace(observed, placed=placed))
-
-    def build(self, desired: Resource[Any], observed: Observed) -> None:
-        """It needs no pods."""
+        return super().deliver(desired, replace(observed, placed=placed))
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
         """Say what its node has found; of several that have one each, what the first has."""

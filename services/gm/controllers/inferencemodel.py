@@ -31,7 +31,7 @@ from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.messages import ModelInUse, ServedVersion, Status
 from services.gm.cluster.port import Ref
 from services.gm.controllers.actions import Delivery, Keep, Send
-from services.gm.controllers.base import Observed, forget, register
+from services.gm.controllers.base import Controller, Observed, forget, register
 from services.gm.controllers.placement_conditions import nowhere, unplaced
 from services.gm.controllers.version_history import remembered
 from services.gm.reference_index import ReferenceEntry, WorkerPlacement
@@ -40,14 +40,14 @@ from services.gm.worker_readiness import Problem, Readiness, Share
 from services.gm.workloads.deployments import Built, replicas
 from services.gm.workloads.endpoints import address, rolled_out, served_version
 from services.gm.workloads.pod_status import PodView, read_pods
-from services.gm.workloads.serving_objects import build, unusable
+from services.gm.workloads.serving_objects import build, secret_names, unusable
 
 IMAGE_FIX = "a container needs Kubernetes: give a manifest with versions in onnx"
 NONE_WANTED = Readiness("Stopped", "NoReplicas", "spec.replicas is 0: nothing is served")
 
 
 @register(PLURAL)
-class InferenceModelController:
+class InferenceModelController(Controller):
     """The rules of InferenceModels."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
@@ -68,6 +68,10 @@ class InferenceModelController:
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """A Deployment, a Service, and an Ingress if it is asked for."""
         return build(desired, observed.pods.workers.secrets, observed.pods.settings) if observed.pods else None
+
+    def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
+        """Return those that its versions are downloaded with."""
+        return secret_names(desired) if observed.pods else frozenset()
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Sum up its servers, and say where they answer with which version."""

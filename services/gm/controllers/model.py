@@ -6,7 +6,7 @@ they agree; the versions that all of them have had are remembered, so that one c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,7 @@ from halimede.api import Resource, parse
 from halimede.api.model import PLURAL, ModelSpec, in_force
 from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelFacts, NodeSummary, ServedVersion, Status
-from services.gm.controllers.actions import Delivery, Send
-from services.gm.controllers.base import Observed, forget, register
+from services.gm.controllers.base import Controller, Observed, register
 from services.gm.controllers.version_history import remembered
 from services.gm.reference_index import ReferenceEntry
 from services.gm.service_status import MAX_SHOWN_NODES, conclude
@@ -28,7 +27,7 @@ PROGRESS_STEP = 5
 
 
 @register(PLURAL)
-class ModelController:
+class ModelController(Controller):
     """The rules of models."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
@@ -37,15 +36,6 @@ class ModelController:
         if not spec.versions:
             return ReferenceEntry(resource)
         return ReferenceEntry(parse({**resource.body, "spec": msgspec.to_builtins(in_force(spec))}))
-
-    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to all nodes that need it."""
-        for node in observed.placed:
-            yield Send(node, desired)
-        yield from forget(desired, observed)
-
-    def build(self, desired: Resource[Any], observed: Observed) -> None:
-        """It needs no pods."""
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:  # noqa: ARG002
         """Sum up the nodes that need it; pods fetch it themselves where there is no local controller."""

@@ -20,20 +20,20 @@ from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.port import Ref
 from services.gm.controllers.actions import Delivery, Keep, Send
-from services.gm.controllers.base import Observed, forget
+from services.gm.controllers.base import Controller, Observed, forget
 from services.gm.controllers.dataset import has
 from services.gm.controllers.model_selection import choices, selectors
 from services.gm.controllers.placement_conditions import nowhere, unplaced
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
 from services.gm.service_status import service_status
 from services.gm.worker_readiness import Problem, Share
-from services.gm.workloads.deployments import Built, build, replicas, unchosen
+from services.gm.workloads.deployments import Built, build, replicas, secret_names, unchosen
 from services.gm.workloads.pod_status import read_pods
 
 MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
 
 
-class WorkersController:
+class WorkersController(Controller):
     """The rules of services with workers. A kind says how its resource becomes the form that nodes understand."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
@@ -63,6 +63,12 @@ class WorkersController:
         if observed.pods is None:
             return None
         return build(desired, observed.references, observed.pods.workers.secrets, observed.pods.settings)
+
+    def secret_names(self, desired: Resource[Any], observed: Observed) -> frozenset[str]:
+        """Return those of its workers and of the Models that they download."""
+        if observed.pods is None:
+            return frozenset()
+        return secret_names(desired, observed.references, observed.pods.settings)
 
     def status(self, desired: Resource[Any], observed: Observed, built: Built | None = None) -> Status:
         """Sum up its nodes or pods; counts of nodes that have left go on counting."""

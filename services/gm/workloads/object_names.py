@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from halimede.api import Resource
+from halimede.api import Resource, plurals
 from halimede.api.base import NEPTUNE
-from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.api.neptune import ORIGIN
 
 Role = Literal["edge", "cloud", "serve"]
@@ -32,6 +31,10 @@ MODEL_UID = "inferencemodel.sedna.io/uid"
 #: the same of a MultiEdgeInferenceService
 MULTI_NAME = "multiedgeinferenceservice.sedna.io/name"
 MULTI_UID = "multiedgeinferenceservice.sedna.io/uid"
+#: by which a pod says whose it is, by plural: labels with the owner's name and uid
+OWNER_LABELS = {
+    kind.plural: (f"{kind.kind.lower()}.sedna.io/name", f"{kind.kind.lower()}.sedna.io/uid") for kind in plurals()
+}
 #: the role of a worker of any kind
 WORKER_TYPE = "jointinferenceservice.sedna.io/worker-type"
 #: what a worker is called within its service, where several have one role
@@ -71,7 +74,7 @@ def labels(service: Resource[Any], role: Role, worker: str = "") -> dict[str, st
     if role == "serve":
         return {MANAGED_BY: MANAGER, MODEL_NAME: name, MODEL_UID: uid, WORKER_TYPE: role, APP: name}
     if worker:
-        whose = {MULTI_NAME: name, MULTI_UID: uid} if service.kind.plural == MULTI_EDGE else {NAME: name, UID: uid}
+        whose = dict(zip(OWNER_LABELS[service.kind.plural], (name, uid), strict=True))
         return {MANAGED_BY: MANAGER, **whose, WORKER_TYPE: role, WORKER: worker, APP: name}
     return {MANAGED_BY: MANAGER, NAME: name, UID: uid, WORKER_TYPE: role, APP: deployment_name(name, role)}
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-import msgspec
-
-from halimede.api import Resource, dataset, inferencemodel, jointinference, model, multiedge
-from halimede.messages import DatasetFacts, ModelFacts, ModelOutput
 from halimede.models.desired_state import DesiredModel
 from halimede.names import Key
-from services.lc.models.lookup import Models, output
+from services.lc.models.lookup import Models
 from services.lc.models.preparation import Preparation, RequiredFile
 from services.lc.paths import Worker
+from services.lc.planning.node_kinds import NODE_KINDS, NodeItem, NodeKind, WorkerPart
 from services.lc.planning.resource_state import ABSENT, Lack, ResourceState, broke
-from services.lc.store.database import NodeResource
 from services.lc.store.parsed_resources import ParsedResource
 from services.lc.supervisor.process import Start
 
@@ -40,10 +35,6 @@ class ObservedWorker:
     confirmed: bool = True
     model: DesiredModel | None = None
     swaps: bool | None = None
-
-
-#: kinds whose workers take samples
-SERVICES = frozenset({jointinference.PLURAL, multiedge.PLURAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +60,6 @@ class Plan:
         )
 
 
-class WorkerPart(Protocol):
-    """What a plan asks where it depends on who runs the workers of this node."""
-
-    def leaves(self, resource: Resource[Any]) -> str:
-        """Return why a Model or Dataset is not this controller's to bring, empty if it is."""
-
-    def service(
-        self, held: NodeResource, resource: Resource[Any], models: Models
-    ) -> tuple[ResourceState, Mapping[Worker, Start]]:
-        """Return how a service stands on this node, and its workers that are to run."""
-
-    def served(self, held: NodeResource, resource: Resource[Any]) -> RequiredFile | None:
-        """Return the file that an InferenceModel needs on this node."""
-
-    def server(
-        self, held: NodeResource, resource: Resource[Any], preparation: Preparation | None
-    ) -> tuple[ResourceState, Mapping[Worker, Start]]:
-        """Return how an InferenceModel stands on this node, and its server if it is to run."""
-
-
 def plan(
     items: Mapping[Key, ParsedResource],
     preparations: Mapping[Key, Preparation],
@@ -98,27 +69,22 @@ def plan(
     complete: bool = True,
 ) -> Plan:
     """Decide. Not ``complete``: what is held may not be all (the store was lost), so nothing unknown is stopped."""
-    wants = {key: _model_file(item, part) for key, item in items.items()}
-    left = {key: _left(item, part) for key, item in items.items()}
-    prepare = {key: want for key, want in wants.items() if want and not left[key]}
-    ready = {key: p for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready"}
+    ready: dict[Key, Preparation] = {}
     models = Models(items, preparations, ready)
+    known = {key: found for key, item in items.items() if (found := _known(item, part, models))}
+    prepare = {key: file for key, (kind, item) in known.items() if (file := kind.required_file(item))}
+    ready.update((key, p) for key, p in preparations.items() if p.want == prepare.get(key) and p.phase == "Ready")
     standings: dict[Key, ResourceState] = {}
     starts: dict[Worker, Start] = {}
     kept: set[Worker] = set()
     for key, item in items.items():
         uid = item.held.uid
         try:
-            plural = item.resource.kind.plural if item.resource else ""
-            known = preparations.get(key)
-            if item.resource and plural in SERVICES:
-                standings[key], started = part.service(item.held, item.resource, models)
-            elif item.resource and plural == inferencemodel.PLURAL:
-                current = known if known and known.want == prepare.get(key) else None
-                standings[key], started = part.server(item.held, item.resource, current)
-            else:
-                standings[key] = _without_workers(item, known, left[key], wants[key])
+            if key not in known:
+                standings[key] = _unknown(item)
                 continue
+            kind, here = known[key]
+            standings[key], started = kind.state(here)
         except Exception as error:  # noqa: BLE001  # one resource that nobody foresaw must not end the node's work
             standings[key] = ResourceState(key, uid, item.held.generation, settled=broke(key, error))
             kept |= {worker for worker, runs in running.items() if (runs.service, runs.uid) == (key, uid)}
@@ -149,38 +115,15 @@ def _replaces(start: Start, runs: ObservedWorker) -> bool:
     return runs.model is None or not start.wish.same(runs.model)
 
 
-def _model_file(item: ParsedResource, part: WorkerPart) -> RequiredFile | None:
-    held, resource = item.held, item.resource
-    if resource and resource.kind.plural == inferencemodel.PLURAL:
-        return part.served(held, resource)
-    if resource is None or resource.kind.plural not in {model.PLURAL, dataset.PLURAL}:
-        return None
-    spec = resource.spec
-    tried = ""
-    if resource.kind.plural == model.PLURAL:
-        tried = msgspec.json.encode(msgspec.structs.replace(spec, url="/", credential_name="")).decode()
-    return RequiredFile(held.key, held.uid, held.generation, spec.url, getattr(spec, "sha256", ""), spec.format, tried)
+def _known(item: ParsedResource, part: WorkerPart, models: Models) -> tuple[NodeKind, NodeItem] | None:
+    kind = NODE_KINDS.get(item.resource.kind.plural) if item.resource else None
+    return (kind, NodeItem(item.held, item.resource, part, models)) if item.resource and kind else None
 
 
-def _left(item: ParsedResource, part: WorkerPart) -> str:
-    own = item.resource is not None and item.resource.kind.plural in {model.PLURAL, dataset.PLURAL}
-    return part.leaves(item.resource) if item.resource and own else ""
-
-
-def _without_workers(
-    item: ParsedResource, preparation: Preparation | None, left: str, want: RequiredFile | None
-) -> ResourceState:
-    held, resource = item.held, item.resource
-    models: tuple[ModelOutput, ...] = ()
-    facts: ModelFacts | DatasetFacts | None = None
-    if resource is None:
-        settled = Lack("Failed", item.reason, item.error)
-    elif want is None:
-        settled = Lack("Failed", "UnsupportedKind", f"this node cannot run a {resource.kind.kind}: update its LC")
-    else:
-        known = preparation if preparation and preparation.want == want else Preparation(want)
-        facts = None if left else known.facts
-        settled = Lack("Ready", "LeftToPods", left) if left else Lack(known.phase, known.reason, known.message)
-        if resource.kind.plural == model.PLURAL:
-            models = (output(resource),)
-    return ResourceState(held.key, held.uid, held.generation, models=models, settled=settled, facts=facts)
+def _unknown(item: ParsedResource) -> ResourceState:
+    """Return how a resource stands that cannot be read here, or is of a kind that this node has no rules for."""
+    settled = Lack("Failed", item.reason, item.error)
+    if item.resource is not None:
+        text = f"this node cannot run a {item.resource.kind.kind}: update its LC"
+        settled = Lack("Failed", "UnsupportedKind", text)
+    return ResourceState(item.held.key, item.held.uid, item.held.generation, settled=settled)

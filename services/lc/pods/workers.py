@@ -14,7 +14,8 @@ from pathlib import Path
 
 import structlog
 
-from halimede.api import jointinference, multiedge
+from halimede.api import kind_of
+from halimede.api.placement import SERVICES
 from halimede.bus.port import Bus
 from halimede.messages import NodeStatus, WorkerInfo, WorkerReport
 from halimede.names import Key
@@ -37,7 +38,7 @@ MAX_LEFT = 64
 
 
 #: what pods say of the kind of their owner -> its plural
-OWNERS = {"jointinferenceservice": jointinference.PLURAL, multiedge.KIND: multiedge.PLURAL}
+OWNERS = {kind_of(plural).kind.lower(): plural for plural in SERVICES}
 
 
 class PodWorkers:

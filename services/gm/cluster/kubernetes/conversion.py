@@ -13,15 +13,12 @@ from typing import Any
 import msgspec
 
 from halimede.api import kinds, parse
-from halimede.api.inferencemodel import PLURAL as SERVED
-from halimede.api.jointinference import PLURAL as SERVICES
-from halimede.api.multiedge import PLURAL as MULTI_EDGE
 from halimede.errors import InvalidFieldError
 from halimede.messages import Status
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import ApiResource, Object
 from services.gm.cluster.port import FINALIZER, StoredResource
-from services.gm.workloads.object_names import MODEL_NAME, MODEL_UID, MULTI_NAME, MULTI_UID, NAME, UID
+from services.gm.workloads.object_names import OWNER_LABELS
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 POD_METADATA = (
@@ -33,8 +30,6 @@ POD_STATUS = (
 )  # fmt: skip
 #: what makes pods of a Deployment: most clusters have a ReplicaSet in between
 MAKERS = {("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")}
-#: by which a pod says whose it is
-POD_LABELS = ((SERVICES, NAME, UID), (MULTI_EDGE, MULTI_NAME, MULTI_UID), (SERVED, MODEL_NAME, MODEL_UID))
 CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
 
 
@@ -157,7 +152,7 @@ def service_of_pod(body: Object) -> tuple[Key, str] | None:
     owner, labels = _controller(body), body["metadata"].get("labels") or {}
     if owner is None or (owner["apiVersion"], owner["kind"]) not in MAKERS:
         return None
-    for plural, name, uid in POD_LABELS:
+    for plural, (name, uid) in OWNER_LABELS.items():
         if labels.get(name) and labels.get(uid):
             return Key(plural, body["metadata"].get("namespace", ""), labels[name]), labels[uid]
     return None
