@@ -151,8 +151,8 @@ async def test_a_role_that_asks_for_another_node_needs_nothing_here(tmp_path: Pa
         await node.gm.reaches(HELMET, "Pending", "NoPlacement")
 
 
-def test_logs_are_kubectls(tmp_path: Path) -> None:
+async def test_logs_are_kubectls(tmp_path: Path) -> None:
     logs = PodLogs(NodePaths(tmp_path, "edge0"), None)  # type: ignore[arg-type]
-    reply = logs._answer(LogsRequest(namespace="default", worker="helmet-edge-edge0", offset=0, limit=1))
+    reply = await logs._answer(LogsRequest(namespace="default", worker="helmet-edge-edge0", offset=0, limit=1))
     assert "kubectl logs --namespace default helmet-edge-edge0" in reply.error
     assert "spec.nodeName=edge0" in reply.error
