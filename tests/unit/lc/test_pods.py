@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from halimede import topics
+from halimede.bus import Delivery, Packet
 from halimede.messages import LogsRequest
 from halimede.models import FetchError, FetchReason
 from services.lc.logs import PodLogs
@@ -153,6 +155,9 @@ async def test_a_role_that_asks_for_another_node_needs_nothing_here(tmp_path: Pa
 
 async def test_logs_are_kubectls(tmp_path: Path) -> None:
     logs = PodLogs(NodePaths(tmp_path, "edge0"), None)  # type: ignore[arg-type]
-    reply = await logs._answer(LogsRequest(namespace="default", worker="helmet-edge-edge0", offset=0, limit=1))
+    names = {"node": "edge0", "client": "operator"}
+    body = LogsRequest(namespace="default", worker="helmet-edge-edge0", offset=0, limit=1)
+    request = Delivery(topics.LOGS_REQUEST.at(**names), names, body, Packet("x", b""))
+    reply = await logs._answer(request)
     assert "kubectl logs --namespace default helmet-edge-edge0" in reply.error
     assert "spec.nodeName=edge0" in reply.error
