@@ -18,7 +18,8 @@ from tests.kubernetes.world import gm_rules, world
 from tests.simulated import eventually
 
 PATIENCE = 30.0
-TIMING = {"duration_s": 4.0, "give_up_s": 2.5, "retry_s": 0.5}
+#: the pause between giving up and being overtaken is what a busy machine may take
+TIMING = {"duration_s": 8.0, "give_up_s": 5.0, "retry_s": 0.5}
 
 
 async def test_one_leads_and_a_clean_stop_hands_over_at_once(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ async def test_the_next_one_takes_over_in_a_higher_epoch_when_the_leader_stops(t
                 assert second.elector.epoch == 2
 
 
-@pytest.mark.parametrize("how", ["hang", "fail", "drop"])
+@pytest.mark.parametrize("how", ["hang", *(pytest.param(how, marks=pytest.mark.slow) for how in ("fail", "drop"))])
 async def test_a_leader_that_is_cut_off_stops_before_the_other_begins(tmp_path: Path, how: str) -> None:
     async with on_double(tmp_path) as api, world(api, play=False) as w:
         w.timing = TIMING

@@ -94,7 +94,7 @@ async def test_frames_are_paced(broker: BrokerAddress, reader: Reader, tmp_path:
     loop = asyncio.get_running_loop()
     started = loop.time()
     await publish.publish_pictures(broker, plan(folder(tmp_path, 6), fps=20))
-    assert 0.25 <= loop.time() - started < 2
+    assert 0.25 <= loop.time() - started < 5  # 5 s were one a second
 
 
 async def test_frames_that_nobody_takes_are_told(
