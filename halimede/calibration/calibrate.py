@@ -17,12 +17,18 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from halimede.calibration import risk
 from halimede.calibration.deferral import fit_learned, hardness_by
 from halimede.calibration.fusion import fit_mixture
 from halimede.calibration.metrics import measure
 from halimede.calibration.temperature import Truth, Vector, calibrate, temperature
-from halimede.calibration.thresholds import cut_for_budget, quantiles
+from halimede.calibration.thresholds import (
+    CONFIDENCE,
+    cut_for_budget,
+    cut_for_risk,
+    least_samples,
+    losses_allowed,
+    quantiles,
+)
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.quality import quality, referenced
@@ -50,7 +56,7 @@ class Goal(Struct, kw_only=True):
 
     target_upload: float | None = None
     max_risk: float | None = None
-    confidence: float = risk.CONFIDENCE
+    confidence: float = CONFIDENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +250,9 @@ def _cut(goal: Goal, hardness: Vector, samples: Samples, rule: str, *, of: int) 
     if goal.max_risk is None:
         return cut_for_budget(hardness, goal.target_upload or 0.0)
     loss, _ = asking(samples)
-    found = risk.cut_for_risk(hardness, loss, goal.max_risk, goal.confidence)
+    found = cut_for_risk(hardness, loss, goal.max_risk, goal.confidence)
     if found is None:
-        wanted = risk.least(goal.max_risk, goal.confidence) if goal.max_risk > 0 else 0
+        wanted = least_samples(goal.max_risk, goal.confidence) if goal.max_risk > 0 else 0
         fix = (
             f"{of} samples are too few to show that with {goal.confidence:.4g}: give at least"
             f" {math.ceil(wanted * of / len(samples))}, of which {rule}'s threshold gets {wanted}, or allow more"
@@ -265,7 +271,7 @@ def _check_risk(goal: Goal, hardness: Vector, cut: float, samples: Samples, rule
     if goal.max_risk is None:
         return
     loss, _ = asking(samples)
-    allowed = risk.losses_allowed(len(samples), goal.max_risk, goal.confidence)
+    allowed = losses_allowed(len(samples), goal.max_risk, goal.confidence)
     if np.count_nonzero(loss & (hardness < cut)) > allowed:
         fix = f"{rule} cannot hold it: what it finds easiest stays at any threshold; allow more, or try another --rule"
         raise InvalidFieldError("--max-risk", goal.max_risk, f"{fix} (of boxes, also another `empty`)")

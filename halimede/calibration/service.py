@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from halimede.calibration.calibrate import LEARNED, Calibrated, Goal, fit, part
-from halimede.calibration.deadline import UploadPath, share_in_time
+from halimede.calibration.thresholds import UploadPath, share_in_time
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.rules import decide, parameters_of
@@ -20,7 +20,7 @@ from halimede.evaluation.service import Chain, EvaluatedTier, answered, answers
 from halimede.mining.pre_inference import AFTER
 
 #: gets what is done, how many samples are done, and how many there are
-Told = Callable[[str, int, int], None]
+StageReport = Callable[[str, int, int], None]
 
 
 class Deadline(msgspec.Struct, kw_only=True):
@@ -30,7 +30,7 @@ class Deadline(msgspec.Struct, kw_only=True):
     way: UploadPath
 
 
-def place_of(chain: Chain, tier: str) -> int:
+def tier_index(chain: Chain, tier: str) -> int:
     """Return which tier is meant. Raises InvalidFieldError (``--tier``)."""
     names = [each.name for each in chain.tiers[:-1]]
     if tier not in names:
@@ -39,7 +39,7 @@ def place_of(chain: Chain, tier: str) -> int:
 
 
 def calibrated(
-    chain: Chain, at: int, data: LabelledPicture, *, goal: Goal | Deadline, told: Told, rule: str = ""
+    chain: Chain, at: int, data: LabelledPicture, *, goal: Goal | Deadline, report: StageReport, rule: str = ""
 ) -> Calibrated:
     """Calibrate the tier at a place of the chain against the next one, on the samples that come to it.
 
@@ -47,8 +47,8 @@ def calibrated(
     InvalidFieldError, ModelError.
     """
     low, high = chain.tiers[at : at + 2]
-    data = _reaching(chain, at, data, told)
-    said = [answered(tier, data, _part(told, tier)) for tier in (low, high)]
+    data = _reaching(chain, at, data, report)
+    said = [answered(tier, data, _part(report, tier)) for tier in (low, high)]
     if isinstance(goal, Deadline):
         goal = _goal_of(goal, data, said[0].ms, said[1].ms)
     deferral = low.deferral
@@ -76,11 +76,11 @@ def calibrated(
     return replace(found, artefact=artefact)
 
 
-def _reaching(chain: Chain, at: int, data: LabelledPicture, told: Told) -> LabelledPicture:
+def _reaching(chain: Chain, at: int, data: LabelledPicture, report: StageReport) -> LabelledPicture:
     """Return the samples that come to a tier: what those before it, as they are configured, send on."""
     reached = np.ones(len(data), bool)
     for before in chain.tiers[:at]:
-        reached &= decide(before, data, answers(before, data, _part(told, before)), reached)
+        reached &= decide(before, data, answers(before, data, _part(report, before)), reached)
     if not reached.any():
         raise InvalidFieldError("--tier", chain.tiers[at].name, "no sample comes there: calibrate the tier before it")
     return part(data, np.flatnonzero(reached)) if at else data
@@ -97,8 +97,8 @@ def _goal_of(wanted: Deadline, data: LabelledPicture, edge_ms: float, cloud_ms: 
     return Goal(target_upload=round(share, 4))
 
 
-def _part(told: Told, tier: EvaluatedTier) -> Callable[[int, int], None]:
-    return partial(told, f"{tier.name}: {tier.model}")
+def _part(report: StageReport, tier: EvaluatedTier) -> Callable[[int, int], None]:
+    return partial(report, f"{tier.name}: {tier.model}")
 
 
 def _digest(path: Path) -> str:

@@ -1,12 +1,114 @@
-"""Where the cut of a rule has to be so that a given share of samples goes up. Pure."""
+"""Where the cut of a rule has to be: for a share of samples that goes up, a limit on the risk, or a deadline. Pure.
+
+The limit on the risk is kept with a probability that was chosen, by Learn then Test: Angelopoulos, Bates, Candès,
+Jordan and Lei, "Learn then test: calibrating predictive algorithms to achieve risk control", arXiv 2110.01052. The risk
+is the share of all samples that stay at the edge although it is wrong there and the cloud right. Each cut is the
+hypothesis "its risk is over the limit"; the p-value of a 0/1 loss is the binomial tail, P(Bin(n, limit) <= losses),
+which is exact and hence tighter than Hoeffding-Bentkus; cuts are tested in a fixed sequence from the strictest
+(everything goes up: no risk) on, and the last one that is rejected is taken.
+
+Raising the cut keeps more samples and can only add losses. p-values so rise along the sequence, which may therefore
+hold every number: to pass the first cut whose risk is over the limit, that very one has to be rejected, which happens
+with probability 1 - ``confidence`` at most. The samples must be ones that the rule was not fitted on.
+"""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
 from halimede.calibration.temperature import Vector
+
+#: of the samples that go up, so many are to be back in time
+IN_TIME = 0.95
+STEPS = 200
+
+
+class UploadPath(Struct, kw_only=True):
+    """What a sample passes that goes up. Times are milliseconds; ``per_second``: samples that the edge takes, 0: few.
+
+    ``link_ms`` is a round trip without data, ``link_kbps`` the speed in kbit/s.
+    """
+
+    edge_ms: float = 0.0
+    cloud_ms: float = 0.0
+    link_ms: float
+    link_kbps: float
+    per_second: float = 0.0
+
+
+def share_in_time(sizes: Vector, way: UploadPath, deadline_ms: float) -> float:
+    """Return the largest share of samples that can go up so that 95 % of them are back within the deadline.
+
+    ``sizes``: bytes of each. Alone, a sample takes the sum of its parts. Where many come they wait for the slowest part
+    (link or model), a queue with constant service time s and load rho: P(wait > t) is about
+    rho * exp(-2 (1 - rho) t / s) (M/D/1 in heavy traffic; Kingman 1962).
+    """
+    sending = sizes * 8 / way.link_kbps
+    spare = deadline_ms - (way.edge_ms + way.link_ms + way.cloud_ms + sending)
+    able = float(np.mean(spare >= 0))
+    if not able or way.per_second <= 0:
+        return able
+    slowest = max(way.cloud_ms, float(sending[spare >= 0].mean()))
+    room = float(np.median(spare[spare >= 0]))
+    for step in range(STEPS, 0, -1):
+        share = able * step / STEPS
+        load = way.per_second * share * slowest / 1000
+        if load < 1 and load * math.exp(-2 * (1 - load) * room / max(slowest, 1e-9)) <= 1 - IN_TIME:
+            return share
+    return 0.0
+
+
+#: of the risk itself; a few hundred samples, whose own risk varies by chance as much again, then keep it in 19 of 20
+CONFIDENCE = 0.99
+
+
+def cut_for_risk(
+    hardness: Vector, loss: NDArray[np.bool_], limit: float, confidence: float = CONFIDENCE
+) -> float | None:
+    """Return the highest cut whose risk is at most ``limit`` with probability ``confidence``; None: there is none.
+
+    ``loss``: whether the edge is wrong and the cloud right, of each sample. Infinity: nothing has to go up. There is no
+    cut where samples are fewer than ``least_samples``.
+    """
+    allowed = losses_allowed(len(hardness), limit, confidence)
+    if allowed < 0:
+        return None
+    costly = np.sort(hardness[np.asarray(loss, bool)])
+    return float(costly[allowed]) if allowed < len(costly) else math.inf
+
+
+def losses_allowed(samples: int, limit: float, confidence: float = CONFIDENCE) -> int:
+    """Return the most losses with which a risk over ``limit`` is still rejected; -1: not even none is enough."""
+    if limit >= 1:
+        return samples
+    if limit <= 0:
+        return -1
+    tail, count = 0.0, -1
+    while count < samples:
+        tail += math.exp(_log_probability(count + 1, samples, limit))
+        if tail > 1 - confidence:
+            break
+        count += 1
+    return count
+
+
+def p_value(losses: int, samples: int, limit: float) -> float:
+    """Return P(Bin(samples, limit) <= losses): how likely so few losses are where the risk is just the limit."""
+    return min(1.0, math.fsum(math.exp(_log_probability(k, samples, limit)) for k in range(losses + 1)))
+
+
+def least_samples(limit: float, confidence: float = CONFIDENCE) -> int:
+    """Return how many samples a limit over 0 needs at least: so many without a loss reject it."""
+    return math.ceil(math.log(1 - confidence) / math.log(1 - limit)) if limit < 1 else 1
+
+
+def _log_probability(k: int, n: int, p: float) -> float:
+    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return ways + k * math.log(p) + (n - k) * math.log1p(-p)
 
 
 def cut_for_budget(hardness: Vector, ratio: float) -> float:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime
 
 import msgspec
 
 from halimede.messages import BrokenEntry, ClassCount, DatasetFacts
+
+#: names that say it, best first
+NAMES = ("label", "class", "category", "target", "labels", "classes", "class_name", "y")
+
+
+def class_column(names: Sequence[str]) -> tuple[int, bool]:
+    """Return the column of the class, and whether that is only guessed: the last one then."""
+    lower = [name.strip().strip('"').lower() for name in names]
+    for name in NAMES:
+        if name in lower:
+            return lower.index(name), False
+    return len(names) - 1, True
+
 
 #: entries that are named, and classes that are told
 MAX_NAMED, MAX_SHOWN = 20, 1000

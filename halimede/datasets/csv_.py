@@ -7,16 +7,205 @@ fails is a block halved, and what is odd about it read row by row.
 
 from __future__ import annotations
 
+import csv
+import io
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
-from halimede.datasets.counts import DatasetCounts
+from halimede.datasets.counts import MAX_CLASSES, DatasetCounts, class_column
 from halimede.datasets.errors import UNREADABLE, DatasetError
 from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.forked_task import ForkedTask
 from halimede.datasets.registry import register
-from halimede.datasets.rows import MAX_ROW, Rows, record_end
+
+#: bytes of one row
+MAX_ROW = 4 * 1024 * 1024
+#: bytes that are not halved any more
+SMALL = 4 * 1024
+#: classes up to which it is sooner to search for each than to split the rows
+FEW = 5
+#: stand for separators and newlines inside of quotes while a block is split
+MASKED = b"\x1f\x1e"
+
+
+def record_end(data: bytes, limit: int) -> int:
+    """Return a place of at most ``limit`` after a newline outside of quotes, 0 if there is none."""
+    end = data.rfind(b"\n", 0, limit) + 1
+    while end and data.count(b'"', 0, end) % 2:
+        end = data.rfind(b"\n", 0, data.rfind(b'"', 0, end)) + 1
+    return end
+
+
+class Rows:
+    """Counts rows that begin where a row begins. ``line`` is the number of lines that are behind."""
+
+    def __init__(self, source: FileBlocks, header: str, sep: str, tally: DatasetCounts, line: int) -> None:
+        names = next(csv.reader(io.StringIO(header, newline="\n"), delimiter=sep), [""])
+        self.header = header
+        self.sep = sep.encode()
+        self.line = line
+        self._source = source
+        self._tally = tally
+        self._width = len(names)
+        self._column, self._guessed = class_column(names)
+        self._counts: Counter[bytes] = Counter()
+        self._fields = bytes(byte for byte in range(256) if byte not in self.sep + b"\n")
+        self._unit = self.sep * (self._width - 1) + b"\n"
+        self._mask = bytes.maketrans(self.sep + b"\n", MASKED)
+        # fields become x: a quote beside one is no quote of RFC 4180
+        self._shape = bytes(byte if byte in self.sep + b'\n"' else ord("x") for byte in range(256))
+
+    def take(self, data: bytes) -> int:
+        """Count the rows of some data that ends with a newline; return how many bytes of it were whole rows."""
+        if not data:
+            return 0
+        if self._regular(data):
+            self.line += data.count(b"\n")
+            return len(data)
+        half = record_end(data, len(data) // 2) if len(data) > SMALL else 0
+        if not half:
+            return self._slowly(data)
+        used = self.take(data[:half])
+        return used + self.take(data[half:]) if used == half else used
+
+    def end(self, data: bytes) -> None:
+        """Count what stands at the end of the file."""
+        used = self.take(data + b"\n")
+        if used < len(data):
+            self.give_up("a quote is opened and never closed: what follows is not read")
+
+    def give_up(self, reason: str) -> None:
+        """Name the row that comes next as one that cannot be read."""
+        self._tally.fault(self._source.line(self.line + 1), reason)
+
+    def add(self, tally: DatasetCounts, line: int) -> None:
+        """Add what was counted of the rows that follow."""
+        self._tally.add(tally)
+        self.line = line
+
+    def fold(self) -> None:
+        """Put what was counted by class into the tally."""
+        counts: Counter[str] = Counter()
+        for value, number in self._counts.items():
+            counts[self._plain(value)] += number
+        counts.pop("", None)
+        self._counts.clear()
+        self._tally.sort(counts, guessed=self._guessed)
+
+    def _regular(self, data: bytes) -> bool:
+        """Count data whose rows are all as they should be; return whether it is such."""
+        if self._width == 1:
+            return self._single(data)
+        if b'"' in data:
+            parts = data.split(b'"')
+            outside = b'"'.join(parts[::2])
+            shape = outside.translate(self._shape, b"\r")
+            if len(parts) % 2 == 0 or b'x"' in shape or b'"x' in shape:
+                return False
+            parts[1::2] = b'"'.join(parts[1::2]).translate(self._mask).split(b'"')
+            data = b'"'.join(parts)
+        else:
+            outside = data
+        skeleton = outside.translate(None, self._fields)
+        number = skeleton.count(b"\n")
+        if skeleton != self._unit * number:
+            return False
+        self._tally.samples += number
+        if not self._tally.unclassed:
+            self._sort(data, number)
+        return True
+
+    def _single(self, data: bytes) -> bool:
+        """Count rows of one column, where a blank line would look like a row of one empty field."""
+        if b'"' in data or self.sep in data:
+            return False
+        values = data.translate(None, b"\r").split(b"\n")
+        self._tally.samples += len(values) - values.count(b"")
+        if not self._tally.unclassed:
+            self._counts.update(values)
+            if len(self._counts) > MAX_CLASSES:
+                self.fold()
+        return True
+
+    def _sort(self, data: bytes, number: int) -> None:
+        """Count the classes of rows without any separator or newline inside of a field."""
+        if self._column == self._width - 1 and 0 < len(self._counts) <= FEW and self._search(data, number):
+            return
+        self._counts.update(data.replace(b"\n", self.sep).split(self.sep)[self._column :: self._width])
+        if len(self._counts) > MAX_CLASSES:
+            self.fold()
+
+    def _search(self, data: bytes, number: int) -> bool:
+        """Count rows whose last column has a class that is known by now; return whether all are such."""
+        found = {value: data.count(self.sep + value + b"\n") for value in self._counts}
+        if sum(found.values()) != number:
+            return False
+        self._counts.update(found)
+        return True
+
+    def _slowly(self, data: bytes) -> int:
+        """Count row by row; return the bytes of whole rows."""
+        text = io.StringIO(data.decode("latin-1"), newline="\n")
+        lines = _Lines(text)
+        csv.field_size_limit(2 * MAX_ROW)
+        reader = csv.reader(lines, delimiter=self.sep.decode())
+        used, begun = 0, self.line
+        while True:
+            try:
+                row = next(reader, None)
+            except csv.Error as error:
+                row, reason = [], str(error)
+            else:
+                reason = ""
+            if row is None or lines.ended:
+                return used
+            self._row(row, reason)
+            used, self.line = lines.bytes, begun + lines.number
+
+    def _row(self, row: list[str], reason: str) -> None:
+        if not reason and not "".join(row).strip() and len(row) < 2:
+            return
+        if reason or len(row) != self._width:
+            reason = reason or f"{len(row)} columns where the header has {self._width}"
+            self._tally.fault(self._source.line(self.line + 1), reason)
+            return
+        self._tally.samples += 1
+        if not self._tally.unclassed:
+            self._counts[row[self._column].replace('"', '""').encode("latin-1")] += 1
+
+    def _plain(self, value: bytes) -> str:
+        """Return a value as it was meant, from how it stands in the file."""
+        value = value.strip(b" \r")
+        if value[:1] == value[-1:] == b'"' and len(value) > 1:
+            value = value[1:-1]
+        return (
+            value.replace(b'""', b'"').translate(bytes.maketrans(MASKED, self.sep + b"\n")).decode("utf-8", "replace")
+        )
+
+
+class _Lines:
+    """Lines for Python's reader, and how far it has read. ``ended``: it asked for more than there is."""
+
+    def __init__(self, text: io.StringIO) -> None:
+        self._text = text
+        self.bytes = 0
+        self.number = 0
+        self.ended = False
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline()
+        if not line:
+            self.ended = True
+            raise StopIteration
+        self.bytes += len(line)
+        self.number += 1
+        return line
+
 
 SEPARATORS = ",;\t|"
 #: bytes from which on a file is worth a second process

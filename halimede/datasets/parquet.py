@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from halimede.datasets.columns import class_column
-from halimede.datasets.counts import DatasetCounts
+from halimede.datasets.counts import DatasetCounts, class_column
 from halimede.datasets.errors import NOT_INSTALLED, UNREADABLE, DatasetError
 from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.registry import register

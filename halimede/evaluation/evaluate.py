@@ -26,7 +26,7 @@ from halimede.mining.calibration_file import read_artefact
 from halimede.mining.mixture import mix
 
 #: gets what is done, how many samples are done, and how many there are
-Told = Callable[[str, int, int], None]
+StageReport = Callable[[str, int, int], None]
 
 
 class TierLink(Struct, kw_only=True):
@@ -115,12 +115,12 @@ def evaluate(
     *,
     rules: Sequence[str] = (),
     link: TierLink | None = None,
-    told: Told | None = None,
+    report: StageReport | None = None,
 ) -> EvaluationReport:
     """Answer all samples by all tiers and put together what follows. Raises InvalidFieldError, ModelError."""
     link = link or TierLink()
     _check_calibrations(chain)
-    said = [answered(tier, data, _part(told, tier)) for tier in chain.tiers]
+    said = [answered(tier, data, _part(report, tier)) for tier in chain.tiers]
     known = referenced(data, said[-1].predictions)
     hard, reached = _decisions(chain, data, said)
     sent = [_sent(chain, tier, data, each.predictions) for tier, each in zip(chain.tiers, said, strict=True)]
@@ -173,8 +173,8 @@ def _check_calibrations(chain: Chain) -> None:
             raise InvalidFieldError("--service", f"calibration {named.name} of {tier.name}", fix)
 
 
-def _part(told: Told | None, tier: EvaluatedTier) -> Callable[[int, int], None] | None:
-    return (lambda done, total: told(f"{tier.name}: {tier.model}", done, total)) if told else None
+def _part(report: StageReport | None, tier: EvaluatedTier) -> Callable[[int, int], None] | None:
+    return (lambda done, total: report(f"{tier.name}: {tier.model}", done, total)) if report else None
 
 
 def _decisions(chain: Chain, data: LabelledPicture, said: Sequence[Answered]) -> tuple[list[Array], list[Array]]:

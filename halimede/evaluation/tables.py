@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from halimede.datasets.columns import class_column
+from halimede.datasets.counts import class_column
 from halimede.errors import InvalidFieldError
 from halimede.inference import Array
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.evaluate import evaluate
-from halimede.evaluation.page import page
+from halimede.evaluation.report import page
 from halimede.evaluation.service import read_chain
 from tests.browser import browser
 from tests.unit.evaluation.worlds import joint, model, write

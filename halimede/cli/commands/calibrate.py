@@ -89,8 +89,8 @@ def calibrate(
     async def command() -> None:
         try:
             from halimede.calibration.calibrate import Goal
-            from halimede.calibration.deadline import UploadPath
             from halimede.calibration.service import Deadline
+            from halimede.calibration.thresholds import UploadPath
         except ModuleNotFoundError as error:
             raise typer.BadParameter(f"{error.name} is not installed: pip install 'halimede[worker]'") from error
         goal: Goal | Deadline = Goal(target_upload=target_upload, max_risk=max_risk, confidence=confidence)
@@ -105,20 +105,20 @@ def calibrate(
 
 def _calibrated(service: list[Path], data: Path, goal: Goal | Deadline, rule: str, tier: str) -> Found:
     """Read and calibrate, showing progress."""
-    from halimede.calibration.service import calibrated, place_of
+    from halimede.calibration.service import calibrated, tier_index
     from halimede.evaluation.data import read_labelled
     from halimede.evaluation.service import read_chain
 
     chain = read_chain(service)
-    at = place_of(chain, tier)
+    at = tier_index(chain, tier)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
-        return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, told=report)
+        return chain, at, calibrated(chain, at, samples, goal=goal, rule=rule, report=report)
 
 
 def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, Path]:
     """Write both files, each whole or not at all."""
-    from halimede.calibration.manifests import manifests, name_of
+    from halimede.calibration.report import manifests, name_of
     from halimede.mining.calibration_file import write_artefact
     from halimede.system.files import write_atomic
 
@@ -136,7 +136,7 @@ def _write(chain: Chain, at: int, found: Calibrated, out: Path) -> tuple[Path, P
 
 
 def _show(chain: Chain, at: int, found: Calibrated, written: tuple[Path, Path], *, as_json: bool) -> None:
-    from halimede.calibration.summary import about, rows
+    from halimede.calibration.report import about, rows
 
     if as_json:
         said = {

@@ -93,13 +93,12 @@ def _evaluated(service: list[Path], data: Path, rules: list[str], link: TierLink
     chain = read_chain(service)
     with stages() as report:
         samples = read_labelled(data, chain.cloud.spec.labels, partial(report, "read"))
-        return evaluated(chain, samples, rules=rules, link=link, told=report)
+        return evaluated(chain, samples, rules=rules, link=link, report=report)
 
 
 def _write(report: EvaluationReport, out: Path) -> None:
     """Write all files. A picture is left out, and it is said, where there is nothing that draws it."""
-    from halimede.evaluation.page import page
-    from halimede.evaluation.plot import write_plot
+    from halimede.evaluation.report import page, write_plot
 
     try:
         out.mkdir(parents=True, exist_ok=True)

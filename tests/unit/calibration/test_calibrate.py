@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from halimede.calibration.calibrate import Goal, Samples, asking, fit
-from halimede.calibration.deferral import fit_learned, hardness_by
-from halimede.calibration.logistic import fit_head, predict
-from halimede.calibration.summary import about, rows
+from halimede.calibration.deferral import fit_head, fit_learned, hardness_by, predict
+from halimede.calibration.report import about, rows
 from halimede.errors import InvalidFieldError
 from halimede.evaluation import curves
 from halimede.evaluation.quality import right

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.calibration.deadline import UploadPath, share_in_time
-from halimede.calibration.intervals import bootstrap, mean_interval, share
-from halimede.calibration.risk import cut_for_risk, least, losses_allowed, p_value
-from halimede.calibration.thresholds import cut_for_budget
+from halimede.calibration.metrics import bootstrap, mean_interval, share
+from halimede.calibration.thresholds import (
+    UploadPath,
+    cut_for_budget,
+    cut_for_risk,
+    least_samples,
+    losses_allowed,
+    p_value,
+    share_in_time,
+)
 
 
 class TestBudget:
@@ -42,7 +48,7 @@ class TestRisk:
         assert allowed == samples or p_value(allowed + 1, samples, limit) > 1 - confidence - 1e-9
 
     def test_too_few_samples_show_nothing(self):
-        assert least(0.02, 0.95) == 149
+        assert least_samples(0.02, 0.95) == 149
         assert cut_for_risk(np.zeros(148), np.zeros(148, bool), 0.02, 0.95) is None
         assert cut_for_risk(np.zeros(149), np.zeros(149, bool), 0.02, 0.95) == math.inf
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.datasets import count, csv_
-from halimede.datasets import rows as rows_
 from halimede.datasets.file_blocks import FileBlocks
 from halimede.datasets.forked_task import ForkedTask
 from halimede.messages import DatasetFacts
@@ -29,7 +28,7 @@ LABELS = st.sampled_from(["cat", "dog", "a,b", 'say "x"', "two\nlines", "\u00e9"
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and halves of few bytes: rows end anywhere."""
     monkeypatch.setattr(FileBlocks.blocks, "__defaults__", (61,))
-    monkeypatch.setattr(rows_, "SMALL", 16)
+    monkeypatch.setattr(csv_, "SMALL", 16)
 
 
 def facts(path: Path, ledger: Path | None = None) -> DatasetFacts:

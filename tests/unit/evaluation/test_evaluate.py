@@ -16,8 +16,8 @@ from halimede.cli.app import app
 from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledPicture
 from halimede.evaluation.evaluate import EvaluationReport, TierLink, evaluate
-from halimede.evaluation.page import page, ticks
 from halimede.evaluation.quality import referenced
+from halimede.evaluation.report import page, ticks
 from halimede.evaluation.service import Chain, read_chain
 from halimede.messages import Box, Prediction
 from halimede.mining.calibration_file import CalibrationFile, MixtureRule, write_artefact
