@@ -10,8 +10,7 @@ from halimede.models.cache import Cache, Fetched
 from halimede.models.errors import FetchError, FetchReason, redact
 from halimede.models.fetcher import fetch
 from halimede.models.source_registry import local_path
-from halimede.models.source_types import SourceOpener, Stream, TransferLimits
-from halimede.models.transfer_rate import TransferRate
+from halimede.models.source_types import SourceOpener, Stream, TransferLimits, TransferRate
 
 __all__ = [
     "AddressPolicy",

@@ -79,12 +79,12 @@ def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINA
     try:
         wanted = _requested(given)
         if given.check:
-            say(f"{asyncio.run(check(wanted))} is there")
+            write_line(f"{asyncio.run(check(wanted))} is there")
         else:
-            asyncio.run(bring(wanted, _folder("--cache", given.cache), _folder("--out", given.out), say))
+            asyncio.run(bring(wanted, _folder("--cache", given.cache), _folder("--out", given.out), write_line))
     except (InvalidFieldError, FetchError) as error:
         text = f"{error.reason}: {error}" if isinstance(error, FetchError) else str(error)
-        say(text)
+        write_line(text)
         # outside of a container there is none, and none is made
         with contextlib.suppress(OSError), termination_log.open("r+b") as file:
             file.truncate()
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None, termination_log: Path = TERMINA
     return 0
 
 
-def say(text: str) -> None:
+def write_line(text: str) -> None:
     """Write a line for whoever looks on."""
     print(f"halimede.models: {text}", file=sys.stderr, flush=True)
 

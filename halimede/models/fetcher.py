@@ -16,8 +16,7 @@ from halimede.models.cache import Cache, Fetched, UrlRecord, in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error, redact
 from halimede.models.partial_download import PartialDownload
 from halimede.models.source_registry import asker, open_source
-from halimede.models.source_types import Requester, SourceOpener, SourceRequest, Stream, TransferLimits
-from halimede.models.transfer_rate import not_slower
+from halimede.models.source_types import Requester, SourceOpener, SourceRequest, Stream, TransferLimits, not_slower
 
 log = structlog.get_logger()
 

@@ -21,10 +21,9 @@ from halimede.models.archive import unpack
 from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, redact, retry_temporary
 from halimede.models.fetcher import fetch
-from halimede.models.materialize import deliver, deliver_folder, make_place
+from halimede.models.materialize import deliver, deliver_folder, make_parent
 from halimede.models.source_registry import local_path, open_file
-from halimede.models.source_types import SourceRequest, TransferLimits
-from halimede.models.transfer_rate import TransferRate
+from halimede.models.source_types import SourceRequest, TransferLimits, TransferRate
 
 log = structlog.get_logger()
 
@@ -53,8 +52,8 @@ class RequestedModel:
             raise InvalidFieldError("--sha256", self.sha256, "write 64 lower-case hexadecimal digits")
 
 
-async def bring(wanted: RequestedModel, cache: Path, out: Path, say: Callable[[str], None]) -> None:
-    """Bring a model through the node's cache to ``out``. ``say`` gets lines on the way. Raises FetchError.
+async def bring(wanted: RequestedModel, cache: Path, out: Path, write_line: Callable[[str], None]) -> None:
+    """Bring a model through the node's cache to ``out``. ``write_line`` gets lines on the way. Raises FetchError.
 
     A cache that cannot be used is done without: the worker is worth more than the next download.
     """
@@ -64,21 +63,21 @@ async def bring(wanted: RequestedModel, cache: Path, out: Path, say: Callable[[s
     async def attempt() -> None:
         nonlocal using
         try:
-            fetched = await _fetch(wanted, Cache(using), say)
+            fetched = await _fetch(wanted, Cache(using), write_line)
         except FetchError as error:
             if error.reason not in {FetchReason.CACHE_FAILED, FetchReason.DISK_FULL} or using == own:
                 raise
             log.warning("downloading without the node's cache", reason=str(error))
-            await in_thread(make_place, out)  # before the cache in that folder makes it for this process alone
+            await in_thread(make_parent, out)  # before the cache in that folder makes it for this process alone
             using = own
-            fetched = await _fetch(wanted, Cache(using), say)
+            fetched = await _fetch(wanted, Cache(using), write_line)
         await _deliver(wanted, Cache(using), fetched, out)
 
     try:
         await retry_temporary(attempt, wanted.patience_s)
     finally:
         await in_thread(shutil.rmtree, own, True)  # noqa: FBT003  # it may not be there
-    say(f"{redact(wanted.url)} is at {out}")
+    write_line(f"{redact(wanted.url)} is at {out}")
 
 
 async def check(wanted: RequestedModel) -> Path:
@@ -112,17 +111,17 @@ async def _deliver(wanted: RequestedModel, cache: Cache, fetched: Fetched, out: 
         await in_thread(deliver_folder if place.is_dir() else deliver, place, out)
 
 
-async def _fetch(wanted: RequestedModel, cache: Cache, say: Callable[[str], None]) -> Fetched:
+async def _fetch(wanted: RequestedModel, cache: Cache, write_line: Callable[[str], None]) -> Fetched:
     loop = asyncio.get_running_loop()
     told = loop.time()
     speed = TransferRate(loop.time)
 
     def progress(done: int, total: int | None) -> None:
         nonlocal told
-        rate = speed.told(done)
+        rate = speed.update(done)
         if loop.time() - told >= PROGRESS_S:
             told = loop.time()
             whole = f" of {total / 1e6:.0f}" if total else ""
-            say(f"{done / 1e6:.0f}{whole} MB are here, {rate / 1e6:.1f} MB/s")
+            write_line(f"{done / 1e6:.0f}{whole} MB are here, {rate / 1e6:.1f} MB/s")
 
     return await fetch(wanted.url, wanted.sha256, cache, progress, limits=wanted.limits, policy=wanted.policy)

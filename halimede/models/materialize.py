@@ -21,7 +21,7 @@ READABLE, PASSABLE = 0o444, 0o755
 
 def deliver(source: Path, target: Path) -> None:
     """Copy a file of the cache to its place. Raises FetchError."""
-    make_place(target)
+    make_parent(target)
     try:
         with replacing(target) as new:
             _copy(source, new)
@@ -32,7 +32,7 @@ def deliver(source: Path, target: Path) -> None:
 def deliver_folder(source: Path, target: Path) -> None:
     """Copy a folder that was unpacked to its place; what was there goes. Raises FetchError."""
     new = target.with_name(f".{target.name}.new")
-    make_place(target)
+    make_parent(target)
     try:
         shutil.rmtree(new, ignore_errors=True)
         for folder, _, files in os.walk(source):
@@ -48,7 +48,7 @@ def deliver_folder(source: Path, target: Path) -> None:
         raise _not_written(target, error) from error
 
 
-def make_place(target: Path) -> None:
+def make_parent(target: Path) -> None:
     """Make the folder that a file shall be in. Raises FetchError."""
     try:
         _make_folder(target.parent)

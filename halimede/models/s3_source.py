@@ -71,7 +71,7 @@ def store_access() -> Access:
         raise FetchError(FetchReason.INVALID_URL, str(error)) from None
 
 
-def store_place(url: str) -> tuple[str, str]:
+def bucket_and_key(url: str) -> tuple[str, str]:
     """Return the bucket and key of a URL. Raises FetchError."""
     parts = urlsplit(url)
     key = parts.path.lstrip("/")
@@ -83,7 +83,7 @@ def store_place(url: str) -> tuple[str, str]:
 @contextlib.asynccontextmanager
 async def open_s3(url: str, ask: SourceRequest, limits: TransferLimits, policy: AddressPolicy) -> AsyncIterator[Stream]:
     """Open an object. Every failure is raised without its cause, whose text may hold a signature."""
-    bucket, key = store_place(url)
+    bucket, key = bucket_and_key(url)
     access = store_access()
     shown = f"{redact(url)} at {access.endpoint or 'Amazon S3'}"
     at = await _signed(bucket, key, access, limits, shown) if access.key_id else _public(bucket, key, access)

@@ -60,11 +60,11 @@ async def upload(
     done = []
     for file, to, size in pairs:
 
-        def tell(sent: int, before: int = before) -> None:
+        def report(sent: int, before: int = before) -> None:
             if progress:
                 progress(before + sent, whole)
 
-        one = _Upload(file, to, limits or TransferLimits(), policy, tell)
+        one = _Upload(file, to, limits or TransferLimits(), policy, report)
         done.append(await retry_temporary(one.attempt, patience_s))
         before += size
     return done
@@ -76,7 +76,7 @@ class _Upload:
     url: str
     limits: TransferLimits
     policy: AddressPolicy | None
-    tell: Callable[[int], None]
+    report: Callable[[int], None]
 
     async def attempt(self) -> Uploaded:
         shown = redact(self.url)
@@ -94,7 +94,7 @@ class _Upload:
             raise FetchError(
                 FetchReason.NOT_READABLE, f"{self.file}: {error.strerror or type(error).__name__}"
             ) from None
-        self.tell(size)
+        self.report(size)
         log.info("file sent", url=shown, size=size, digest=sha256)
         return Uploaded(shown, size, sha256)
 
@@ -122,7 +122,7 @@ class _Upload:
                 yield block
                 silence.reschedule(loop.time() + self.limits.inactivity_s)
                 sent += len(block)
-                self.tell(sent)
+                self.report(sent)
                 block = following
 
 

@@ -18,7 +18,7 @@ from halimede.models.address_policy import AddressPolicy
 from halimede.models.cache import in_thread
 from halimede.models.errors import FetchError, FetchReason, disk_error
 from halimede.models.http_source import PASSING, REDIRECTS, Guard
-from halimede.models.s3_source import MISSING, Access, store_access, store_place
+from halimede.models.s3_source import MISSING, Access, bucket_and_key, store_access
 from halimede.models.source_types import TransferLimits
 from halimede.system.files import replacing, sync_folder
 
@@ -116,7 +116,7 @@ def _judge(response: ClientResponse, shown: str, digest: str) -> None:
 
 async def put_s3(url: str, sending: Sending) -> None:
     """Send a file to an S3 store, in parts if it is large, each with its SHA-256. Raises FetchError."""
-    bucket, key = store_place(url)
+    bucket, key = bucket_and_key(url)
     access = store_access()
     shown = f"{sending.shown} at {access.endpoint or 'Amazon S3'}"
     try:

@@ -16,7 +16,7 @@ from halimede.cli import options as o
 from halimede.cli.broker_address import BrokerAddress
 from halimede.cli.client import Client, UnreachableError
 from halimede.cli.doctor import broker as doctor_broker
-from halimede.cli.doctor import system
+from halimede.cli.doctor import machine, system
 from halimede.cli.doctor.check import Check, ok, problem, worst
 from halimede.cli.options import Format
 from halimede.cli.output import COLOURS, clean, console, dump
@@ -61,7 +61,7 @@ async def run_checks(option: str, credentials: str, form: Format) -> int:
 
 async def examine(option: str, credentials: str) -> AsyncGenerator[Check, None]:
     """Run all checks, one after the other."""
-    for check in system.disks(brokers.home()):
+    for check in machine.disks(brokers.home()):
         yield check
     try:
         broker = brokers.find(option, credentials=credentials)
@@ -96,7 +96,7 @@ async def _inside(broker: BrokerAddress) -> AsyncGenerator[Check, None]:
         async for check in doctor_broker.speed(client.bus, broker.settings):
             yield check
         yield await doctor_broker.rules(client.bus)
-        async for check in system.look(client):
+        async for check in system.examine(client):
             yield check
     finally:
         await client.__aexit__(None, None, None)

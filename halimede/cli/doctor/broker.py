@@ -16,7 +16,7 @@ from halimede.bus.message import Grants
 from halimede.bus.port import Bus
 from halimede.bus.settings import MqttSettings
 from halimede.cli.broker_address import START_IT
-from halimede.cli.doctor import allocator, congestion, latency, mqtt_probe
+from halimede.cli.doctor import latency, machine, mqtt_probe
 from halimede.cli.doctor.check import Check, ok, problem, warning
 from halimede.codec import MAX_BYTES
 from halimede.errors import BusError, InvalidFieldError, RefusedError
@@ -148,7 +148,7 @@ async def speed(bus: Bus, settings: MqttSettings) -> AsyncGenerator[Check, None]
         yield ok(name, found)
     yield await _large(bus, best)
     if settings.host.startswith(LOOPBACK):
-        for check in (await asyncio.to_thread(allocator.look, settings.port), congestion.look()):
+        for check in (await asyncio.to_thread(machine.check_allocator, settings.port), machine.check_congestion()):
             if check:
                 yield check
 

@@ -51,12 +51,12 @@ async def broker_version(bus: Bus) -> str:
     """Return what the broker says that it is, empty where it does not say it to us."""
     said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def heard(packet: Packet) -> None:
+    async def take(packet: Packet) -> None:
         if not said.done():
             said.set_result(bytes(packet.payload).decode("utf-8", "replace")[:100])
 
     try:
-        await bus.listen(VERSION, 0, heard, 1)
+        await bus.listen(VERSION, 0, take, 1)
         async with asyncio.timeout(VERSION_S):
             return await said
     except (BusError, TimeoutError):

@@ -1,13 +1,11 @@
-"""The checks of ``doctor`` that concern what runs on the bus: GM, nodes, services, clocks, dead letters; and disks."""
+"""The checks of ``doctor`` that concern what runs on the bus: GM, nodes, services, cameras, clocks, dead letters."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import halimede
@@ -18,24 +16,28 @@ from halimede.bus.port import Bus
 from halimede.cli import service_kinds, status_advice
 from halimede.cli.broker_address import START_IT
 from halimede.cli.client import Client
-from halimede.cli.doctor.cameras import heard, on_cameras
 from halimede.cli.doctor.check import Check, ok, problem, warning
 from halimede.cli.views.tables import dig, phase
 from halimede.errors import HalimedeError
-from halimede.messages import DeadLetter, GmPresence, NodeInfo
+from halimede.messages import CameraStatus, DeadLetter, GmPresence, NodeInfo
 
 #: seconds that one listens for dead letters and for a second GM
 LISTEN_S = 1.0
 #: seconds that clocks may differ; a worker's time may be this old for its report leaves now and then only
 CLOCK_S, WORKER_CLOCK_S = 2.0, 60.0
-#: bytes of disk that should be free, and that must be
-ENOUGH, LEAST = 2 * 2**30, 200 * 2**20
 SHOWN = 5
+#: cameras that are looked at, and of these how many are named
+MOST_CAMERAS, SHOWN_CAMERAS = 1000, 10
+CAMERA_REMEDIES = {
+    "Gone": "start again who read it; if it is gone for good, clear {topic}: an empty retained message",
+    "Unauthorized": "check its user and password: docs/cameras.md, Secrets",
+}
+CAMERA_REMEDY = "check its address, and that it is on: docs/cameras.md says what each reason means"
 
 
-async def look(client: Client) -> AsyncGenerator[Check, None]:
+async def examine(client: Client) -> AsyncGenerator[Check, None]:
     """Look at everything that runs; without a GM that is little."""
-    (letters, stores), cameras = await asyncio.gather(listen(client.bus), heard(client.bus, LISTEN_S))
+    (letters, stores), cameras = await asyncio.gather(listen(client.bus), camera_statuses(client.bus, LISTEN_S))
     loop = asyncio.get_running_loop()
     asked, began = datetime.now(UTC), loop.time()
     try:
@@ -155,22 +157,36 @@ def dead_letters(letters: Sequence[DeadLetter]) -> Check:
     return warning("dead letters", found, "find who publishes there, and mend it: `halimede events --type Warning`")
 
 
-def disks(home: Path) -> list[Check]:
-    """Look at the free space where a system of this machine keeps its files."""
-    if not home.exists():
-        return [ok("disk", f"no system keeps files on this machine ({home})")]
-    checks, seen = [], set()
-    for folder in (home, *(home / part for part in ("gm", "nodes", "broker", "logs"))):
-        if not folder.exists() or (device := folder.stat().st_dev) in seen:
-            continue
-        seen.add(device)
-        free = shutil.disk_usage(folder).free
-        found = f"{free / 2**30:.1f} GiB free at {folder}"
-        do = "make room: stores, models and logs are kept there"
-        judge = problem if free < LEAST else warning
-        checks.append(ok("disk", found) if free >= ENOUGH else judge("disk", found, do))
-    return checks
-
-
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+async def camera_statuses(bus: Bus, seconds: float) -> list[tuple[str, CameraStatus]]:
+    """Return the topics and statuses of cameras, as they are published within some seconds."""
+    found: dict[str, CameraStatus] = {}
+
+    async def take(delivery: Delivery[CameraStatus]) -> None:
+        if len(found) < MOST_CAMERAS:
+            found[delivery.address.text] = delivery.body
+
+    await bus.subscribe(topics.CAMERA_STATUS.filter(), take)
+    await asyncio.sleep(seconds)
+    await bus.unsubscribe(topics.CAMERA_STATUS.filter())
+    return sorted(found.items())
+
+
+def on_cameras(statuses: Iterable[tuple[str, CameraStatus]]) -> list[Check]:
+    """Judge cameras. Where none is read for others there is nothing to say."""
+    every = list(statuses)
+    bad = [(topic, status) for topic, status in every if status.state in {"stalled", "failed", "gone"}]
+    if not bad:
+        running = sum(status.state == "running" for _, status in every)
+        return [ok("cameras", f"{running} of {len(every)} run, none has failed")] if every else []
+    return [
+        warning(
+            "cameras",
+            f"{status.camera} ({status.source}): {status.state}: {status.reason}: {status.error}",
+            CAMERA_REMEDIES.get(status.reason, CAMERA_REMEDY).format(topic=topic),
+        )
+        for topic, status in bad[:SHOWN_CAMERAS]
+    ]

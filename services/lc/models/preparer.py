@@ -16,7 +16,7 @@ import structlog
 
 from halimede.messages import ModelFacts
 from halimede.models import Cache, FetchError, FetchReason
-from halimede.models.transfer_rate import TransferRate
+from halimede.models.source_types import TransferRate
 from halimede.names import Key
 from halimede.system.backoff import exponential
 from halimede.tracing.latency import Distribution
@@ -137,7 +137,7 @@ class Preparer:
             nonlocal told, came
             # what was here already (the first call), and what a new beginning throws away, has not come now
             self.downloads.bytes += max(0, done - (done if came is None else came))
-            came, rate = done, speed.told(done)
+            came, rate = done, speed.update(done)
             if loop.time() - told >= PROGRESS_S:
                 told = loop.time()
                 whole = f" of {total / 1e6:.0f}" if total else ""

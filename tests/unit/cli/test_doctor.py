@@ -17,10 +17,10 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
 from halimede.cli.commands import doctor
-from halimede.cli.doctor import allocator, broker, congestion, system
-from halimede.cli.doctor.cameras import heard, on_cameras
+from halimede.cli.doctor import broker, machine, system
 from halimede.cli.doctor.check import Check
 from halimede.cli.doctor.mqtt_probe import V5, V311
+from halimede.cli.doctor.system import camera_statuses, on_cameras
 from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -113,7 +113,7 @@ async def test_what_cameras_say_is_retained_and_heard(memory_broker: MemoryBroke
         await camera.wait_connected(5.0)
         await bus.wait_connected(5.0)
         await camera.publish(topics.CAMERA_STATUS.at(ns="default", camera="door"), said)
-        assert await heard(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
+        assert await camera_statuses(bus, 0.2) == [("default/sedna/cameras/door/status", said)]
 
 
 def test_dead_letters_are_told_with_the_first_one() -> None:
@@ -123,11 +123,11 @@ def test_dead_letters_are_told_with_the_first_one() -> None:
 
 
 def test_the_disk_is_looked_at_where_a_system_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(system.disks(tmp_path / "absent")) == ["ok"]
-    monkeypatch.setattr(system, "ENOUGH", 10**18)
-    assert levels(system.disks(tmp_path)) == ["warning"]
-    monkeypatch.setattr(system, "LEAST", 10**18)
-    assert levels(system.disks(tmp_path)) == ["problem"]
+    assert levels(machine.disks(tmp_path / "absent")) == ["ok"]
+    monkeypatch.setattr(machine, "ENOUGH", 10**18)
+    assert levels(machine.disks(tmp_path)) == ["warning"]
+    monkeypatch.setattr(machine, "LEAST", 10**18)
+    assert levels(machine.disks(tmp_path)) == ["problem"]
 
 
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -222,10 +222,10 @@ async def test_what_takes_long_is_named(
 
 
 def test_an_allocator_that_cannot_be_seen_is_no_finding(tmp_path: Path) -> None:
-    assert allocator.look(1883, tmp_path) is None
+    assert machine.check_allocator(1883, tmp_path) is None
     (tmp_path / "net").mkdir()
     (tmp_path / "net/tcp").write_text("  sl  local_address\n 0: 0100007F:075B 0:0 0A 0:0 00:0 0 0 0 4711 1\n")
-    assert allocator.look(1883, tmp_path) is None
+    assert machine.check_allocator(1883, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_the_brokers_environment_says_whether_its_allocator_is_pinned(
     (process / "comm").write_text("mosquitto\n")
     (process / "maps").write_text(maps)
     (process / "environ").write_text("\0".join(f"{name}={value}" for name, value in environ.items()))
-    check = allocator.look(1883, tmp_path)
+    check = machine.check_allocator(1883, tmp_path)
     assert (check and check.level) == level
 
 
@@ -262,7 +262,7 @@ def test_a_congestion_control_that_paces_is_told_and_without_one_nothing_is_said
     file = tmp_path / "tcp_congestion_control"
     if control is not None:
         file.write_text(control)
-    check = congestion.look(file)
+    check = machine.check_congestion(file)
     assert (check and check.level) == level
     if check:
         assert str(control).strip() in check.found
@@ -277,9 +277,9 @@ async def test_this_machines_pacing_matters_where_the_broker_is_on_it(
     file.write_text("bbr\n")
     monkeypatch.setattr(broker, "_distance_ms", line.distance_ms)
     monkeypatch.setattr("halimede.cli.doctor.latency.round_trips", line.round_trips)
-    look = congestion.look
-    monkeypatch.setattr(congestion, "look", lambda: look(file))
+    check = machine.check_congestion
+    monkeypatch.setattr(machine, "check_congestion", lambda: check(file))
     async with MemoryBus("doctor", MemoryBroker()) as bus:
         await bus.wait_connected(1)
         checks = [check async for check in broker.speed(bus, MqttSettings(host))]
-    assert [check.level for check in checks if check.name == congestion.NAME] == ["warning"] * said
+    assert [check.level for check in checks if check.name == "congestion"] == ["warning"] * said
