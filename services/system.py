@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from halimede import topics
+from halimede.bus.message import Delivery
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import HalimedeError, InvalidFieldError, first_error
+from halimede.messages import GmPresence, Presence
 from halimede.names import check_name
 from halimede.system.backoff import Backoff
 from halimede.system.child_process import MAX_LOG, rotate
 from services import orphans
 from services.broker import DEFAULT_PORT, HOST, MosquittoProcess
 from services.child import USER_ERROR, Child, Exit
-from services.readiness import ReadinessWaiter
 from services.runfile import RunFile, usable
 from services.site import LocalSite, Security
 
@@ -43,6 +44,32 @@ PAGE_PORT = 8686
 DEFAULT_NODES = ("edge0", "edge1", "cloud0")
 
 Say = Callable[[str], None]
+
+
+class ReadinessWaiter:
+    """Waits for the presence of GM and of every node."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.missing = {"global manager", *(f"node {node}" for node in nodes)}
+        self.complete = asyncio.Event()
+        #: where GM's page is
+        self.page = ""
+
+    async def gm(self, delivery: Delivery[GmPresence]) -> None:
+        """Hear GM."""
+        if delivery.body.online:
+            self.page = delivery.body.http
+            self._here("global manager")
+
+    async def node(self, delivery: Delivery[Presence]) -> None:
+        """Hear a node's LC."""
+        if delivery.body.online:
+            self._here(f"node {delivery.names['node']}")
+
+    def _here(self, name: str) -> None:
+        self.missing.discard(name)
+        if not self.missing:
+            self.complete.set()
 
 
 @dataclass(frozen=True, slots=True)

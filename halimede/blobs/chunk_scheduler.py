@@ -9,10 +9,63 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from halimede.blobs.flow_control import MOST, FlowControl
-
 #: pieces that may wait to be given on, beside those in flight
 AHEAD = 4
+#: bytes of one piece
+SMALLEST, FIRST, LARGEST = 16 * 1024, 64 * 1024, 1024 * 1024
+#: pieces in flight
+MOST = 16
+#: seconds from question to answer: below, more is asked for; above, less
+FAST, SLOW = 0.1, 0.75
+#: seconds until a piece counts as lost
+SOONEST, FIRST_WAIT, LATEST = 1.0, 4.0, 20.0
+
+
+class FlowControl:
+    """Decides from replies and silence: pieces in flight, bytes of each, and how long to wait for one.
+
+    Many small pieces in flight fill a fast line as well as few large ones, but a slow line must not be filled for
+    seconds: what a node has to say itself waits behind it.
+    """
+
+    def __init__(self) -> None:
+        self.window = 2
+        self.length = FIRST
+        self.wait_s = FIRST_WAIT
+        self._mean: float | None = None
+        self._deviation = 0.0
+
+    def came(self, seconds: float) -> None:
+        """Take note of a piece that came so long after it was asked for."""
+        if self._mean is None:
+            self._mean, self._deviation = seconds, seconds / 2
+        else:
+            self._deviation += (abs(seconds - self._mean) - self._deviation) / 4
+            self._mean += (seconds - self._mean) / 8
+        self.wait_s = min(LATEST, max(SOONEST, self._mean + 8 * self._deviation))
+        if seconds <= FAST:
+            self._more()
+        elif seconds >= SLOW:
+            self._less()
+
+    def lost(self) -> None:
+        """Take note of a piece that did not come."""
+        self.wait_s = min(LATEST, self.wait_s * 2)
+        self._less()
+
+    def _more(self) -> None:
+        if self.window < MOST:
+            self.window += 1
+        else:
+            self.length = min(LARGEST, self.length * 2)
+
+    def _less(self) -> None:
+        if self.length > FIRST:
+            self.length //= 2
+        elif self.window > 1:
+            self.window -= 1
+        else:
+            self.length = max(SMALLEST, self.length // 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from halimede import codec, topics
-from halimede.bus.dead_letters import DeadLetterPublisher
 from halimede.bus.marshalling import receiver, receiver_now
 from halimede.bus.message import (
     Announce,
@@ -34,6 +33,7 @@ from halimede.bus.message import (
 )
 from halimede.bus.reason_codes import judge
 from halimede.errors import BusError, InvalidFieldError
+from halimede.messages import DeadLetter
 from halimede.topic import Address, Filter, Topic
 
 M = TypeVar("M")
@@ -41,6 +41,34 @@ log = structlog.get_logger()
 
 #: seconds that a publish waits for its acknowledgement
 PUBLISH_TIMEOUT = 10.0
+
+DEAD_LETTERS_PER_SECOND = 10
+HEAD_BYTES = 32
+
+
+class DeadLetterPublisher:
+    """Makes the dead letters of one client, a few a second: beyond that, bad messages are only counted."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        #: seconds of the loop's clock
+        self._recent: list[float] = []
+
+    def write(self, packet: Packet, reason: str) -> DeadLetter | None:
+        """Log an unreadable message; return what to say of it, None when too much was said of late."""
+        now = asyncio.get_running_loop().time()
+        self._recent = [t for t in self._recent if now - t < 1]
+        if len(self._recent) >= DEAD_LETTERS_PER_SECOND:
+            return None  # counted, and a flood fills neither the log nor its disk
+        self._recent.append(now)
+        log.warning("message refused", topic=packet.topic[:256], reason=reason[:4096], size=len(packet.payload))
+        return DeadLetter(
+            client=self._client_id[:256],
+            topic=packet.topic[:4096],
+            reason=reason[:4096],
+            size=len(packet.payload),
+            head=packet.payload[:HEAD_BYTES].hex(),
+        )
 
 
 class Bus(ABC):

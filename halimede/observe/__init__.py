@@ -3,7 +3,6 @@
 The only socket that a service opens; on loopback unless told otherwise. It reads, and changes nothing.
 """
 
-from halimede.observe.health import Check, Health
-from halimede.observe.http import Accepts, HttpServer, parse_bind
+from halimede.observe.http import Accepts, Check, Health, HttpServer, parse_bind
 
 __all__ = ["Accepts", "Check", "Health", "HttpServer", "parse_bind"]

@@ -23,7 +23,6 @@ from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from halimede.errors import InvalidFieldError
-from halimede.observe.health import Health
 
 log = structlog.get_logger()
 
@@ -38,6 +37,43 @@ MOST_CONNECTIONS = 64
 ASKING_S, IDLE_S, CLOSING_S = 10.0, 30.0, 0.5
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+#: returns what is wrong, or nothing
+Check = Callable[[], str]
+
+
+class Health:
+    """The checks of one process. ``live`` and ``ready`` add one; ``report`` asks them, which costs nothing otherwise.
+
+    A process that does not live should be started again; one that is not ready should be left alone.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[str, Check] = {}
+        self._ready: dict[str, Check] = {}
+
+    def live(self, name: str, check: Check) -> None:
+        """Add a check of whether the process lives."""
+        self._live[name] = check
+
+    def ready(self, name: str, check: Check) -> None:
+        """Add a check of whether it is ready to do its work."""
+        self._ready[name] = check
+
+    def report(self, *, readiness: bool) -> tuple[bool, dict[str, str]]:
+        """Return whether all is well, and each check's reason (``ok`` where there is none).
+
+        A process that does not live is not ready. A check that raises has failed.
+        """
+        checks = self._live | (self._ready if readiness else {})
+        found = {name: _asked(check) for name, check in checks.items()}
+        return not any(found.values()), {name: reason or "ok" for name, reason in found.items()}
+
+
+def _asked(check: Check) -> str:
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - a check that cannot be made is no good news
+        return f"the check failed: {type(error).__name__}"
 
 
 def plain(status: int, text: str) -> web.Response:

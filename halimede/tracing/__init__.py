@@ -5,8 +5,7 @@ Nothing here is in a frame's way: a record costs some microseconds, an exporter 
 
 from halimede.tracing.context import TraceContext, read, trace_of, write
 from halimede.tracing.latency import CloudTimes, Distribution, EdgeTimes
-from halimede.tracing.record import Batch, Book, Exporter, FrameRecord, new_span, origin, spans
-from halimede.tracing.trace_server import TraceServer
+from halimede.tracing.record import Batch, Book, Exporter, FrameRecord, TraceServer, new_span, origin, spans
 
 __all__ = [
     "Batch",

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
-from halimede.messages import Span
+from halimede import topics
+from halimede.bus.message import Delivery
+from halimede.bus.port import Bus
+from halimede.bus.rpc import RpcServer
+from halimede.messages import Span, TraceReply, TraceRequest
 from halimede.tracing.context import TraceContext, trace_of, write
 from halimede.tracing.steps import Kind, Value
 
@@ -178,3 +182,32 @@ def spans(record: FrameRecord) -> list[Span]:
         )
         for kind, began, ended, *known in record.steps[:MOST_STEPS]
     ]
+
+
+#: seconds that a reply may take to leave
+PATIENCE_S = 2.0
+
+
+class TraceServer(RpcServer[TraceRequest, TraceReply]):
+    """Answers trace requests from a book. ``names`` (namespace, service, worker, node) stand in each answer.
+
+    Whoever knows nothing of the frame says nothing: all workers are asked, and mostly one or two of them know it.
+    """
+
+    def __init__(self, bus: Bus, book: Book, role: Literal["edge", "cloud"], names: Mapping[str, str]) -> None:
+        super().__init__(
+            bus,
+            topics.TRACE_REQUEST.filter(),
+            topics.TRACE_REPLY,
+            self._answer,
+            optional=True,
+            timeout_s=PATIENCE_S,
+        )
+        self._book = book
+        self._role = role
+        self._names = names
+
+    async def _answer(self, delivery: Delivery[TraceRequest]) -> TraceReply | None:
+        record = self._book.find(bytes.fromhex(delivery.body.id))
+        names: Mapping[str, Any] = self._names
+        return TraceReply(role=self._role, spans=spans(record), **names) if record else None

@@ -12,7 +12,7 @@ import contextlib
 import structlog
 
 from halimede.observe import HttpServer
-from halimede.observe.health import Health
+from halimede.observe.http import Health
 from halimede.observe.metrics import registry
 from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster

@@ -9,12 +9,11 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from halimede.bus.connect_errors import distrust, let_in
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.settings import MqttSettings
-from halimede.bus.sockets import hasten
+from halimede.bus.sockets import distrust, hasten, let_in
 from halimede.bus.transport import Deliver
 from halimede.errors import DisconnectedError, InvalidFieldError
 

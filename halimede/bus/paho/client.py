@@ -1,4 +1,4 @@
-"""Reads what lies beside the body of a message that arrives, in place of paho.
+"""Reads and writes the MQTT v5 properties of paho's messages; those that arrive it reads in place of paho.
 
 Anybody who may publish chooses it, and paho's reader takes quadratic time over it (half a minute of a core for 10^5
 user properties, which fit into one small packet) and ends the connection at U+FEFF, which brokers let through: a
@@ -11,8 +11,49 @@ from typing import Any
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.properties import Properties
 
+from halimede.bus.message import Grants, Packet
 from halimede.bus.mqtt5.decoder import NO_PROPERTIES, properties, varint
+
+#: what the broker's CONNACK names, by the field that holds it here
+GRANTS = {
+    "receive_maximum": "ReceiveMaximum",
+    "max_packet": "MaximumPacketSize",
+    "max_qos": "MaximumQoS",
+    "retain": "RetainAvailable",
+    "wildcards": "WildcardSubscriptionAvailable",
+    "shared": "SharedSubscriptionAvailable",
+}
+SWITCHES = frozenset({"retain", "wildcards", "shared"})
+
+
+def v5_properties(packet: Packet, kind: int) -> Properties | None:
+    """Write what v5 carries beside a body; None when there is nothing, which spares paho the packing."""
+    given = {
+        "ResponseTopic": packet.response_topic or None,
+        "CorrelationData": packet.correlation or None,
+        "MessageExpiryInterval": packet.expiry_s,
+        "UserProperty": list(packet.properties) or None,
+    }
+    present = {name: value for name, value in given.items() if value is not None}
+    if not present:
+        return None
+    properties = no_properties(kind)
+    for name, value in present.items():
+        setattr(properties, name, value)
+    return properties
+
+
+def grants(properties: Any) -> Grants:
+    """Read what the broker said in its CONNACK; what it did not say has the protocol's default."""
+    said = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
+    return Grants(**{field: bool(value) if field in SWITCHES else value for field, value in said.items()})
+
+
+def no_properties(kind: int) -> Properties:
+    """Return an empty set for a kind of packet (``PacketTypes``)."""
+    return Properties(kind)  # type: ignore[no-untyped-call]
 
 
 class ReadingClient(Client):

@@ -13,13 +13,11 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 
-from halimede.bus.connect_errors import distrust, let_in
 from halimede.bus.message import Packet
-from halimede.bus.paho.client import ReadingClient
+from halimede.bus.paho.client import ReadingClient, no_properties, v5_properties
 from halimede.bus.paho.connection import PahoTransport
-from halimede.bus.paho.properties import no_properties, v5_properties
 from halimede.bus.settings import MqttSettings
-from halimede.bus.sockets import hasten
+from halimede.bus.sockets import distrust, hasten, let_in
 from halimede.bus.transport import Deliver
 from halimede.errors import DisconnectedError, InvalidFieldError
 

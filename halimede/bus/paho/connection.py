@@ -20,8 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from halimede.bus.message import Packet
-from halimede.bus.paho.client import ReadingClient
-from halimede.bus.paho.properties import grants, no_properties, v5_properties
+from halimede.bus.paho.client import ReadingClient, grants, no_properties, v5_properties
 from halimede.bus.reason_codes import SUCCESS
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE

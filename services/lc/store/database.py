@@ -6,14 +6,15 @@ repaired: GM's next sync fills an empty store again, and until then no worker is
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sqlite3
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import structlog
@@ -27,10 +28,7 @@ from halimede.system import sqlite
 from services.lc.paths import WORKERS, Worker
 from services.lc.pods import store as pod_rows
 from services.lc.pods.store import PodRows
-from services.lc.store import message_order
 from services.lc.store.decisions import ResourceVersion
-from services.lc.store.deferred_writes import DeferredWriter, Statements
-from services.lc.store.message_order import MessageOrder
 
 log = structlog.get_logger()
 
@@ -42,7 +40,7 @@ COLUMNS = {
     "farewells": "key",
     "processes": "worker, record",
     "numbers": "name, value",
-    **message_order.COLUMNS,
+    "said": "key, epoch, number",
     **pod_rows.COLUMNS,
 }
 SCHEMA = """
@@ -52,6 +50,7 @@ CREATE TABLE IF NOT EXISTS tombstones
 CREATE TABLE IF NOT EXISTS farewells (key TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS processes (worker TEXT PRIMARY KEY, record BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, epoch INTEGER, number INTEGER) WITHOUT ROWID;
 """
 UNKNOWN = SequenceNumber()
 #: beyond this the oldest go. By count alone: their age could only be told by a clock that may be wrong
@@ -59,6 +58,106 @@ MAX_TOMBSTONES = 10_000
 EPOCHS_AT_ONCE = 100
 #: fits SQLite's signed integers
 IDENTITY_BITS = 62
+#: resources that are remembered; beyond this those go that GM has spoken of least recently
+MAX_SAID = 10_000
+
+#: primary result codes of SQLite that room on the disk would mend
+NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+#: statements; with more than these a node takes no more news
+MAX_OWED = 10_000
+
+
+class Statements:
+    """What one transaction is to do, in the words of a cursor."""
+
+    def __init__(self) -> None:
+        self.listed: list[tuple[str, tuple[Any, ...]]] = []
+
+    def execute(self, sql: str, values: tuple[Any, ...] = ()) -> None:
+        """Note a statement."""
+        self.listed.append((sql, values))
+
+
+class DeferredWriter:
+    """Writes transactions in their order: each is on disk when its block ends, or owed for want of room.
+
+    An LC that ends before there is room again has an older store: GM's next sync brings the difference, as after any
+    other loss. So it may serve, report and forget meanwhile, which a node that refused all news could not.
+    """
+
+    def __init__(self) -> None:
+        self.owed: list[tuple[str, tuple[Any, ...]]] = []
+
+    def open(self, db: sqlite3.Connection) -> None:
+        """Use the store's connection."""
+        self._db = db
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Statements]:
+        """Collect statements, and write them when the block ends. Raises sqlite3.Error."""
+        wanted = Statements()
+        yield wanted
+        try:
+            self._write(wanted.listed)
+        except sqlite3.OperationalError as error:
+            if not is_disk_full(error) or len(self.owed) + len(wanted.listed) > MAX_OWED:
+                raise
+            if not self.owed:
+                log.critical("the store has no room: what is new is kept in memory", error=str(error))
+            self.owed += wanted.listed
+
+    def settle(self) -> None:
+        """Write what is owed. Raises sqlite3.Error while there is no room."""
+        if self.owed:
+            self._write([])
+
+    def _write(self, more: list[tuple[str, tuple[Any, ...]]]) -> None:
+        with self._db:
+            for sql, values in [*self.owed, *more]:
+                self._db.execute(sql, values)
+        if self.owed:
+            log.info("the store has room again", statements=len(self.owed))
+        self.owed.clear()
+
+
+def is_disk_full(error: sqlite3.Error) -> bool:
+    """Whether room on the disk would mend an error."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in NO_ROOM
+
+
+class MessageOrder:
+    """When GM last spoke of each resource, in its latest epoch: what it said before that, and comes later, is old news.
+
+    Without it an insert of a uid that this node has never held, sent again by whatever lies in between, would bury the
+    one that has taken its place. Messages of an earlier epoch are ignored anyway.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._numbers: dict[Key, int] = {}
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Read what was written."""
+        rows = db.execute("SELECT key, epoch, number FROM said ORDER BY epoch, number").fetchall()
+        self._epoch = rows[-1][1] if rows else 0
+        self._numbers = {Key.parse(key): number for key, epoch, number in rows if epoch == self._epoch}
+
+    def later(self, key: Key, stamp: SequenceNumber) -> bool:
+        """Whether GM has said something of this resource later than that."""
+        return stamp.overtaken_by(SequenceNumber(self._epoch, self._numbers.get(key, 0)))
+
+    def note(self, db: Statements, key: Key, stamp: SequenceNumber) -> None:
+        """Write a stamp that is the latest; in the caller's transaction."""
+        if stamp.epoch != self._epoch:
+            db.execute("DELETE FROM said")
+            self._epoch, self._numbers = stamp.epoch, {}
+        db.execute("REPLACE INTO said VALUES (?, ?, ?)", (str(key), stamp.epoch, stamp.number))
+        self._numbers.pop(key, None)
+        self._numbers[key] = stamp.number
+        if len(self._numbers) > MAX_SAID:
+            oldest = next(iter(self._numbers))
+            del self._numbers[oldest]
+            db.execute("DELETE FROM said WHERE key = ?", (str(oldest),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +375,7 @@ class NodeStore:
             raise HalimedeError(f"{self.path} was written by a newer halimede: install that one") from error
         try:
             self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(SCHEMA + message_order.SCHEMA + pod_rows.SCHEMA)
+            self._db.executescript(SCHEMA + pod_rows.SCHEMA)
             sqlite.check_columns(self._db, COLUMNS, "node")
             if sqlite.user_version(self._db) == 0:
                 first = not self.put_aside and not (self.path.parent / WORKERS).exists()

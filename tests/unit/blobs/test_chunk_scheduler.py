@@ -5,8 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.blobs.chunk_scheduler import AHEAD, ChunkScheduler
-from halimede.blobs.flow_control import FAST, FIRST, FIRST_WAIT, LARGEST, LATEST, MOST, SMALLEST, FlowControl
+from halimede.blobs.chunk_scheduler import (
+    AHEAD,
+    FAST,
+    FIRST,
+    FIRST_WAIT,
+    LARGEST,
+    LATEST,
+    MOST,
+    SMALLEST,
+    ChunkScheduler,
+    FlowControl,
+)
 
 
 def piece(file: bytes, offset: int, length: int) -> memoryview:

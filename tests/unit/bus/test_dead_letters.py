@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from halimede import codec
-from halimede.bus.dead_letters import DEAD_LETTERS_PER_SECOND, HEAD_BYTES, DeadLetterPublisher
 from halimede.bus.message import Packet
+from halimede.bus.port import DEAD_LETTERS_PER_SECOND, HEAD_BYTES, DeadLetterPublisher
 from halimede.topics import DEAD_LETTER
 from tests.simulated import simulated
 

@@ -12,7 +12,7 @@ import pytest
 from halimede.bus.ordering import SequenceNumber
 from halimede.names import Key
 from services.lc.paths import Worker
-from services.lc.store import deferred_writes
+from services.lc.store import database
 from services.lc.store.database import NodeResource, NodeStore, ProcessRecord
 from services.lc.store.decisions import ResourceVersion
 
@@ -69,7 +69,7 @@ def test_the_next_write_that_finds_room_takes_all_with_it(tmp_path: Path) -> Non
 
 
 def test_what_is_owed_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred_writes, "MOST", 4)
+    monkeypatch.setattr(database, "MAX_OWED", 4)
     with NodeStore(tmp_path / "store.db") as store, full(store):
         store.put(held())
         store.put(held(generation=2))

@@ -16,37 +16,101 @@ from typing import Any, Self
 import structlog
 
 from halimede.errors import InvalidFieldError, first_error
-from halimede.messages import Status
+from halimede.messages import NodeStatus, NodeSummary, Output, Status
 from halimede.names import Key
 from services.gm.cluster.event_dedup import EventDeduplicator
-from services.gm.cluster.kubernetes.api_paths import LEASES, NODES, Object
+from services.gm.cluster.kubernetes.api_paths import LEASES, NODES, SECRETS, Object
 from services.gm.cluster.kubernetes.client import KubernetesClient
-from services.gm.cluster.kubernetes.conversion import Custom, node_labels
+from services.gm.cluster.kubernetes.conversion import Custom, node_labels, trimmed
 from services.gm.cluster.kubernetes.custom_resources import CustomResources
-from services.gm.cluster.kubernetes.errors import UnavailableError
+from services.gm.cluster.kubernetes.errors import NotFoundError, UnavailableError
 from services.gm.cluster.kubernetes.events import Events
 from services.gm.cluster.kubernetes.fence import check_leading
 from services.gm.cluster.kubernetes.informer import CachedObject, Informer
 from services.gm.cluster.kubernetes.leader_election import LeaderElection
 from services.gm.cluster.kubernetes.owned_objects import OwnedObjects
-from services.gm.cluster.kubernetes.secrets import Secrets
-from services.gm.cluster.kubernetes.status_recovery import reports_of
 from services.gm.cluster.port import (
     ClusterWorkers,
     EventType,
     Happening,
     Memory,
+    NodeReport,
     NodeSeen,
     Ref,
     StoredResource,
     WorkersChanged,
 )
+from services.gm.service_status import LEFT
 
 log = structlog.get_logger()
 
 #: seconds until everything is listed once: an API server that is starting takes its time
 SYNC_PATIENCE = 60.0
 NODE = "node/"
+#: seconds for which an answer is good: one that is there seldom goes, one that is not is waited for
+THERE, NOT_THERE = 60.0, 5.0
+MAX_KNOWN = 5000
+#: of a node that said so; Pending may also mean that it has said nothing
+SAID = {"Running": "Running", "Ready": "Ready", "Failed": "Failed"}
+
+
+def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
+    """Return what is known of each node that a status names: the only memory of a GM that takes over.
+
+    The counts of a node that is away stand in the status. Such a report holds until the node's own comes.
+    """
+    for summary in stored.status.nodes if stored.status else ():
+        if summary.phase in SAID or summary.task_info is not None:
+            yield _report(stored, summary)
+
+
+def _report(stored: StoredResource, summary: NodeSummary) -> NodeReport:
+    generation = stored.status.observed_generation if stored.status else 0
+    told = NodeStatus(
+        phase=SAID.get(summary.phase, "Pending"),  # type: ignore[arg-type]
+        output=Output(task_info=summary.task_info) if summary.task_info else None,
+        uid=stored.uid,
+        observed_generation=generation,
+        reason=summary.reason,
+        message=summary.message,
+    )
+    return NodeReport(stored.key, summary.node, told, live=summary.phase in SAID, edge=_has_edge(summary))
+
+
+def _has_edge(summary: NodeSummary) -> bool:
+    """Whether an edge worker has ever run there: of nodes that were left only such are named."""
+    info = summary.task_info
+    edge = info is not None and any((info.edge_inference_number, info.skipped, info.lost))
+    return edge or summary.phase == LEFT
+
+
+class Secrets:
+    """The metadata of Secrets, asked for one by one: watching all of a cluster would take rights and memory.
+
+    Their data is never asked for, so it cannot leak from here.
+    """
+
+    def __init__(self, client: KubernetesClient) -> None:
+        self._client = client
+        self._known: dict[tuple[str, str], tuple[float, Object | None]] = {}
+
+    async def get(self, namespace: str, names: Collection[str]) -> Mapping[str, Object | None]:
+        """Return the metadata of each; None for those that there are not."""
+        return {name: await self._get(namespace, name) for name in names}
+
+    async def _get(self, namespace: str, name: str) -> Object | None:
+        now = asyncio.get_running_loop().time()
+        until, known = self._known.get((namespace, name), (0.0, None))
+        if now < until:
+            return known
+        found: Object | None = None
+        with contextlib.suppress(NotFoundError):
+            found = trimmed(await self._client.get(SECRETS, namespace, name, metadata_only=True))["metadata"]
+        if len(self._known) >= MAX_KNOWN:
+            self._known = {at: (until, known) for at, (until, known) in self._known.items() if now < until}
+        if len(self._known) < MAX_KNOWN:
+            self._known[namespace, name] = (now + (NOT_THERE if found is None else THERE), found)
+        return found
 
 
 class KubernetesCluster:

@@ -7,6 +7,7 @@ import msgspec
 from halimede.messages import Condition, NodeSummary, Status, TaskInfo
 from halimede.names import Key
 from services.gm.cluster.kubernetes.api_paths import DEPLOYMENTS, LEASES, NODES, PODS, ApiResource, resources
+from services.gm.cluster.kubernetes.cluster import reports_of
 from services.gm.cluster.kubernetes.conversion import (
     custom,
     finalizer_patch,
@@ -15,7 +16,6 @@ from services.gm.cluster.kubernetes.conversion import (
     status_patch,
     trimmed_pod,
 )
-from services.gm.cluster.kubernetes.status_recovery import reports_of
 from tests.unit.gm.kubernetes.shelf import merge
 
 MODELS = ApiResource("sedna.io/v1alpha1", "Model", "models")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from services.gm.cluster.kubernetes.lease import DURATION, MAX_DURATION, LeaseRecord, Lost, Renew, Take, Wait, decide
+from services.gm.cluster.kubernetes.leader_election import (
+    DURATION,
+    MAX_DURATION,
+    LeaseRecord,
+    Lost,
+    Renew,
+    Take,
+    Wait,
+    decide,
+)
 
 
 def record(holder: str = "other", epoch: int = 7, duration_s: float = 9.0) -> LeaseRecord:
