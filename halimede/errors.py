@@ -1,4 +1,4 @@
-"""The few exceptions that callers tell apart. Everything else is a bug and may show its traceback."""
+"""The exceptions that callers distinguish. Any other exception is a bug and may show its traceback."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TooLargeError(HalimedeError):
 
 
 class BusError(HalimedeError):
-    """The bus could not do what was asked. Temporary unless a subclass says otherwise."""
+    """A failed operation of the bus. Temporary, except for some subclasses."""
 
 
 class DisconnectedError(BusError):
@@ -106,7 +106,7 @@ class RefusedError(BusError):
 
 
 class NoSubscriberError(BusError):
-    """The broker took the message but nobody listens (MQTT reason code 0x10)."""
+    """The broker accepted the message, but it has no subscriber (MQTT reason code 0x10)."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Certificates: a site's own authority, and what it signs. The one room that knows the `cryptography` package.
+"""Certificates of a site's own authority. Only this module imports the `cryptography` package.
 
 Elliptic curve P-256 and SHA-256: small, fast on edge machines, and every TLS 1.2 stack speaks them.
 """

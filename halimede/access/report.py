@@ -20,7 +20,7 @@ class SiteUser:
 
 @dataclass(frozen=True, slots=True)
 class SiteUserState:
-    """What is there for an entry: ``problem`` says why it does not serve, empty if it does."""
+    """The state of a site's entry. ``problem`` is the reason why it is not usable, empty if it is."""
 
     entry: SiteUser
     path: Path

@@ -1,4 +1,4 @@
-"""Files over the bus itself, for nodes that reach nothing but the broker: by digest, in pieces, resumed and verified.
+"""Files over MQTT for nodes that reach only the broker: by digest, in pieces, resumed and verified.
 
 ``BlobServer`` gives what a cache holds, ``BlobClient`` and ``BlobDownload`` request it, ``BusOpener`` makes that a way
 for the fetcher, and ``BlobAdmin`` does what operators ask of a source (``halimede blob put``, ``list``, ``delete``).

@@ -32,7 +32,7 @@ class _Open:
 
 
 class FileProvider:
-    """Files that may be given to anybody on the bus. ``find`` returns where the file of a digest is, or None."""
+    """Files that any client on the bus may get. ``find`` returns the path of a digest's file, or None."""
 
     def __init__(self, find: Find) -> None:
         self._find = find

@@ -1,4 +1,4 @@
-"""One who gives and asks on a connection of its own, so that nothing else that it says waits behind a file."""
+"""A client that serves and requests files on its own connection, so that files delay no other message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 class BlobNode:
-    """Give it a bus that nobody has entered, and ``run`` it until cancelled.
+    """Serves and requests files. Takes a bus that is not entered yet; ``run`` it until cancelled.
 
     Attributes:
         opener: the fetcher's opener for ``bus://``. While this does not run, it fails as when the broker is away.

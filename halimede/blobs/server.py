@@ -50,7 +50,7 @@ class _Question:
 
 
 class BlobServer:
-    """Gives the files of a shelf under a name (``gm``, ``lc.edge0``). The caller enters the bus, and runs ``run``."""
+    """Serves a provider's files under a name (``gm``, ``lc.edge0``). The caller enters the bus and runs ``run``."""
 
     def __init__(self, bus: Bus, name: str, shelf: FileProvider) -> None:
         self.stats = SourceStats()

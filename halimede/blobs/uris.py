@@ -1,4 +1,4 @@
-"""How a file on the bus is called: ``bus://<node-or-gm>/sha256/<digest>``, or ``bus://any/...`` for whoever has it.
+"""Addresses of files on the bus: ``bus://<node-or-gm>/sha256/<digest>``, ``bus://any/...`` for any source.
 
 On the wire a source goes by its user's name at the broker (``gm``, ``lc.edge0``), for that is what the broker's access
 rules can check. So ``gm`` and ``any`` are the two names that no node can have here.

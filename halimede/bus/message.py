@@ -54,7 +54,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What the broker said that it can do when it accepted us; the defaults are the protocol's own.
+    """The limits that the broker announced in its CONNACK; the defaults are those of MQTT v5.
 
     ``receive_maximum``: QoS 1 publishes that it takes unanswered. ``max_packet``: bytes; 0 for no limit.
     """
@@ -73,7 +73,7 @@ Announce = Callable[[], Announcement]
 
 @dataclass(slots=True)  # as a packet
 class Delivery(Generic[M]):
-    """A message that arrived: its body, the names read from its topic, and what v5 carried beside it."""
+    """A received message: its body, the names in its topic, and its MQTT v5 properties."""
 
     address: Address[M]
     names: Mapping[str, str]

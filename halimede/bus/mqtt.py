@@ -13,7 +13,7 @@ __all__ = ["MqttBus", "MqttSettings"]
 
 
 class MqttBus(ReconnectingBus):
-    """A client of an MQTT v5 broker: paho-mqtt, or the lean one of the sample path, as the settings say.
+    """A client of an MQTT v5 broker. The settings choose between paho-mqtt and halimede's own client.
 
     Sessions are clean (expiry 0) unless the settings name a ``session_s``: what was not acknowledged when a connection
     broke is not sent again by the broker. Messages that had arrived are still handled. Whoever asks owns deadline and

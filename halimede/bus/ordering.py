@@ -1,4 +1,4 @@
-"""Order between the messages of one sender, carried beside them as user properties: an epoch, and a number within it.
+"""Order of a sender's messages, as user properties: an epoch, and a number within it.
 
 MQTT keeps the order of one connection, but what is sent again, bridged or replayed comes late. Whoever must not take
 back what was said later compares stamps. A sender that gives no number makes no claim.
@@ -17,7 +17,7 @@ MAX_INTEGER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class SequenceNumber:
-    """When something was said, by its sender's own count. ``number`` 0: not known."""
+    """The position of a message in its sender's order. ``number`` 0: unknown."""
 
     epoch: int = 0
     number: int = 0

@@ -24,7 +24,7 @@ LASTS_S = 0.01
 
 
 class RetainedPublisher(Generic[M]):
-    """Publishes the latest state; ``touch`` says that it may have changed. ``run`` until withdrawn or cancelled.
+    """Publishes the latest state; ``touch`` marks it as changed. ``run`` until withdrawn or cancelled.
 
     Args:
         state: returns it; None: there is none yet.

@@ -43,7 +43,7 @@ class PendingReplies(Generic[R]):
 
 
 class RpcClient(Generic[R]):
-    """Many requests at a time over one reply topic. Replies that nobody waits for are counted and dropped.
+    """Concurrent requests over one reply topic. Replies without a waiting request are counted and dropped.
 
     ``replies`` may be a filter, where the requests' topics say to whom replies go: then they carry no response topic.
 

@@ -1,4 +1,4 @@
-"""Calibrates a service on what both of its models said of samples: everything `halimede calibrate` knows, but files.
+"""Calibrates a service from the predictions of both models. The files of `halimede calibrate` are elsewhere.
 
 The samples are parted once: on some everything is fitted, on the others (``held_out``) nothing is, and the figures are
 measured. Where a limit on the risk is asked for of a rule that is fitted itself, the first part is halved once more: a
@@ -61,7 +61,7 @@ class Goal(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What both models said of samples: ``data`` with their truth, by label or, without any, by the big model."""
+    """Predictions of both models for ``data``, with the truth: its labels or, without labels, the big model's."""
 
     data: LabelledPicture
     edge: Sequence[Prediction]
@@ -78,7 +78,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What came of it. ``fitted`` and ``held_out`` samples; ``notes`` are what has to be said of it in words."""
+    """The result of a calibration: numbers of ``fitted`` and ``held_out`` samples; ``notes`` for the user."""
 
     artefact: CalibrationFile
     goal: Goal

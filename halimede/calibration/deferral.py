@@ -1,4 +1,4 @@
-"""Fits learned deferral: two logistic regressions on what the small model says, and their strength by cross-validation.
+"""Fits learned deferral: two logistic regressions on the small model's output, regularized by cross-validation.
 
 Jitkrittum et al., "When does confidence-based cascade deferral suffice?", NeurIPS 2023, arXiv 2307.02764 (post-hoc
 deferral). The hardness of the samples that it was fitted on is out of fold: from heads that never saw them. Pure.

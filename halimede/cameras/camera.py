@@ -26,8 +26,9 @@ Sink = Callable[[CapturedPicture, int], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class CameraBackoff:
-    """Seconds until a source is opened again: doubled each time, halved by chance. One that ran for ``good_s`` begins
-    anew. Where a password is wrong, ``locked_s`` at least: cameras lock out who tries too often.
+    """Seconds until a source is opened again: doubled each time, with jitter of half. It restarts after ``good_s``
+    of running. After a wrong password it is at least ``locked_s``, since cameras lock out clients that try too
+    often.
     """
 
     first_s: float = 0.5

@@ -1,4 +1,4 @@
-"""How one camera fares, kept while it runs, and said as a CameraStatus. Time comes from the caller."""
+"""The state of one camera, as a CameraStatus. The caller passes the time."""
 
 from __future__ import annotations
 

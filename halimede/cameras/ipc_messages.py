@@ -1,4 +1,4 @@
-"""What a reader's process and who started it say to one another: a job, asks, and pictures or bad news.
+"""Messages between a reader's process and its parent: a job, requests, pictures, errors.
 
 Down the pipe goes the job (one line of JSON), then one byte for each picture that is wanted. Up come messages, each
 behind its length. A picture is made when it is asked for, so that what nobody wants costs no encoding.

@@ -89,7 +89,7 @@ class CameraPublisher:
 
 
 class CameraStatusPublisher(RetainedPublisher[CameraStatus]):
-    """Publishes how a camera fares; its will says that it is gone."""
+    """Publishes a camera's status; its will reports that the camera is gone."""
 
     def __init__(self, bus: Bus, namespace: str, tracker: CameraStatusTracker) -> None:
         self._tracker = tracker

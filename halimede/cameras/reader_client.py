@@ -33,7 +33,7 @@ BUFFER = 1024 * 1024
 
 
 class ReaderClient:
-    """One life of a reader. ``async with`` starts and ends its process; iterate over what it says, and ``ask``."""
+    """One reader process. ``async with`` starts and ends it; iterate over its messages, and ``ask``."""
 
     def __init__(self, job: ReaderJob) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""What a camera's process is told, by options or by the environment, checked. It opens nothing but files of addresses.
+"""Settings of a camera process, from options or the environment, checked. Opens only files of addresses.
 
 An address with a password never stands on a command line, which every user of a machine can read: it comes from the
 environment or from a file.
@@ -52,7 +52,7 @@ class CameraSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """One process of cameras. ``broker``: none where nobody names one."""
+    """Settings of one camera process. ``broker`` is None if it is not configured."""
 
     namespace: str
     cameras: Sequence[CameraSettings]

@@ -1,4 +1,4 @@
-"""Following a topic for as long as somebody watches: at most once, which is right for a person's eyes (ADR 2)."""
+"""Follows a topic until Ctrl-C, at QoS 0, which suffices for a display (ADR 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests: YAML files, folders and standard input become checked resources, or one line that says what is wrong.
+"""Reads manifests (YAML files, folders, standard input) into checked resources, or a one-line error.
 
 YAML is read as 1.2, as the API server reads it. Everything is checked before anything is sent.
 """

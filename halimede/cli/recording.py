@@ -1,4 +1,4 @@
-"""A recording: a folder of frames as files, and ``index.jsonl``, which says when each came and what it was.
+"""A recording: a folder of frames as files, and ``index.jsonl`` with their times and metadata.
 
 A frame's file is in place, under its final name, before its line is in the index; so however a recording ended, all
 that its index names is whole. Pictures are ordinary JPEG and PNG files.

@@ -1,4 +1,4 @@
-"""What an operator can do about what is wrong, in one line each. Pure: ``status`` and ``doctor`` say the same."""
+"""Advice on problems, in one line each, for ``status`` and ``doctor``. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m halimede.datasets PATH --format csv``: count, and say so in lines of JSON.
+"""``python -m halimede.datasets PATH --format csv``: counts a dataset, and prints lines of JSON.
 
 The process is nice, ends with its parent (``--parent``), and has a bound on its memory: what users put into a file
 harms nobody but its own count.
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Teller:
-    """Says now and then how far the count is."""
+    """Prints the progress of a count."""
 
     def __init__(self, path: Path) -> None:
         self._total = path.stat().st_size if path.is_file() else 0

@@ -1,4 +1,4 @@
-"""What was counted of each file, kept between two counts: an SQLite file beside the node's store.
+"""Counts of files, cached between two runs in an SQLite file next to the node's store.
 
 It is worth nothing but time. One that is damaged, or of other settings, is begun anew.
 """

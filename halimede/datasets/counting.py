@@ -31,7 +31,7 @@ Told = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What is in a dataset, and the places whose change would say that something else is.
+    """Counts of a dataset, and the paths whose change invalidates them.
 
     ``whole``: those places show every change of it; without, files of a folder may be written over unnoticed.
     """

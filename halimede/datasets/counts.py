@@ -1,4 +1,4 @@
-"""Counts of one file or of a whole dataset: they can be added up, stored, and told as facts."""
+"""Counts of one file or of a whole dataset: they can be added, stored, and reported as facts."""
 
 from __future__ import annotations
 

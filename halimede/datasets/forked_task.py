@@ -1,4 +1,4 @@
-"""Part of a count in a process beside: a copy of this one that does one thing, says what came of it, and is gone.
+"""Part of a count in a forked process, which runs one task, returns its result, and exits.
 
 For the one process that counts and has no other thread; whoever calls from a program of more threads gets nothing.
 """

@@ -16,7 +16,7 @@ MAX_LINE = 8 * 1024 * 1024
 
 
 class _Line(msgspec.Struct):
-    """The fields that may tell the class, unread; the others are passed over."""
+    """The fields that may hold the class, undecoded; the others are skipped."""
 
     label: msgspec.Raw = msgspec.Raw()
     class_: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="class")

@@ -1,4 +1,4 @@
-"""txt: one sample a line; lines of nothing but white space are none."""
+"""txt: one sample for each line; lines with only white space are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes as COCO writes them, in one ``annotations.json`` beside the pictures: read whole, for it is bounded.
+"""Boxes in COCO's format, in one ``annotations.json`` next to the pictures: read whole, up to a limit.
 
 Its layout: ``images`` (id, file_name), ``categories`` (id, name), ``annotations`` (image_id, category_id, bbox as x, y,
 width and height in pixels), https://cocodataset.org/#format-data.

@@ -60,7 +60,7 @@ class Matched:
 
 
 class Detection:
-    """Pictures whose objects are known, and what two models say of them: ``low`` if it stays, ``up`` if it goes up."""
+    """Pictures with known objects, and both models' predictions: ``low`` if it stays, ``up`` if it is uploaded."""
 
     def __init__(self, truths: Sequence[Sequence[Box]], low: Sequence[Prediction], up: Sequence[Prediction]) -> None:
         kinds = {kind: i for i, kind in enumerate(sorted({str(box.label) for boxes in truths for box in boxes}))}

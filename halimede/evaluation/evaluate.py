@@ -30,7 +30,7 @@ StageReport = Callable[[str, int, int], None]
 
 
 class TierLink(Struct, kw_only=True):
-    """What lies between two tiers: the time of a round trip without data, and its speed. ``assumed``: nobody said."""
+    """The link between two tiers: its round trip without data, and its speed. ``assumed``: not configured."""
 
     ms: float = 20.0
     kbps: float = 10_000.0

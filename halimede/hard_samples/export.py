@@ -29,7 +29,7 @@ MOST_NAME, MOST_NAME_BYTES = 80, 200
 
 
 class Export:
-    """Writes samples into ``folder``, which is empty, with what ``by`` said as their truth. ``close`` ends it.
+    """Writes samples into ``folder``, which is empty, labelled with the answers of ``by``. ``close`` ends it.
 
     Left out, and counted in ``left_out``: what that model gave no answer to, and what its answer gives no name to (of
     a folder) or no boxes (of COCO).

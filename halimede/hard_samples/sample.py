@@ -1,4 +1,4 @@
-"""What is kept of a hard sample: its picture, and who said what of it.
+"""A stored hard sample: its picture, and both predictions.
 
 Pictures are kept as they came, raw ones as PNG. Numbers that are no picture (another type than bytes, or a row of
 features) are kept in NumPy's own format, so that nothing of them is lost.

@@ -1,4 +1,4 @@
-"""What a worker that keeps hard samples says to those who ask over the bus: a page of them, or one with its picture.
+"""Serves a worker's stored hard samples over the bus: a page of them, or one with its picture.
 
 One picture a reply, one request at a time: whoever exports thousands of them does not hold up the worker's answers.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Thread(Protocol):
-    """Runs what waits for a disk beside the event loop (``ModelThread``)."""
+    """Runs blocking disk operations outside the event loop (``ModelThread``)."""
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``work`` in the thread."""

@@ -37,7 +37,7 @@ NEW = ".new"
 
 @dataclass(frozen=True, slots=True)
 class SampleLocation:
-    """Where a sample is: its number and picture's kind make its names; the room that its files take, in bytes."""
+    """The files of a sample: its number and kind of picture give their names; their disk space in bytes."""
 
     number: int
     form: str

@@ -1,4 +1,4 @@
-"""Features: what an embedding model says of a picture, as vectors of length 1, and how they travel.
+"""Features of an embedding model, as vectors of length 1, and their encoding.
 
 Two vectors of length 1 are alike as far as their scalar product (cosine similarity) is near to 1. They travel in
 half precision (float16, little endian), which moves that by less than 0.001.
@@ -37,7 +37,7 @@ class EmbeddingReader:
 
 
 class FeaturedClassReader:
-    """Reads a classifier's scores, and the features beside them that it has made them of."""
+    """Reads a classifier's scores, and the features from which it computed them."""
 
     def __init__(self, classes: ClassReader, features: str) -> None:
         self.names: tuple[str, ...] = (*classes.names, features)

@@ -1,4 +1,4 @@
-"""The face that all models share, so that nobody outside this room knows what runs behind it.
+"""The interface of all models. Callers do not depend on the runtime behind it.
 
 A model answers samples. How it was trained, which library runs it and how its raw output is read stay in here; what
 comes out is a ``Prediction``. Calls block: callers on an event loop run them in a thread.
@@ -19,11 +19,11 @@ Array: TypeAlias = NDArray[Any]
 
 
 class ModelError(HalimedeError):
-    """A model that cannot be loaded or does not fit its declaration. Says what is wrong and what to do."""
+    """A model that cannot be loaded or does not fit its declaration. The text has the cause and the remedy."""
 
 
 class UnsafeModelError(ModelError):
-    """A model that is not opened: reading it could run somebody's code, or reach files that are not its own."""
+    """A model that is refused: reading it could run code, or open files of others."""
 
 
 class SampleError(HalimedeError):

@@ -54,7 +54,7 @@ class Reader(Protocol):
 
 
 class OnnxModel(Model):
-    """An opened ONNX file. ``batched`` tells whether several samples run in one call, or one after the other."""
+    """A loaded ONNX file. ``batched``: several samples run in one call, else one after the other."""
 
     ours = True
 

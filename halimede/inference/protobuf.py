@@ -1,4 +1,4 @@
-"""Reads of an ONNX file what tells whether it may be opened: which operators it has, and which files it refers to.
+"""Reads from an ONNX file what decides whether it may be loaded: its operators and external files.
 
 ONNX Runtime cannot be asked, since it opens those files while it loads. The ``onnx`` package could be, but it is 31 MB
 that nothing else at an edge node needs, parses the whole file into objects (several times its size in memory) and runs

@@ -9,7 +9,7 @@ from halimede.messages import Box, Prediction, Result
 
 
 class NoAnswerError(HalimedeError):
-    """No model could answer a sample. The text says what went wrong."""
+    """No model could answer a sample. The text has the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

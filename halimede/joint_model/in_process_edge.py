@@ -131,7 +131,7 @@ class FutureOutbox:
 
 
 class ExplainingResponder(ResultResponder):
-    """Remembers why the model here gave no answer: results do not tell."""
+    """Stores the error of the model in this process, since results do not contain it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

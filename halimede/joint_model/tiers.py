@@ -37,7 +37,7 @@ SPEC, OPTION = "spec.edgeWorker", "--service"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """When a tier asks the next one, as the fields of a service's ``edgeWorker`` say it."""
+    """The rule by which a tier requests from the next one, as the fields of a service's ``edgeWorker``."""
 
     mining: str = DEFAULT
     parameters: Mapping[str, object] = field(default_factory=dict)

@@ -56,7 +56,7 @@ class ByHardness:
 
 
 class Verdict(Struct, frozen=True):
-    """What mining says of one sample. ``error`` is set when the algorithm failed; ``hard`` is then True.
+    """Mining's decision about one sample. If the algorithm failed, ``error`` is set and ``hard`` is True.
 
     ``hardness`` and the ``cut`` that it was compared with are those of a miner that compares numbers: both finite.
     """

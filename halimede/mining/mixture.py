@@ -1,4 +1,4 @@
-"""What two models say together of a sample that both have answered: a calibrated mixture.
+"""A calibrated mixture of two models' answers to one sample.
 
 Where their errors differ, two answers know more than the better one (Kittler, Hatef, Duin and Matas, "On combining
 classifiers", PAMI 1998); where they do not, calibration leaves the mixture out, and the cloud's word stands.

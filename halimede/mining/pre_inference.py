@@ -1,4 +1,4 @@
-"""Mining-then-inference: which samples are hard is told from the sample itself, before any model has seen it.
+"""Mining-then-inference: decides from the sample itself whether it is hard, before a model runs.
 
 What is hard then goes to the cloud at once, and the small model is spared. Few algorithms can do that: ``check_mode``
 says so when a service is configured, not when its first sample comes.

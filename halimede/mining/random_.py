@@ -1,4 +1,4 @@
-"""Random (Sedna): a share of all samples goes up, whatever the model says. The baseline for every other algorithm."""
+"""Random (Sedna): uploads a share of all samples, chosen at random. The baseline of the other algorithms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses a download may connect to. Public ones; others only if the operator of this machine says so.
+"""Addresses that a download may connect to: public ones, and those that this machine's operator allows.
 
 Whoever writes a Model chooses a URL, and this machine asks it from inside its own network: without a rule, a manifest
 reads what a cloud's metadata service, a neighbour's router or a port of this machine answers. Names decide nothing,
@@ -68,7 +68,7 @@ WORDS = frozenset({AddressKind.LOOPBACK, AddressKind.PRIVATE, AddressKind.LINK_L
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """What may be connected to beside public addresses: kinds of addresses, networks, and hosts by their names.
+    """Allowed addresses in addition to public ones: kinds of addresses, networks, and host names.
 
     A named host may have a private or a loopback address. A metadata service is opened by its very address only.
     """

@@ -62,7 +62,7 @@ class ArchiveLimits:
 
 
 class Unpacking:
-    """One archive on its way into a folder that nobody else knows of yet."""
+    """An archive that is being unpacked into a new private folder."""
 
     def __init__(self, folder: Path, limits: ArchiveLimits, size: int, stop: threading.Event) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The content-addressed cache of a node: ``<root>/sha256/<digest>``, beside locks, unfinished parts and an index.
+"""The content-addressed cache of a node: ``<root>/sha256/<digest>``, with locks, partial files and an index.
 
 A file appears under its digest only when it is complete, verified and on disk. It never changes afterwards: the index
 keeps its size and modification time, and a file that disagrees is hashed anew and thrown away if it is another.
@@ -51,7 +51,7 @@ class FileRecord(Struct):
 
 
 class UrlRecord(Struct):
-    """What a URL led to, and the mark (ETag, or size and time of a file) that tells whether it still does."""
+    """The digest of a URL, and the mark (ETag, or size and time of a file) that shows whether it still holds."""
 
     digest: str
     mark: str

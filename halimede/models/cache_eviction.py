@@ -1,4 +1,4 @@
-"""Room on a node's disk: which models of the cache go when there are too many, and how one is taken away for good.
+"""Eviction from the model cache: chooses the models to remove when it exceeds its limit, and removes them.
 
 The one that was used the longest ago goes first. What somebody uses does not go: neither what the caller names, nor
 what any process of the node holds (``using``: a lock on the file itself, which ends with its process), nor what is

@@ -1,4 +1,4 @@
-"""Which model a running worker or server shall answer with: a small file beside it, written by who looks after it.
+"""The desired model of a running worker or server: a small file in its folder, written by its supervisor.
 
 The file is the whole wish, replaced at once; whoever reads it takes the step from what it has to what is written, and
 says in its info (``ModelInUse``) how far it has come. So a wish survives both sides, and needs no broker.
@@ -30,7 +30,7 @@ LOCAL_URL = "/"
 
 
 class DesiredModel(Struct, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A model to answer with: its name, version, file, digest, and the Model's spec as JSON would say it.
+    """The desired model: its name, version, file, digest, and the Model's spec in JSON form.
 
     ``canary_percent``: the share of requests that go to it while the one before answers the others; 100: all.
     ``tried``: it has stood its trial in a process of its own already.

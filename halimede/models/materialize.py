@@ -1,4 +1,4 @@
-"""A cached model becomes a file at a given place: complete at once or not there, readable for all, writable for nobody.
+"""Writes a cached model to a given path: atomically, readable by all, read-only.
 
 It shares blocks with the cache where the file system can (a reflink), but never the file itself: a hard link would have
 the cache's mode, and whoever may write to it would write to what every other worker of the node is given.

@@ -29,7 +29,7 @@ MISSING = 'models in S3 need an extra package: install it with pip install "hali
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What opens a store. ``endpoint`` is a URL, empty for Amazon's; without a key it is asked as anybody may."""
+    """Credentials of a store. ``endpoint`` is a URL, empty for Amazon's; without a key, access is anonymous."""
 
     endpoint: str = ""
     key_id: str = ""

@@ -29,7 +29,7 @@ class TransferLimits:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asks for a URL: what the cache knows of one is not told to another.
+    """The requester of a URL: the cache does not share one requester's entries with another.
 
     ``key`` is everything that decides what the origin gives, and must not be written: a URL that opens by itself, or
     one with the store and the credentials that open it. ``credentials`` says whether there are any beside the URL.
@@ -54,7 +54,7 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An open source. ``blocks`` is None when the origin says that nothing has changed since ``known``.
+    """An open source. ``blocks`` is None if the origin reports no change since ``known``.
 
     They begin at ``offset``: what was asked for, or 0 when the origin begins anew. ``size`` is that of the whole.
     """

@@ -113,7 +113,7 @@ def publish(
 
 @dataclass(frozen=True, slots=True)
 class PublishPlan:
-    """What is to be sent. ``rounds`` 0: for ever; ``fps`` 0: as fast as the broker takes it, None: the source's own.
+    """The frames to send. ``rounds`` 0: no limit; ``fps`` 0: as fast as the broker accepts, None: the source's own.
 
     ``max_width``: wider frames of a video are scaled down to that; 0: none are.
     """

@@ -53,7 +53,7 @@ def results(
 
 
 class Once:
-    """Says of each id whether it is new; forgets the oldest."""
+    """Reports whether an id is new; forgets the oldest ids."""
 
     def __init__(self, size: int = REMEMBERED) -> None:
         self._size = size

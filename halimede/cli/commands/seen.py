@@ -1,4 +1,4 @@
-"""``halimede seen``: where somebody was seen, asked of the worker in which a service's findings come together."""
+"""``halimede seen``: sightings of an identity, requested from the worker that runs the service's joint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``halimede status``: one screen that says whether all is well, and if not, what to do next."""
+"""``halimede status``: the state of the system on one screen, with the next steps for each problem."""
 
 from __future__ import annotations
 

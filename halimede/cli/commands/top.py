@@ -103,7 +103,7 @@ class ServiceRates:
 
 @dataclass(slots=True)
 class TopState:
-    """Everything that was heard."""
+    """All messages that ``top`` has received."""
 
     #: by plural, namespace and name
     services: dict[tuple[str, str, str], ServiceRates] = field(default_factory=dict)

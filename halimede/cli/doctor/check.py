@@ -1,4 +1,4 @@
-"""What a check of ``doctor`` says, and what ``doctor`` makes of several. The checks themselves are beside it."""
+"""The result of one check of ``doctor``, and the report of all checks. The checks are in this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the broker answers, and what it says of itself: measured with a camera that nobody else has.
+"""Checks of the broker's round trip and limits, measured with a unique camera name.
 
 An operator may publish and read camera frames, so a frame to oneself works under every access rule. It is read at
 QoS 0: a broker without ``set_tcp_nodelay`` then holds its acknowledgement back until the system's delayed

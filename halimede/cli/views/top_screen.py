@@ -1,4 +1,4 @@
-"""How ``top`` looks: as many columns as the terminal has room for, the most telling ones first."""
+"""The screen of ``top``: as many columns as fit the terminal, by priority."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ScreenColumn:
-    """A column: its title, how a cell is read, and the width of a terminal that has room for it."""
+    """A column: title, function of a cell, and the minimum width of the terminal."""
 
     title: str
     cell: Callable[[Row], str]

@@ -35,7 +35,7 @@ class WaterfallRow:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """Rows in the order in which they began, and what has to be said about them."""
+    """Rows in the order of their start, and notes."""
 
     rows: list[WaterfallRow]
     remarks: list[str]

@@ -36,7 +36,7 @@ TAKEN = "give an array of numbers, or text, bytes, numbers, lists and dicts (of 
 
 
 class CallHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is said beside the data. ``size``: bytes of msgpack; None: the frame is an array."""
+    """The header of a call. ``size``: bytes of msgpack; None: the frame is an array."""
 
     v: Literal[1] = 1
     size: int | None = None

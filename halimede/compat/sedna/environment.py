@@ -1,4 +1,4 @@
-"""What a script is told: a worker's environment as it is, and what somebody who starts it by hand leaves out."""
+"""A script's environment: that of a worker, with defaults for variables that a user leaves out."""
 
 from __future__ import annotations
 

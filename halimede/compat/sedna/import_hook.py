@@ -33,7 +33,7 @@ class ImportFinder(MetaPathFinder):
 
 
 class _Same(Loader):
-    """Gives a module of ours under its other name: one module, so that what is registered in it is there in both."""
+    """Loads a module of halimede under its Sedna name, as the same module, so that both share registrations."""
 
     def __init__(self, name: str) -> None:
         self._name = name

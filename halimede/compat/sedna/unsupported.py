@@ -1,4 +1,4 @@
-"""Names of Sedna's that a script may import and that have nothing behind them here: they say so when they are used."""
+"""Names of Sedna without an implementation: a script may import them, and they raise an error when used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MULTI_EDGE = (
 
 
 class NotThereError(HalimedeError):
-    """A part of Sedna that halimede does not have. The text says what there is instead."""
+    """A part of Sedna that halimede does not have. The text names the alternative."""
 
 
 def absent(name: str, instead: str) -> type[Any]:

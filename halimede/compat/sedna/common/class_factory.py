@@ -1,4 +1,4 @@
-"""Sedna's registry of classes by kind and alias. A name is taken once; saying the same thing twice changes nothing."""
+"""Sedna's registry of classes by kind and alias. A name is unique; registering the same class again is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is told by its environment, under Sedna's names."""
+"""A worker's environment variables under Sedna's names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIABLES: dict[str, tuple[str, str | None]] = {
 
 
 class _FromEnvironment(type):
-    """Reads attributes that nobody has set from the environment, when they are asked for."""
+    """Reads unset attributes from the environment on access."""
 
     def __getattr__(cls, name: str) -> Any:
         if name not in VARIABLES:

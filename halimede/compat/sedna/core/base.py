@@ -13,7 +13,7 @@ __all__ = ("JobBase",)
 
 
 class JobBase:
-    """A service of the script's: an estimator, and what the environment says."""
+    """A service of the script: an estimator and the environment's settings."""
 
     parameters = Context
 

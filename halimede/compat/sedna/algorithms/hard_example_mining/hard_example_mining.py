@@ -60,7 +60,7 @@ class Mined(BaseFilter):
 
 
 class _Named(Mined):
-    """A rule that Sedna knows. Its constructor ignores what it has no use for, as Sedna's do, but says so."""
+    """A rule of Sedna. Its constructor ignores unknown parameters as Sedna's does, with a warning."""
 
     NAME: ClassVar[str]
 

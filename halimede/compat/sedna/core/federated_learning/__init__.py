@@ -1,4 +1,4 @@
-"""Federated learning, which is not there: its names can be imported, and say so when they are used."""
+"""Federated learning, which is not supported: its names can be imported, and raise an error when used."""
 
 from halimede.compat.sedna.service.server import AggregationServer
 from halimede.compat.sedna.unsupported import FEDERATED, absent

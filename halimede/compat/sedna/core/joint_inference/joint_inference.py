@@ -270,7 +270,7 @@ def _stop_in_order() -> None:
 
 
 class HardSampleRule(Protocol):
-    """Says whether a sample is hard."""
+    """Decides whether a sample is hard."""
 
     def judge(self, infer_result: Any, /) -> Verdict:
         """Never raises: what goes wrong makes the sample hard."""
