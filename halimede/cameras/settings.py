@@ -6,7 +6,6 @@ environment or from a file.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +14,15 @@ import msgspec
 
 from halimede import codec
 from halimede.cameras.address import CameraAddress, SourceKind, has_password, parse
+from halimede.environment import flag, number
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.names import check_label
 
 #: bytes of a file with an address, or with several
 MOST_BYTES = 256 * 1024
 MOST_CAMERAS = 64
+#: bytes of a picture, which a message has to hold
+LARGEST = codec.MAX_BYTES - 1024
 COMMAND_LINE = "others can read command lines: put an address with a user into a file, write @FILE, or use SOURCE_URL"
 NOWHERE = CameraAddress(SourceKind.FILE, "", "")
 
@@ -42,7 +44,7 @@ class CameraSettings:
     start_ns: int = 0
     turns: int = 1
     max_width: int = 0
-    max_bytes: int = codec.MAX_BYTES - 1024
+    max_bytes: int = LARGEST
     quality: int = 85
     open_s: float = 10.0
     stall_s: float = 5.0
@@ -63,37 +65,6 @@ class ProcessSettings:
     http: str = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Settings by number, of all cameras of a process: variable, least, most."""
-
-    variable: str
-    least: float
-    most: float
-    default: float
-
-    def read(self, environ: Mapping[str, str]) -> float:
-        """Return the value, or the default. Raises InvalidFieldError."""
-        text = environ.get(self.variable, "")
-        try:
-            value = float(text) if text else self.default
-        except ValueError:
-            value = math.nan
-        if not self.least <= value <= self.most:
-            raise InvalidFieldError(self.variable, text, f"write a number from {self.least:g} to {self.most:g}")
-        return value
-
-
-FPS = Numbers("CAMERA_FPS", 0, 1000, 30)
-MAX_WIDTH = Numbers("CAMERA_MAX_WIDTH", 0, 16_384, 0)
-MAX_BYTES = Numbers("CAMERA_MAX_BYTES", 1024, codec.MAX_BYTES - 1024, codec.MAX_BYTES - 1024)
-QUALITY = Numbers("CAMERA_QUALITY", 1, 100, 85)
-OPEN_S = Numbers("CAMERA_OPEN_S", 0.1, 600, 10)
-STALL_S = Numbers("CAMERA_STALL_S", 0.1, 600, 5)
-START = Numbers("CAMERA_START", 0, 1e11, 0)
-QOS = Numbers("CAMERA_QOS", 0, 1, 1)
-
-
 def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") -> ProcessSettings:
     """Read the environment; ``named`` are NAME=URL or NAME=@FILE, ``file`` a JSON object of them.
 
@@ -111,7 +82,7 @@ def read(environ: Mapping[str, str], named: Sequence[str] = (), file: str = "") 
         cameras=[replace(common, name=name, address=address) for name, address in found.items()],
         broker=environ.get("HALIMEDE_BROKER", ""),
         credentials=environ.get("HALIMEDE_CREDENTIALS", ""),
-        qos=int(QOS.read(environ)),
+        qos=int(number(environ, "CAMERA_QOS", 1, least=0, most=1)),
         bare=flag(environ, "CAMERA_BARE"),
         http=environ.get("HALIMEDE_HTTP") or "off",
     )
@@ -122,14 +93,14 @@ def of_environment(environ: Mapping[str, str]) -> CameraSettings:
     return CameraSettings(
         name="",
         address=NOWHERE,
-        fps=FPS.read(environ),
-        start_ns=round(START.read(environ) * 1e9),
+        fps=number(environ, "CAMERA_FPS", 30, least=0, most=1000),
+        start_ns=round(number(environ, "CAMERA_START", 0, least=0, most=1e11) * 1e9),
         turns=0 if flag(environ, "SOURCE_LOOP") else 1,
-        max_width=int(MAX_WIDTH.read(environ)),
-        max_bytes=int(MAX_BYTES.read(environ)),
-        quality=int(QUALITY.read(environ)),
-        open_s=OPEN_S.read(environ),
-        stall_s=STALL_S.read(environ),
+        max_width=int(number(environ, "CAMERA_MAX_WIDTH", 0, least=0, most=16_384)),
+        max_bytes=int(number(environ, "CAMERA_MAX_BYTES", LARGEST, least=1024, most=LARGEST)),
+        quality=int(number(environ, "CAMERA_QUALITY", 85, least=1, most=100)),
+        open_s=number(environ, "CAMERA_OPEN_S", 10, least=0.1, most=600),
+        stall_s=number(environ, "CAMERA_STALL_S", 5, least=0.1, most=600),
         node=environ.get("NODE_NAME", ""),
     )
 
@@ -163,14 +134,6 @@ def content(option: str, path: str) -> str:
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or "it is no text"
     raise InvalidFieldError(option, path, f"make it a small text file that can be read: {problem}")
-
-
-def flag(environ: Mapping[str, str], name: str) -> bool:
-    """Return whether a variable says yes. Raises InvalidFieldError."""
-    text = environ.get(name, "").lower()
-    if text not in {"", "0", "1", "false", "true"}:
-        raise InvalidFieldError(name, text, "write 1 or 0")
-    return text in {"1", "true"}
 
 
 def _listed(named: Sequence[str], environ: Mapping[str, str]) -> dict[str, CameraAddress]:

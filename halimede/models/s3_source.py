@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote, urlsplit
 
+from halimede.environment import flag
 from halimede.errors import InvalidFieldError
 from halimede.models.address_policy import AddressPolicy
 from halimede.models.errors import FetchError, FetchReason, redact
@@ -46,10 +47,8 @@ class Access:
             missing = "SECRET_ACCESS_KEY" if key_id else "ACCESS_KEY_ID"
             raise InvalidFieldError(missing, "", "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together")
         if endpoint and "://" not in endpoint:
-            https = environ.get("S3_USE_HTTPS", "").lower()
-            if https not in {"", "0", "1", "false", "true"}:
-                raise InvalidFieldError("S3_USE_HTTPS", https, "write 1 or 0")
-            endpoint = f"http{'' if https in {'0', 'false'} else 's'}://{endpoint}"
+            https = flag(environ, "S3_USE_HTTPS", default=True)
+            endpoint = f"http{'s' if https else ''}://{endpoint}"
         if endpoint and not re.fullmatch(r"https?://[^\s/@?#]+/?", endpoint):
             raise InvalidFieldError("S3_ENDPOINT_URL", redact(endpoint), "write host:port or http(s)://host:port")
         return cls(endpoint.rstrip("/"), key_id, secret, environ.get("S3_REGION") or REGION)

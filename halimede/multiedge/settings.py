@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from halimede.api.model import ModelSpec
-from halimede.api.model import check as check_model
 from halimede.api.multiedge import KIND, ApplicationSpec
 from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.multiedge.stage import Parameters
-from halimede.worker.settings import WorkerSettings, read, read_json
+from halimede.worker.settings import WorkerSettings, read, read_json, read_spec
 
 #: kind of the service that workers name as their owner
 OWNER_KIND = KIND
@@ -67,13 +66,4 @@ def _names(environ: Mapping[str, str], name: str) -> list[Label]:
 
 def _detector(environ: Mapping[str, str]) -> tuple[str, ModelSpec] | None:
     path = environ.get("DETECTOR_URL", "")
-    if not path:
-        return None
-    if not environ.get("DETECTOR_SPEC"):
-        return path, ModelSpec(url=path, format="onnx")
-    spec = read_json(environ, "DETECTOR_SPEC", ModelSpec)
-    try:
-        check_model(spec)
-    except InvalidFieldError as error:
-        raise InvalidFieldError(error.field.replace("spec", "DETECTOR_SPEC", 1), error.value, error.fix) from error
-    return path, spec
+    return (path, read_spec(environ, "DETECTOR_SPEC", path)) if path else None

@@ -15,6 +15,7 @@ import msgspec
 from halimede import __version__
 from halimede.api.base import convert
 from halimede.api.model import ModelSpec
+from halimede.environment import number
 from halimede.errors import InvalidFieldError
 from halimede.messages.control import WorkerRole
 from halimede.models.desired_state import Desired, DesiredModel, read
@@ -188,15 +189,8 @@ def _count(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    """Read a number of seconds. Raises InvalidFieldError."""
-    text = environ.get(name, "")
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 86_400:
-        raise InvalidFieldError(name, text, "write a number of seconds from 0 to 86400")
-    return value
+    """Read a number of seconds, a day at most. Raises InvalidFieldError."""
+    return number(environ, name, default, least=0, most=86_400, what="number of seconds")
 
 
 def _reports(environ: Mapping[str, str]) -> ReportSettings | None:

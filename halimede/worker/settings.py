@@ -5,7 +5,6 @@ A pure function of a mapping: it opens nothing. Every error is an InvalidFieldEr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from halimede.api.deferral import AS_IT_CAME, LEAST_BYTES, MOST_BYTES, Parameter
 from halimede.api.jointinference import FrameSourceSpec, KeepHardSamples
 from halimede.api.model import ModelSpec
 from halimede.api.model import check as check_model
+from halimede.environment import flag, number, one_of, required
 from halimede.errors import InvalidFieldError
 from halimede.names import check_label, check_name
 from halimede.system.cpu import cores
@@ -107,9 +107,9 @@ def read(
     """
     mines = role == "edge" if mines is None else mines
     namespace = check_label("NAMESPACE", environ.get("NAMESPACE") or "default")
-    worker = check_name("WORKER_NAME", _required(environ, "WORKER_NAME"))
-    node = check_name("NODE_NAME", _required(environ, "NODE_NAME"))
-    service = check_name("SERVICE_NAME", _required(environ, "SERVICE_NAME"))
+    worker = check_name("WORKER_NAME", required(environ, "WORKER_NAME"))
+    node = check_name("NODE_NAME", required(environ, "NODE_NAME"))
+    service = check_name("SERVICE_NAME", required(environ, "SERVICE_NAME"))
     estimator = environ.get("ESTIMATOR", "")
     path, model = _model(environ, optional=own_estimator or bool(estimator))
     common: dict[str, Any] = {
@@ -126,12 +126,12 @@ def read(
         "credentials": environ.get("HALIMEDE_CREDENTIALS", ""),
         "http": environ.get("HALIMEDE_HTTP") or DEFAULT_HTTP,
         "state": _state(environ, namespace, node, worker),
-        "period_s": _number(environ, "LC_PERIOD", 1.0, least=0.01, most=3600),
-        "grace_s": _number(environ, "GRACE_S", 10.0, least=0, most=3600),
-        "model_timeout_s": _number(environ, "MODEL_TIMEOUT_S", 60.0, least=0.1, most=86_400),
+        "period_s": number(environ, "LC_PERIOD", 1.0, least=0.01, most=3600),
+        "grace_s": number(environ, "GRACE_S", 10.0, least=0, most=3600),
+        "model_timeout_s": number(environ, "MODEL_TIMEOUT_S", 60.0, least=0.1, most=86_400),
         "model_file": Path(environ["MODEL_FILE"]) if environ.get("MODEL_FILE") else None,
         "tier": environ.get("TIER", ""),
-        "threads": int(_number(environ, "MODEL_THREADS", 1, least=1, most=MOST_THREADS)),
+        "threads": int(number(environ, "MODEL_THREADS", 1, least=1, most=MOST_THREADS)),
     }
     if mines:
         common |= _deferral(environ)
@@ -140,9 +140,9 @@ def read(
     return WorkerSettings(
         **common,
         source=_source(environ, service),
-        deadline_s=_number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
+        deadline_s=number(environ, "DEADLINE_MS", 2000, least=1, most=600_000) / 1000,
         data_prefix=environ.get("DATA_PATH_PREFIX", ""),
-        loop_source=_flag(environ, "SOURCE_LOOP"),
+        loop_source=flag(environ, "SOURCE_LOOP"),
         hard_samples=_switch(environ, "HARD_SAMPLES"),
         keep=read_json(environ, "KEEP_HARD_SAMPLES", KeepHardSamples) if environ.get("KEEP_HARD_SAMPLES") else None,
     )
@@ -152,9 +152,9 @@ def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
     """Read how samples of others are answered: as many calls at a time as there are cores for, unless told."""
     sessions = min(MOST_THREADS, max(1, cores() // threads))
     return {
-        "batch": int(_number(environ, "MAX_BATCH_SIZE", BATCH, least=1, most=MOST_BATCH)),
-        "delay_s": _number(environ, "MAX_QUEUE_DELAY_MS", DELAY_MS, least=0, most=MOST_DELAY_MS) / 1000,
-        "sessions": int(_number(environ, "MODEL_SESSIONS", sessions, least=1, most=MOST_THREADS)),
+        "batch": int(number(environ, "MAX_BATCH_SIZE", BATCH, least=1, most=MOST_BATCH)),
+        "delay_s": number(environ, "MAX_QUEUE_DELAY_MS", DELAY_MS, least=0, most=MOST_DELAY_MS) / 1000,
+        "sessions": int(number(environ, "MODEL_SESSIONS", sessions, least=1, most=MOST_THREADS)),
     }
 
 
@@ -162,15 +162,15 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
     """Read when the next tier is asked, and what becomes of two answers."""
     target = environ.get("TARGET_UPLOAD_RATIO")
     read = {
-        "hem_name": _required(environ, "HEM_NAME"),
+        "hem_name": required(environ, "HEM_NAME"),
         "hem_parameters": _parameters(environ),
-        "hem_mode": _one_of(environ, "MINING_MODE", get_args(MiningMode)),
+        "hem_mode": one_of(environ, "MINING_MODE", get_args(MiningMode)),
         "calibration": Path(environ["CALIBRATION_URL"]) if environ.get("CALIBRATION_URL") else None,
-        "target_upload_ratio": _number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
-        "audit_share": _number(environ, "AUDIT_SHARE", 0, least=0, most=1),
-        "fusion": _one_of(environ, "FUSION", get_args(Fusion)),
-        "upload_encoding": _one_of(environ, "UPLOAD_ENCODING", get_args(UploadEncoding)),
-        "upload_max_bytes": int(_number(environ, "UPLOAD_MAX_BYTES", 0, least=LEAST_BYTES, most=MOST_BYTES))
+        "target_upload_ratio": number(environ, "TARGET_UPLOAD_RATIO", 0, least=0, most=1) if target else None,
+        "audit_share": number(environ, "AUDIT_SHARE", 0, least=0, most=1),
+        "fusion": one_of(environ, "FUSION", get_args(Fusion)),
+        "upload_encoding": one_of(environ, "UPLOAD_ENCODING", get_args(UploadEncoding)),
+        "upload_max_bytes": int(number(environ, "UPLOAD_MAX_BYTES", 0, least=LEAST_BYTES, most=MOST_BYTES))
         if environ.get("UPLOAD_MAX_BYTES")
         else None,
         "next_tier": environ.get("NEXT_TIER", ""),
@@ -178,39 +178,6 @@ def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
     if read["fusion"] == "mixture" and read["calibration"] is None:
         raise InvalidFieldError("FUSION", "mixture", "set CALIBRATION_URL as well, or leave it at cloud")
     return read
-
-
-def _required(environ: Mapping[str, str], name: str) -> str:
-    value = environ.get(name, "")
-    if not value:
-        raise InvalidFieldError(name, value, "it is required: the local controller sets it; by hand, export it")
-    return value
-
-
-def _number(environ: Mapping[str, str], name: str, default: float, *, least: float, most: float) -> float:
-    text = environ.get(name, "")
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        raise InvalidFieldError(name, text, f"write a number from {least:g} to {most:g}")
-    return value
-
-
-def _one_of(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """Return the one of ``words`` that a variable is; the first where it is not set."""
-    text = environ.get(name) or words[0]
-    if text not in words:
-        raise InvalidFieldError(name, text, f"write one of {', '.join(words)}")
-    return text
-
-
-def _flag(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name, "")
-    if text.lower() not in {"", "0", "1", "false", "true"}:
-        raise InvalidFieldError(name, text, "write 1 or 0")
-    return text.lower() in {"1", "true"}
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:
@@ -246,15 +213,20 @@ def _state(environ: Mapping[str, str], namespace: str, node: str, worker: str) -
 
 
 def _model(environ: Mapping[str, str], *, optional: bool) -> tuple[str, ModelSpec]:
-    path = environ.get("MODEL_URL", "") if optional else _required(environ, "MODEL_URL")
-    if not environ.get("MODEL_SPEC"):
-        return path, ModelSpec(url=path, format="onnx")
-    spec = read_json(environ, "MODEL_SPEC", ModelSpec)
+    path = environ.get("MODEL_URL", "") if optional else required(environ, "MODEL_URL")
+    return path, read_spec(environ, "MODEL_SPEC", path)
+
+
+def read_spec(environ: Mapping[str, str], name: str, path: str) -> ModelSpec:
+    """Return a model's spec, by default that of an ONNX file. Raises InvalidFieldError."""
+    if not environ.get(name):
+        return ModelSpec(url=path, format="onnx")
+    spec = read_json(environ, name, ModelSpec)
     try:
         check_model(spec)
     except InvalidFieldError as error:
-        raise InvalidFieldError(error.field.replace("spec", "MODEL_SPEC", 1), error.value, error.fix) from error
-    return path, spec
+        raise InvalidFieldError(error.field.replace("spec", name, 1), error.value, error.fix) from error
+    return spec
 
 
 def _parameters(environ: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from halimede import log as logging
 from halimede.api.quantity import quantity
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
+from halimede.environment import flag
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.names import check_name
@@ -82,7 +83,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
     parser.add_argument(
         "--pods",
         action="store_true",
-        default=environ_flag("HALIMEDE_PODS"),
+        default=flag(os.environ, "HALIMEDE_PODS"),
         help="its workers are pods on Kubernetes: prepare models, hear and report; start and stop nothing "
         "(default: $HALIMEDE_PODS, 1 or 0)",
     )
@@ -131,14 +132,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Config, MqttSettings]
     )
     parse_bind(given.http, "--http")
     return config, settings
-
-
-def environ_flag(name: str) -> bool:
-    """Read an environment variable that is 1 or 0. Raises InvalidFieldError."""
-    text = os.environ.get(name, "").lower()
-    if text not in {"", "0", "1", "false", "true"}:
-        raise InvalidFieldError(name, text, "write 1 or 0")
-    return text in {"1", "true"}
 
 
 async def serve(config: Config, settings: MqttSettings) -> None:
