@@ -104,7 +104,7 @@ class Camera:
     async def _pictures(self, feed: ReaderClient, group: asyncio.TaskGroup) -> SourceError:
         try:
             async for said in feed:
-                self.tracker.heard(said.counts)
+                self.tracker.count(said.counts)
                 if isinstance(said, CapturedPicture):
                     self.tracker.arrived(said)
                     group.create_task(self._send(feed, said, self._sequence))

@@ -89,13 +89,13 @@ class CameraStatusTracker:
         self._now = ReaderCounts()
         self._seen.clear()
 
-    def heard(self, counts: ReaderCounts) -> None:
+    def count(self, counts: ReaderCounts) -> None:
         """Take a reader's counts."""
         self._now = counts
 
     def arrived(self, picture: CapturedPicture) -> None:
         """Take a picture's form."""
-        self.heard(picture.counts)
+        self.count(picture.counts)
         if self.state != "running":
             self._shown.clear()
         self.state, self.reason, self.error = "running", "", ""

@@ -21,7 +21,7 @@ class FrameThinner:
         self._due = float("-inf")
         self._before = float("-inf")
 
-    def wants(self, at_s: float) -> bool:
+    def admits(self, at_s: float) -> bool:
         """Say whether a frame of this time is wanted. Times that go back begin anew."""
         if not self._step:
             return True

@@ -95,7 +95,7 @@ def _live(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
             now = time.monotonic()
             for found in _of(job, packet, reading):
                 good = now
-                if thinner.wants(now):
+                if thinner.admits(now):
                     yield found.taken(time.time_ns())
             if now - good > job.stall_s:
                 raise SourceError(
@@ -186,7 +186,7 @@ def _file(job: ReaderJob, reading: SourceReader) -> Iterator[FrameEncoder]:
                 for found in _of(job, packet, reading):
                     count += 1
                     due = timeline.due_ns(_seconds(found.pts, stream.time_base))
-                    if thinner.wants((due - timeline.start_ns) / 1e9):
+                    if thinner.admits((due - timeline.start_ns) / 1e9):
                         wait(due)
                         yield found.taken(due)
         if not count:

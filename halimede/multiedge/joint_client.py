@@ -18,7 +18,7 @@ WINDOW, WAITERS = 256, 64
 NOTHING = memoryview(b"\0")
 
 
-class Decider(LoadBalancer):
+class EldestPeerBalancer(LoadBalancer):
     """Chooses the one that decides, whoever else could: the eldest that is there."""
 
     def __init__(self, peers: Membership) -> None:
@@ -40,7 +40,7 @@ class JointClient:
 
     def __init__(self, bus: Bus, namespace: str, service: str, worker: str, peers: Membership) -> None:
         self.client = OffloadClient(
-            bus, hop(namespace, service, HOP, worker), window=WINDOW, waiters=WAITERS, credits_=Decider(peers)
+            bus, hop(namespace, service, HOP, worker), window=WINDOW, waiters=WAITERS, credits_=EldestPeerBalancer(peers)
         )
 
     async def start(self) -> None:

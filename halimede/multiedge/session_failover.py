@@ -27,7 +27,7 @@ from halimede.messages import Peer
 from halimede.multiedge.membership import Membership
 from halimede.names import check_name
 from halimede.worker.roles import BusFactory
-from halimede.worker.sources.base import FrameIntake
+from halimede.worker.sources.base import FrameSink
 from halimede.worker.sources.handler import FrameHandler
 from halimede.worker.sources.poison_journal import PoisonJournal
 
@@ -65,7 +65,7 @@ class SessionFailover:
         self,
         peers: Membership,
         connect: BusFactory,
-        intake: FrameIntake,
+        intake: FrameSink,
         *,
         group: str,
         cameras: Sequence[str] = (),

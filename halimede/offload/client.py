@@ -226,7 +226,7 @@ class OffloadClient:
         now = asyncio.get_running_loop().time()
         if not self._bus.connected:
             request.lacks = OffloadReason.NO_CLOUD
-        elif not self._congestion.room(len(request.frame.data), self._bus.owed):
+        elif not self._congestion.allows(len(request.frame.data), self._bus.owed):
             request.answer.set_exception(OffloadError(OffloadReason.TOO_SLOW, "the way to the broker is full"))
             return True
         elif self._in_flight >= self._window:

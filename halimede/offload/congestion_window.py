@@ -20,7 +20,7 @@ class CongestionWindow:
         #: bytes
         self.window = MOST
 
-    def room(self, size: int, owed: int) -> bool:
+    def allows(self, size: int, owed: int) -> bool:
         """Whether a sample of ``size`` bytes may go while ``owed`` are not acknowledged.
 
         It may behind what is less than itself: results and reports are always on their way, and must not keep it back.

@@ -4,7 +4,7 @@
 nothing be computed twice or that nobody waits for any more, and answers only on the reply topics of its own service,
 whatever response topic a request carries.
 
-``PatientIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses for load.
+``FrameIntake`` takes frames from cameras, folders and callers. It waits for a free slot, and never refuses for load.
 A frame is accepted once it is decoded and prepared, so that what cannot be answered is refused while its source can
 still be informed. From then on it is counted in the ledger until the broker has taken its result.
 """
@@ -259,8 +259,8 @@ class EdgeLimits:
     remembered: int = 65_536
 
 
-class PatientIntake:
-    """Takes frames to ``pipeline``; see ``FrameIntake`` for ``offer``.
+class FrameIntake:
+    """Takes frames to ``pipeline``; see ``FrameSink`` for ``offer``.
 
     ``miner`` judges frames before a model has seen them, in the thread of ``decoder``; None: predictions are judged.
     """

@@ -19,7 +19,7 @@ from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.escalation import Escalation
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.inference import Inference
-from halimede.pipeline.intake import EdgeLimits, PatientIntake, RequestIntake, RequestLimits
+from halimede.pipeline.intake import EdgeLimits, FrameIntake, RequestIntake, RequestLimits
 from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.observer import IntakeMetrics, Observer
 from halimede.pipeline.pipeline import Abandonable, PeerClient, Pipeline
@@ -64,7 +64,7 @@ class EdgeWorker:
             peers=peers,
             deadline_s=deadline_s,
         )
-        self.intake = PatientIntake(
+        self.intake = FrameIntake(
             self.pipeline,
             responder,
             IntakeMetrics.at_edge(self.times, ledger),

@@ -190,7 +190,7 @@ async def _reporting(settings: ServerSettings, models: Repository, http: str) ->
             yield reporter
         finally:
             reports.cancel()
-            await reporter.last_words("completed")
+            await reporter.publish_final("completed")
 
 
 def _stuck(busy_s: float, limit_s: float) -> str:

@@ -26,7 +26,7 @@ from halimede.tracing.export import exporting
 from halimede.worker.errors import WorkerError, as_mistake
 from halimede.worker.joint_inference import joint_inference
 from halimede.worker.metrics import WorkerMetrics
-from halimede.worker.model_reload import ModelOpener, ModelReloader, UnfitError, as_wish
+from halimede.worker.model_reload import ModelOpener, ModelReloader, UnfitError, desired_of
 from halimede.worker.roles import BusFactory, RoleJob, WorkerContext, unless
 from halimede.worker.settings import WorkerSettings
 from halimede.worker.status_reporter import StatusReporter
@@ -54,9 +54,9 @@ async def serve(
             mistake = as_mistake(error)
             if mistake is None:
                 raise
-            await reporter.last_words("failed", mistake.reason, str(mistake))
+            await reporter.publish_final("failed", mistake.reason, str(mistake))
             raise mistake from error
-        await reporter.last_words("completed")
+        await reporter.publish_final("completed")
 
 
 async def _run(
@@ -106,7 +106,7 @@ def _first(settings: WorkerSettings) -> DesiredModel:
     desired = read_desired(settings.model_file) if settings.model_file else None
     if desired and len(desired.models) == 1:
         return desired.models[0]
-    return as_wish(settings.model_path, settings.model)
+    return desired_of(settings.model_path, settings.model)
 
 
 async def _open(

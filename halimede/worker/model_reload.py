@@ -181,7 +181,7 @@ def _reason(error: HalimedeError) -> str:
     return "ApplicationInvalid" if ours else "ModelInvalid"
 
 
-def as_wish(path: str, spec: ModelSpec) -> DesiredModel:
+def desired_of(path: str, spec: ModelSpec) -> DesiredModel:
     """Return the wish that an environment without a file stands for."""
     told: dict[str, Any] = msgspec.to_builtins(spec)
     return DesiredModel(name="model", path=path, spec={k: v for k, v in told.items() if k != "url"})

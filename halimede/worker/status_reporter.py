@@ -96,7 +96,7 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         )
         self.touch()
 
-    async def last_words(self, status: Status, reason: str = "", message: str = "") -> None:
+    async def publish_final(self, status: Status, reason: str = "", message: str = "") -> None:
         """Report once more, waiting a little for the broker. Call it when ``run`` has ended."""
         self.set(status, reason, message)
         try:

@@ -165,7 +165,7 @@ class CloudClient:
             await self._stop.wait()
             self._offload.abandon()
             reports.cancel()
-            await self._reporter.last_words(*self._last)
+            await self._reporter.publish_final(*self._last)
 
     async def _first(self) -> None:
         """Give the broker a little time, so that the first samples have somebody to go to."""

@@ -9,7 +9,7 @@ from halimede.serving.bounded_requests import BoundedRequests, json_response, re
 from halimede.serving.rest_codec import BINARY, JSON
 from halimede.serving.rest_handlers import EXTENSIONS, HEADER_LENGTH, NAME
 from halimede.serving.router.backend_client import PASSED
-from halimede.serving.router.router import Router, told
+from halimede.serving.router.router import Router, response_of
 
 
 class RouterHandlers:
@@ -43,7 +43,7 @@ class RouterHandlers:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         headers.pop("Content-Encoding", None)  # aiohttp has unpacked it
         routed = await self._router.answer(body, headers)
-        said, head = told(routed, self._name)
+        said, head = response_of(routed, self._name)
         if head == len(said):
             return web.Response(status=routed.answer.status, body=said, content_type=JSON)
         return web.Response(

@@ -149,7 +149,7 @@ class Router:
         return Routed(reply, "cloud", hard=True, reason=NO_EDGE)
 
 
-def told(routed: Routed, name: str) -> tuple[bytes, int]:
+def response_of(routed: Routed, name: str) -> tuple[bytes, int]:
     """Return the body for the client, with the router's name and what it did; and the length of its JSON."""
     answer = routed.answer
     try:

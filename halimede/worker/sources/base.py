@@ -19,7 +19,7 @@ from halimede.tracing import TraceContext
 from halimede.worker.sources.poison_journal import PoisonJournal
 
 
-class FrameIntake(Protocol):
+class FrameSink(Protocol):
     """Where sources hand their frames over."""
 
     async def offer(
@@ -85,7 +85,7 @@ class FrameSource(ABC):
         return
 
     @abstractmethod
-    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
         """Hand over frame after frame until ``stop``; then finish what is begun, take nothing new, and return."""
 
 

@@ -13,7 +13,7 @@ import asyncio
 
 from halimede import topics
 from halimede.bus import Bus
-from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, register
+from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 from halimede.worker.sources.handler import FrameHandler
 
 #: QoS 0 frames that wait for the worker; the oldest is dropped for a newer one
@@ -53,7 +53,7 @@ class CameraSource(FrameSource):
         """Return once the broker has granted the subscriptions: what cameras sent before reached nobody."""
         await self._subscribed.wait()
 
-    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
         """Take frames until ``stop``; those that are being handed over then still are.
 
         With a durable session all that the broker has is answered, or what that leaves within ``FINISH_S`` is left in

@@ -22,7 +22,7 @@ from halimede.codec import MAX_BYTES
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames.payloads import ID_BYTES
 from halimede.names import MAX_LABEL
-from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, register
+from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 
 log = structlog.get_logger()
 
@@ -83,7 +83,7 @@ class FolderSource(FrameSource):
         self._known: set[bytes] = set()
         self._turn = 0
 
-    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
         """Hand pictures over until ``stop``. Raises InvalidFieldError when there is no such folder at the start."""
         before = await self._scan(strict=True)
         self._known = await asyncio.to_thread(self._memory.read)
@@ -113,7 +113,7 @@ class FolderSource(FrameSource):
             log.warning("folder unreadable", folder=str(self._folder), error=str(error))
             return []
 
-    async def _hand_over(self, picture: FolderPicture, intake: FrameIntake) -> None:
+    async def _hand_over(self, picture: FolderPicture, intake: FrameSink) -> None:
         id_ = id_of(self._life, picture, self._turn)
         if id_ in self._known:
             return

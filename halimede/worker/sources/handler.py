@@ -11,7 +11,7 @@ from halimede.bus import Delivery
 from halimede.errors import DecodeError
 from halimede.names import check_name
 from halimede.tracing import read
-from halimede.worker.sources.base import FrameIntake
+from halimede.worker.sources.base import FrameSink
 from halimede.worker.sources.poison_journal import PoisonJournal
 
 #: cameras of one connection that are remembered
@@ -39,7 +39,7 @@ class FrameHandler:
 
     """
 
-    def __init__(self, intake: FrameIntake, *, later: bool, suspects: PoisonJournal | None = None) -> None:
+    def __init__(self, intake: FrameSink, *, later: bool, suspects: PoisonJournal | None = None) -> None:
         self.taken = self.refused = 0
         self.cameras: set[str] = set()
         self._intake = intake

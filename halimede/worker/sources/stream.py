@@ -20,7 +20,7 @@ from halimede.cameras.publisher import ID_BYTES, CameraStatusPublisher, frame_of
 from halimede.cameras.settings import login, of_environment
 from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import pack
-from halimede.worker.sources.base import FrameIntake, FrameSource, SourceContext, register
+from halimede.worker.sources.base import FrameSink, FrameSource, SourceContext, register
 
 FIELD = "spec.edgeWorker.source.url"
 
@@ -45,7 +45,7 @@ class StreamSource(FrameSource):
             window=1,  # in order
         )
         self._camera = Camera(settings, self._take)
-        self._intake: FrameIntake | None = None
+        self._intake: FrameSink | None = None
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the camera
@@ -65,7 +65,7 @@ class StreamSource(FrameSource):
             return ""
         return f"{self._camera.settings.name}: {tracker.reason}: {tracker.error}"
 
-    async def run(self, intake: FrameIntake, stop: asyncio.Event) -> None:
+    async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
         """Hand frames over until ``stop``; a file that has been played is not played again."""
         self._intake = intake
         bus = self._context.connect()

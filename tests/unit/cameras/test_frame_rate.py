@@ -19,7 +19,7 @@ from halimede.cameras.frame_rate import MOST_FPS, Brake, FrameThinner, Timeline
 def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wanted: float, jitter: list[float]) -> None:
     thinner, seconds = FrameThinner(wanted), 20.0
     count = int(source * seconds)
-    taken = sum(thinner.wants((i + jitter[i % 64]) / source) for i in range(count))
+    taken = sum(thinner.admits((i + jitter[i % 64]) / source) for i in range(count))
     assert taken <= wanted * seconds + 2
     if source <= wanted * 0.7:
         assert taken == count
@@ -29,14 +29,14 @@ def test_as_many_frames_as_are_wanted_or_all_that_there_are(source: float, wante
 @pytest.mark.parametrize(("source", "wanted", "every"), [(25, 5, 5), (60, 30, 2), (30, 30, 1), (30, 10, 3)])
 def test_of_a_steady_source_every_nth(source: int, wanted: int, every: int) -> None:
     thinner = FrameThinner(wanted)
-    assert [i for i in range(100) if thinner.wants(i / source)] == list(range(0, 100, every))
+    assert [i for i in range(100) if thinner.admits(i / source)] == list(range(0, 100, every))
 
 
 def test_a_source_that_was_away_owes_nothing() -> None:
     thinner = FrameThinner(10)
-    assert thinner.wants(0.0)
-    assert [thinner.wants(t) for t in (50.0, 50.01, 50.02, 50.1)] == [True, False, False, True]
-    assert thinner.wants(3.0)  # its clock went back
+    assert thinner.admits(0.0)
+    assert [thinner.admits(t) for t in (50.0, 50.01, 50.02, 50.1)] == [True, False, False, True]
+    assert thinner.admits(3.0)  # its clock went back
 
 
 def test_a_flood_is_braked_and_a_burst_is_not() -> None:

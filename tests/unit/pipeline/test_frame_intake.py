@@ -15,7 +15,7 @@ from halimede.errors import DecodeError
 from halimede.inference import Array, SampleError
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.intake import EdgeLimits, PatientIntake
+from halimede.pipeline.intake import EdgeLimits, FrameIntake
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.sample import Sample
@@ -32,12 +32,12 @@ class Blind(Brightness):
         raise SampleError(f"it wants another shape than {image.shape}")
 
 
-def sample_of(body: Frame, intake: PatientIntake) -> Sample:
+def sample_of(body: Frame, intake: FrameIntake) -> Sample:
     return Sample(body, intake, Book().begin(body.id), 0.0, math.inf, 0.0, pixels=body.data.nbytes)
 
 
 @contextlib.asynccontextmanager
-async def trial(folder: Path) -> AsyncIterator[tuple[PatientIntake, ModelSlot, list[str]]]:
+async def trial(folder: Path) -> AsyncIterator[tuple[FrameIntake, ModelSlot, list[str]]]:
     """An intake before a slot whose canary is blind, and what is said when it is withdrawn."""
     said: list[str] = []
     with Ledger(folder, "u-1") as ledger:
