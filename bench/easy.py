@@ -3,7 +3,7 @@
     python -m bench.easy                  prints the figures and where the time goes
     python -m bench.easy --profile        prints the 40 functions with the most time of their own
 
-The edge worker is the real one: its slot, ONNX model, mining, policy, ledger and file, tracing book and outbox. Only
+The edge worker is the real one: its slot, ONNX model, mining, policy, ledger and file, trace buffer and outbox. Only
 the ends are stand-ins: frames come as packed bytes from memory, and results are written as JSON to a bus that answers
 at once. A sample is timed from ``offer`` until its result is handed to the bus. The bare run is ``session.run`` of the
 same session on the same array (of pictures with the steps before it), in turns with the samples. Medians of samples,

@@ -173,7 +173,7 @@ class InProcessEdge:
             FutureOutbox(self._waiting),
             topics.RESULT.at(ns=settings.namespace, service=settings.service),
             ledger,
-            book=parts.book,
+            trace_buffer=parts.trace_buffer,
             tier=tier,
         )
         ledger.follow(Count.LATE, lambda: offload.late)
@@ -183,7 +183,7 @@ class InProcessEdge:
                 responder,
                 ledger,
                 decoder,
-                book=parts.book,
+                trace_buffer=parts.trace_buffer,
                 miner=miner,
                 mines_first=settings.hem_mode == BEFORE and not alone,
                 escalation=Escalation(told, ledger, tier=tier, policy=policy) if told else None,

@@ -19,7 +19,7 @@ NOTHING = memoryview(b"\0")
 
 
 class EldestPeerBalancer(LoadBalancer):
-    """Chooses the one that decides, whoever else could: the eldest that is there."""
+    """Picks the eldest peer that can take findings: the one where they come together."""
 
     def __init__(self, peers: Membership) -> None:
         super().__init__()
@@ -39,9 +39,8 @@ class JointClient:
     """Asks the worker that decides about one worker's findings. Call ``start`` once before."""
 
     def __init__(self, bus: Bus, namespace: str, service: str, worker: str, peers: Membership) -> None:
-        self.client = OffloadClient(
-            bus, hop(namespace, service, HOP, worker), window=WINDOW, waiters=WAITERS, credits_=EldestPeerBalancer(peers)
-        )
+        channel, balancer = hop(namespace, service, HOP, worker), EldestPeerBalancer(peers)
+        self.client = OffloadClient(bus, channel, window=WINDOW, waiters=WAITERS, credits_=balancer)
 
     async def start(self) -> None:
         """Subscribe to the answers."""

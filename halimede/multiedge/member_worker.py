@@ -118,7 +118,7 @@ class MemberWorkerProcess:
             result_outbox(parts.bus),
             topics.MULTI_RESULT.at(ns=worker.namespace, service=worker.service),
             parts.ledger,
-            book=parts.book,
+            trace_buffer=parts.trace_buffer,
             tier=tier,
         )
         return EdgeWorker(
@@ -126,7 +126,7 @@ class MemberWorkerProcess:
             responder,
             parts.ledger,
             decoder,
-            book=parts.book,
+            trace_buffer=parts.trace_buffer,
             miner=self._application.joins if self._joins else None,
             escalation=Escalation(self._joins, parts.ledger, tier=tier) if self._joins else None,
             peers=self._sharing,
@@ -144,7 +144,7 @@ class MemberWorkerProcess:
             channel,
             edge.pipeline,
             limits=peer_offload.LIMITS,
-            book=self._parts.book,
+            trace_buffer=self._parts.trace_buffer,
             advertiser=room,
             busy=room.busy,
         )

@@ -40,7 +40,7 @@ from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Ledger
 from halimede.system.lru import LruCache
 from halimede.topic import Address
-from halimede.tracing import Book, CloudTimes, TraceContext, read
+from halimede.tracing import CloudTimes, TraceBuffer, TraceContext, read
 from halimede.tracing.steps import ARRIVE, DECODE, MINE, RECEIVE
 
 log = structlog.get_logger()
@@ -95,7 +95,7 @@ class RequestIntake:
         pipeline: Pipeline,
         *,
         limits: RequestLimits | None = None,
-        book: Book | None = None,
+        trace_buffer: TraceBuffer | None = None,
         advertiser: LoadAdvertisement | None = None,
         busy: Callable[[], bool] | None = None,
         escalation: Escalation | None = None,
@@ -113,7 +113,7 @@ class RequestIntake:
         self._channel = channel
         self._pipeline = pipeline
         self._limits = limits or RequestLimits()
-        self._book = book or Book()
+        self._trace_buffer = trace_buffer or TraceBuffer()
         self._busy = busy
         self._bytes = 0
         #: reply topics that were checked: the same few come with every request
@@ -124,7 +124,7 @@ class RequestIntake:
             limit=self._limits.replies,
             times=self.times,
             stats=self.stats,
-            book=self._book,
+            trace_buffer=self._trace_buffer,
             ledger=ledger,
         )
         self.advertiser = advertiser or LoadAdvertiser(bus, channel, self.load)
@@ -180,7 +180,7 @@ class RequestIntake:
             message = f"{len(self.inside)} samples wait"
             self.responder.reject(reply_to, correlation, frame.id, "overloaded", message)
         else:
-            trace = self._book.begin(frame.id, read(packet.properties) if packet.properties else None)
+            trace = self._trace_buffer.begin(frame.id, read(packet.properties) if packet.properties else None)
             queued = time.monotonic()
             trace.step((ARRIVE, began, queued, frame.worker, size, frame.encoding))
             sample = Sample(frame, self, trace, now, now + left_s, queued)
@@ -226,7 +226,7 @@ class RequestIntake:
             self.responder.refuse(sample, "expired", "no time left for the model")
         else:
             # its requester counted the time from before the message travelled, and has given up
-            self._book.done(sample.trace)
+            self._trace_buffer.done(sample.trace)
         self.leave(sample)
 
     async def prepare(self, sample: Sample) -> None:
@@ -276,7 +276,7 @@ class FrameIntake:
         *,
         ledger: Ledger,
         decoder: ModelThread,
-        book: Book,
+        trace_buffer: TraceBuffer,
         limits: EdgeLimits,
         escalation: Escalation | None = None,
         miner: Miner | None = None,
@@ -287,7 +287,7 @@ class FrameIntake:
         self._pipeline = pipeline
         self._ledger = ledger
         self._decoder = decoder
-        self._book = book
+        self._trace_buffer = trace_buffer
         self._miner = miner
         self._memory = MemoryBudget(limits.pixels)
         self._slots = asyncio.Semaphore(limits.inside)
@@ -358,7 +358,7 @@ class FrameIntake:
             if patient:
                 self._patient.release()
             raise
-        trace, received = self._book.begin(frame.id, parent), time.monotonic()
+        trace, received = self._trace_buffer.begin(frame.id, parent), time.monotonic()
         trace.step((RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding))
         now = asyncio.get_running_loop().time()
         until = now + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf

@@ -11,7 +11,7 @@ from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import Sample
 from halimede.stats.ledger import Latency, Ledger
-from halimede.tracing import Book, CloudTimes, EdgeTimes, FrameRecord
+from halimede.tracing import CloudTimes, EdgeTimes, FrameRecord, TraceBuffer
 from halimede.tracing.latency import Distribution
 from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Kind
 
@@ -49,9 +49,9 @@ class IntakeMetrics:
 class Observer:
     """Keeps the rate, times, traces and counts of one pipeline up to date."""
 
-    def __init__(self, rate: ServiceRate, book: Book) -> None:
+    def __init__(self, rate: ServiceRate, trace_buffer: TraceBuffer) -> None:
         self._rate = rate
-        self._book = book
+        self._trace_buffer = trace_buffer
         self._limited_log = RateLimitedLogger()
 
     def observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], concluded: float) -> None:
@@ -80,10 +80,10 @@ class Observer:
                 metrics.ledger.record(metrics.latency, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
                     self._limited_log.warning("model failed", error=outcome.error[:256])
-        if self._book.exports:
+        if self._trace_buffer.exports:
             for outcome in outcomes:
                 if traces := calls.pop(outcome.began, None):
-                    self._book.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
+                    self._trace_buffer.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
     def concluded(self, sample: Sample, now: float) -> None:
         """Note how long a sample took until it was answered or passed on (the loop's time)."""

@@ -37,7 +37,7 @@ from halimede.pipeline.sample import Conclusion, Outbox, Sample
 from halimede.stats.ledger import Latency, Ledger
 from halimede.system.lru import LruCache
 from halimede.topic import Address
-from halimede.tracing import Book, CloudTimes, EdgeTimes, write
+from halimede.tracing import CloudTimes, EdgeTimes, TraceBuffer, write
 from halimede.tracing.steps import REPLY, RESULT
 
 log = structlog.get_logger()
@@ -92,7 +92,7 @@ class ReplyResponder:
         limit: int,
         times: CloudTimes,
         stats: RequestStats,
-        book: Book,
+        trace_buffer: TraceBuffer,
         ledger: Ledger | None = None,
     ) -> None:
         #: what requests were answered, as far as it is remembered
@@ -111,7 +111,7 @@ class ReplyResponder:
         self._worker, self._tier = channel.worker, channel.tier
         self._times = times
         self._stats = stats
-        self._book = book
+        self._trace_buffer = trace_buffer
         self._ledger = ledger
         self._limited_log = RateLimitedLogger()
         self._strikes: LruCache[bytes, int] = LruCache(REMEMBERED)
@@ -189,7 +189,7 @@ class ReplyResponder:
         now = time.monotonic()
         sample.trace.step((REPLY, began, now, reply.error, reason < FAILURE and reason != NO_SUBSCRIBER))
         self._times.total.record((now - sample.began) * 1000)
-        self._book.done(sample.trace)
+        self._trace_buffer.done(sample.trace)
         if reason < FAILURE:
             self._acknowledged_s += NEWEST * (now - began - self._acknowledged_s)
             self.return_s = max(LEAST_S, 2 * self._acknowledged_s)
@@ -334,7 +334,7 @@ class ResultResponder:
         address: Address[Result],
         ledger: Ledger,
         *,
-        book: Book | None = None,
+        trace_buffer: TraceBuffer | None = None,
         tier: NextTier | None = None,
         previews: ResultSink | None = None,
         keeper: ResultSink | None = None,
@@ -347,7 +347,7 @@ class ResultResponder:
         self._origin = origin
         self._address = address
         self._ledger = ledger
-        self._book = book or Book()
+        self._trace_buffer = trace_buffer or TraceBuffer()
         self._tier = tier or NextTier()
         self._previews = previews
         self._keeper = keeper
@@ -412,7 +412,7 @@ class ResultResponder:
         """Count a result that the broker has taken."""
         trace = sample.trace
         trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:SHOWN]))
-        self._book.done(trace)
+        self._trace_buffer.done(trace)
         if reason >= FAILURE:  # not even without its prediction: it counts as lost, and its source need not keep it
             log.error("result lost", frame=result.id)
             self.pending_acks.settle(sample.frame.id)

@@ -25,7 +25,7 @@ from halimede.pipeline.observer import IntakeMetrics, Observer
 from halimede.pipeline.pipeline import Abandonable, PeerClient, Pipeline
 from halimede.pipeline.responders import ResultResponder
 from halimede.stats.ledger import Ledger
-from halimede.tracing import Book
+from halimede.tracing import TraceBuffer
 
 log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ class EdgeWorker:
         ledger: Ledger,
         decoder: ModelThread,
         *,
-        book: Book | None = None,
+        trace_buffer: TraceBuffer | None = None,
         limits: EdgeLimits | None = None,
         miner: Miner | None = None,
         mines_first: bool = False,
@@ -52,7 +52,7 @@ class EdgeWorker:
         peers: PeerClient | None = None,
         deadline_s: float = math.inf,
     ) -> None:
-        limits, book = limits or EdgeLimits(), book or Book()
+        limits, trace_buffer = limits or EdgeLimits(), trace_buffer or TraceBuffer()
         rate = ServiceRate(queue=limits.inside, batch=limits.batch, horizon_s=limits.horizon_s)
         self.times = responder.times
         self.responder = responder
@@ -60,7 +60,7 @@ class EdgeWorker:
             slot,
             rate,
             Inference(limits.batch, None if mines_first else miner),
-            Observer(rate, book),
+            Observer(rate, trace_buffer),
             peers=peers,
             deadline_s=deadline_s,
         )
@@ -70,7 +70,7 @@ class EdgeWorker:
             IntakeMetrics.at_edge(self.times, ledger),
             ledger=ledger,
             decoder=decoder,
-            book=book,
+            trace_buffer=trace_buffer,
             limits=limits,
             escalation=escalation,
             miner=miner if mines_first else None,
@@ -107,23 +107,23 @@ class RequestWorker:
         channel: Channel,
         *,
         limits: RequestLimits | None = None,
-        book: Book | None = None,
+        trace_buffer: TraceBuffer | None = None,
         advertiser: LoadAdvertisement | None = None,
         escalation: Escalation | None = None,
         miner: Miner | None = None,
         mines_samples: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
-        limits, book = limits or RequestLimits(), book or Book()
+        limits, trace_buffer = limits or RequestLimits(), trace_buffer or TraceBuffer()
         rate = ServiceRate(queue=limits.queue, batch=limits.batch, horizon_s=limits.horizon_s, lanes=slot.lanes)
         infer = Inference(limits.batch, miner, mines_samples=mines_samples)
-        self.pipeline = Pipeline(slot, rate, infer, Observer(rate, book), delay_s=limits.delay_s)
+        self.pipeline = Pipeline(slot, rate, infer, Observer(rate, trace_buffer), delay_s=limits.delay_s)
         self.intake = RequestIntake(
             bus,
             channel,
             self.pipeline,
             limits=limits,
-            book=book,
+            trace_buffer=trace_buffer,
             advertiser=advertiser,
             escalation=escalation,
             ledger=ledger,

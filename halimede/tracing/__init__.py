@@ -5,16 +5,16 @@ Nothing here is in a frame's way: a record costs some microseconds, an exporter 
 
 from halimede.tracing.context import TraceContext, read, trace_of, write
 from halimede.tracing.latency import CloudTimes, Distribution, EdgeTimes
-from halimede.tracing.record import Batch, Book, Exporter, FrameRecord, TraceServer, new_span, origin, spans
+from halimede.tracing.record import Batch, Exporter, FrameRecord, TraceBuffer, TraceServer, new_span, origin, spans
 
 __all__ = [
     "Batch",
-    "Book",
     "CloudTimes",
     "Distribution",
     "EdgeTimes",
     "Exporter",
     "FrameRecord",
+    "TraceBuffer",
     "TraceContext",
     "TraceServer",
     "new_span",

@@ -1,4 +1,4 @@
-"""What a worker remembers of its last frames: each one's steps, as they happened, in a bounded book.
+"""What a worker remembers of its last frames: each one's steps, as they happened, in a bounded buffer.
 
 Every frame passes here, so a step costs a tuple: identifiers are made, and clocks and spans worked out, only where a
 frame travels on or somebody asks. Times are ``time.monotonic()``, which threads share and no clock change moves.
@@ -101,7 +101,7 @@ class Batch:
         self.members = members
 
 
-class Book:
+class TraceBuffer:
     """The records of the last ``size`` frames, by frame id."""
 
     def __init__(self, exporter: Exporter | None = None, *, size: int = REMEMBERED) -> None:
@@ -189,12 +189,14 @@ PATIENCE_S = 2.0
 
 
 class TraceServer(RpcServer[TraceRequest, TraceReply]):
-    """Answers trace requests from a book. ``names`` (namespace, service, worker, node) stand in each answer.
+    """Answers trace requests from a trace buffer. ``names`` (namespace, service, worker, node) stand in each answer.
 
     Whoever knows nothing of the frame says nothing: all workers are asked, and mostly one or two of them know it.
     """
 
-    def __init__(self, bus: Bus, book: Book, role: Literal["edge", "cloud"], names: Mapping[str, str]) -> None:
+    def __init__(
+        self, bus: Bus, trace_buffer: TraceBuffer, role: Literal["edge", "cloud"], names: Mapping[str, str]
+    ) -> None:
         super().__init__(
             bus,
             topics.TRACE_REQUEST.filter(),
@@ -203,11 +205,11 @@ class TraceServer(RpcServer[TraceRequest, TraceReply]):
             optional=True,
             timeout_s=PATIENCE_S,
         )
-        self._book = book
+        self._trace_buffer = trace_buffer
         self._role = role
         self._names = names
 
     async def _answer(self, delivery: Delivery[TraceRequest]) -> TraceReply | None:
-        record = self._book.find(bytes.fromhex(delivery.body.id))
+        record = self._trace_buffer.find(bytes.fromhex(delivery.body.id))
         names: Mapping[str, Any] = self._names
         return TraceReply(role=self._role, spans=spans(record), **names) if record else None

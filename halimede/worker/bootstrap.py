@@ -21,7 +21,7 @@ from halimede.observe.metrics import registry
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.stats.ledger import Ledger, LedgerBusyError
-from halimede.tracing import Book, TraceServer
+from halimede.tracing import TraceBuffer, TraceServer
 from halimede.tracing.export import exporting
 from halimede.worker.errors import WorkerError, as_mistake
 from halimede.worker.joint_inference import joint_inference
@@ -87,9 +87,9 @@ async def _run(
                     reporter.model = lambda: swapper.model
                     others.append(group.create_task(swapper.run(settings.model_file), name="swaps"))
                 reporter.counts = lambda: metrics.info(ledger)
-                book = Book(await stack.enter_async_context(exporting(settings.role, settings.names())))
-                await TraceServer(bus, book, settings.role, settings.names()).start()
-                parts = WorkerContext(settings, connect, bus, slot, ledger, book, metrics, stop, reporter)
+                trace_buffer = TraceBuffer(await stack.enter_async_context(exporting(settings.role, settings.names())))
+                await TraceServer(bus, trace_buffer, settings.role, settings.names()).start()
+                parts = WorkerContext(settings, connect, bus, slot, ledger, trace_buffer, metrics, stop, reporter)
                 await job.run(parts, lambda: reporter.set("running"))
         finally:
             ledger.settle()

@@ -61,7 +61,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             result_outbox(parts.bus),
             topics.RESULT.at(ns=settings.namespace, service=settings.service),
             ledger,
-            book=parts.book,
+            trace_buffer=parts.trace_buffer,
             tier=tier,
             previews=previews,
             keeper=keeper,
@@ -71,7 +71,7 @@ async def _edge(parts: WorkerContext, ready: Callable[[], None]) -> None:
             responder,
             ledger,
             decoder,
-            book=parts.book,
+            trace_buffer=parts.trace_buffer,
             miner=miner,
             mines_first=settings.hem_mode == BEFORE,
             escalation=Escalation(offload, ledger, tier=tier, policy=policy, encoder=encoder),
@@ -100,6 +100,6 @@ async def _cloud(parts: WorkerContext, ready: Callable[[], None]) -> None:
         parts.slot,
         inference(settings.namespace, settings.service, settings.worker, tier=settings.tier),
         limits=RequestLimits(batch=settings.batch, delay_s=settings.delay_s),
-        book=parts.book,
+        trace_buffer=parts.trace_buffer,
     )
     await serve_requests(parts, worker, ready)

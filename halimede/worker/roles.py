@@ -22,7 +22,7 @@ from halimede.pipeline.responders import Origin
 from halimede.pipeline.transcode import UploadEncoder
 from halimede.pipeline.workers import RequestWorker
 from halimede.stats.ledger import Ledger
-from halimede.tracing import Book
+from halimede.tracing import TraceBuffer
 from halimede.worker import sources
 from halimede.worker.metrics import WorkerMetrics, encoder_metrics
 from halimede.worker.model_reload import ModelOpener
@@ -58,7 +58,7 @@ class WorkerContext:
     bus: Bus
     slot: ModelSlot
     ledger: Ledger
-    book: Book
+    trace_buffer: TraceBuffer
     metrics: WorkerMetrics
     stop: asyncio.Event
     reporter: StatusReporter

@@ -64,7 +64,7 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
             parts.slot,
             inference(*names, tier=settings.tier),
             limits=RequestLimits(batch=settings.batch, delay_s=settings.delay_s),
-            book=parts.book,
+            trace_buffer=parts.trace_buffer,
             escalation=Escalation(offload, ledger, policy=policy, encoder=encoder),
             miner=miner,
             mines_samples=settings.hem_mode == BEFORE,

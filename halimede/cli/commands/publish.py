@@ -33,7 +33,7 @@ from halimede.errors import DisconnectedError, HalimedeError, InvalidFieldError,
 from halimede.messages import CameraStatus
 from halimede.names import check_label
 from halimede.topic import Address
-from halimede.tracing import Book, FrameRecord, write
+from halimede.tracing import FrameRecord, TraceBuffer, write
 from halimede.tracing.export import exporting
 from halimede.tracing.steps import PUBLISH
 
@@ -148,7 +148,9 @@ async def publish_pictures(broker: BrokerAddress, plan: PublishPlan) -> None:
         names = {"namespace": plan.namespace, "service": "", "worker": plan.camera, "node": socket.gethostname()}
         try:
             async with exporting("camera", names) as exporter:
-                await send_all(client.bus, address, pictures, plan, tally, book=Book(exporter, size=WINDOW))
+                await send_all(
+                    client.bus, address, pictures, plan, tally, trace_buffer=TraceBuffer(exporter, size=WINDOW)
+                )
         finally:
             _report(address, plan, tally, loop.time() - started)
 
@@ -160,7 +162,7 @@ async def send_all(
     plan: PublishPlan,
     tally: PublishSummary,
     *,
-    book: Book,
+    trace_buffer: TraceBuffer,
 ) -> None:
     """Send pictures at the pace of the plan, at most ``WINDOW`` at a time unacknowledged; count into ``tally``."""
     window = asyncio.Semaphore(WINDOW)
@@ -175,7 +177,7 @@ async def send_all(
             taken = await send_frame(bus, address, data, plan.qos, write(trace.here) if trace else None)
             if trace:
                 trace.step((PUBLISH, began, time.monotonic(), plan.camera, taken))
-                book.done(trace)
+                trace_buffer.done(trace)
             tally.sent += 1
             tally.unheard += not taken
             progress.update(task, completed=tally.sent)
@@ -191,7 +193,7 @@ async def send_all(
                 await window.acquire()
                 id_ = secrets.token_bytes(16)
                 data = images.payload(picture, plan.camera, sequence, id_, bare=plan.bare)
-                group.create_task(send(data, None if plan.bare else book.begin(id_)))
+                group.create_task(send(data, None if plan.bare else trace_buffer.begin(id_)))
 
 
 async def send_frame(bus: Bus, address: Address[bytes], data: bytes, qos: int, properties: Properties = None) -> bool:

@@ -20,7 +20,7 @@ from halimede.worker.sources.poison_journal import PoisonJournal
 
 
 class FrameSink(Protocol):
-    """Where sources hand their frames over."""
+    """Takes the frames of sources."""
 
     async def offer(
         self,

@@ -16,7 +16,7 @@ from halimede.pipeline.model_slot import ModelSlot
 from halimede.pipeline.observer import IntakeMetrics, Observer
 from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.sample import Conclusion, Sample
-from halimede.tracing import Book, CloudTimes
+from halimede.tracing import CloudTimes, TraceBuffer
 
 LIMIT = 64
 
@@ -47,9 +47,9 @@ class Collector:
     def responder(self) -> Collector:
         return self
 
-    def sample(self, body: Frame, book: Book) -> Sample:
+    def sample(self, body: Frame, trace_buffer: TraceBuffer) -> Sample:
         now = asyncio.get_running_loop().time()
-        sample = Sample(body, self, book.begin(body.id), now, math.inf, time.monotonic())
+        sample = Sample(body, self, trace_buffer.begin(body.id), now, math.inf, time.monotonic())
         self.conclusions[sample] = asyncio.get_running_loop().create_future()
         return sample
 
@@ -74,7 +74,7 @@ class Answering:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self._book = Book()
+        self._trace_buffer = TraceBuffer()
         self._metrics = IntakeMetrics.in_cloud(CloudTimes())
 
     @property
@@ -85,7 +85,7 @@ class Answering:
         """Submit frames in one go; return each with its conclusion, in order."""
         collector = Collector(self._metrics)
         for body in frames:
-            self.pipeline.submit(collector.sample(body, self._book))
+            self.pipeline.submit(collector.sample(body, self._trace_buffer))
         found = [(sample, await conclusion) for sample, conclusion in collector.conclusions.items()]
         await asyncio.sleep(0)  # the observer has seen them, too
         return found
@@ -94,9 +94,9 @@ class Answering:
 @contextlib.asynccontextmanager
 async def answering(slot: ModelSlot) -> AsyncIterator[Answering]:
     """Run a pipeline that takes whatever is there in one batch."""
-    book, rate = Book(), ServiceRate(queue=LIMIT, batch=LIMIT, horizon_s=1e6)
+    trace_buffer, rate = TraceBuffer(), ServiceRate(queue=LIMIT, batch=LIMIT, horizon_s=1e6)
     rate.learn(1, 0.001)
-    pipeline = Pipeline(slot, rate, Inference(LIMIT), Observer(rate, book))
+    pipeline = Pipeline(slot, rate, Inference(LIMIT), Observer(rate, trace_buffer))
     running = asyncio.create_task(pipeline.run())
     await asyncio.sleep(0)
     try:

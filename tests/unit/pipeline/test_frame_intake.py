@@ -21,7 +21,7 @@ from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.sample import Sample
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Ledger
-from halimede.tracing import Book
+from halimede.tracing import TraceBuffer
 from tests.unit.frames.clouds import NS, SERVICE, Brightness, frame
 
 
@@ -33,7 +33,7 @@ class Blind(Brightness):
 
 
 def sample_of(body: Frame, intake: FrameIntake) -> Sample:
-    return Sample(body, intake, Book().begin(body.id), 0.0, math.inf, 0.0, pixels=body.data.nbytes)
+    return Sample(body, intake, TraceBuffer().begin(body.id), 0.0, math.inf, 0.0, pixels=body.data.nbytes)
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ import pytest
 from halimede.offload.service_rate import ServiceRate
 from halimede.pipeline.model_queue import BATCH_PIXELS, MemoryBudget, ModelQueue
 from halimede.pipeline.sample import Sample
-from halimede.tracing import Book
+from halimede.tracing import TraceBuffer
 from tests.simulated import simulated
 from tests.unit.frames.clouds import frame
 
@@ -46,7 +46,7 @@ def sample(
     value: int = 1, *, until: float = math.inf, pixels: int = 0, intake: Any = Hasty, stays: bool = False
 ) -> Sample:
     body = frame(value)
-    return Sample(body, intake(), Book().begin(body.id), 0.0, until, 0.0, pixels=pixels, stays=stays)
+    return Sample(body, intake(), TraceBuffer().begin(body.id), 0.0, until, 0.0, pixels=pixels, stays=stays)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 9])

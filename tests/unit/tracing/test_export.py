@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from halimede.tracing import Batch, Book, FrameRecord, TraceContext
+from halimede.tracing import Batch, FrameRecord, TraceBuffer, TraceContext
 from halimede.tracing.export import CHUNK, QUEUE, Pump, exporting, wanted
 from halimede.tracing.steps import DECODE
 from tests.simulated import eventually
@@ -41,11 +41,11 @@ class Sink:
 
 
 def frames(pump: Pump, count: int) -> None:
-    book = Book(pump)
+    trace_buffer = TraceBuffer(pump)
     for n in range(1, count + 1):
-        record = book.begin(n.to_bytes(16))
+        record = trace_buffer.begin(n.to_bytes(16))
         record.step((DECODE, 1.0, 2.0))
-        book.done(record)
+        trace_buffer.done(record)
 
 
 @pytest.mark.parametrize(

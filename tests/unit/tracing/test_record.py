@@ -1,4 +1,4 @@
-"""A book remembers the last frames and forgets the rest; a record says where its frame belongs."""
+"""A trace buffer remembers the last frames and forgets the rest; a record says where its frame belongs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from halimede.codec import decode, encode
 from halimede.messages import TraceReply
 from halimede.topics import TRACE_REPLY
-from halimede.tracing import Batch, Book, FrameRecord, TraceContext, spans
+from halimede.tracing import Batch, FrameRecord, TraceBuffer, TraceContext, spans
 from halimede.tracing.record import MOST_STEPS
 from halimede.tracing.steps import DECODE, MINE, MODEL
 
@@ -35,25 +35,25 @@ class Kept:
 
 
 def test_the_oldest_frame_makes_room() -> None:
-    book = Book(size=3)
-    records = [book.begin(frame(n)) for n in range(1, 6)]
-    assert [book.find(frame(n)) for n in range(1, 6)] == [None, None, *records[2:]]
+    trace_buffer = TraceBuffer(size=3)
+    records = [trace_buffer.begin(frame(n)) for n in range(1, 6)]
+    assert [trace_buffer.find(frame(n)) for n in range(1, 6)] == [None, None, *records[2:]]
 
 
 def test_a_frame_that_begins_again_has_its_newest_record_for_as_long_as_others() -> None:
-    book = Book(size=3)
-    first = book.begin(frame(1))
-    again = book.begin(frame(1))
-    assert book.find(frame(1)) is again is not first
-    book.begin(frame(2))
-    book.begin(frame(3))  # takes the first one's place
-    assert book.find(frame(1)) is again
-    book.begin(frame(4))
-    assert book.find(frame(1)) is None
+    trace_buffer = TraceBuffer(size=3)
+    first = trace_buffer.begin(frame(1))
+    again = trace_buffer.begin(frame(1))
+    assert trace_buffer.find(frame(1)) is again is not first
+    trace_buffer.begin(frame(2))
+    trace_buffer.begin(frame(3))  # takes the first one's place
+    assert trace_buffer.find(frame(1)) is again
+    trace_buffer.begin(frame(4))
+    assert trace_buffer.find(frame(1)) is None
 
 
 def test_the_steps_that_are_reported_are_bounded() -> None:
-    record = Book().begin(frame(1))
+    record = TraceBuffer().begin(frame(1))
     for n in range(1000):
         record.step((DECODE, n, n + 1))
     assert len(spans(record)) == MOST_STEPS
@@ -62,7 +62,7 @@ def test_the_steps_that_are_reported_are_bounded() -> None:
 
 
 def test_what_is_no_number_or_empty_is_left_out_of_an_answer() -> None:
-    record = Book().begin(frame(1))
+    record = TraceBuffer().begin(frame(1))
     record.step((MINE, 1.0, 2.5, True, math.nan))
     record.step((("x", ("a", "b")), 1.0, 0.5, "", 0))
     first, second = spans(record)
@@ -72,34 +72,34 @@ def test_what_is_no_number_or_empty_is_left_out_of_an_answer() -> None:
 
 def test_without_an_exporter_a_context_passes_through_as_it_came() -> None:
     parent = TraceContext(7, 8, sampled=False, state="a=b")
-    record = Book().begin(frame(1), parent)
+    record = TraceBuffer().begin(frame(1), parent)
     assert record.here == record.ask() == parent
     assert record.travels
-    own = Book().begin(frame(1))
+    own = TraceBuffer().begin(frame(1))
     assert own.here.trace == 1
     assert own.here.span == own.ask().span != 0
     assert not own.travels
 
 
 def test_with_an_exporter_a_frame_has_spans_of_its_own_and_the_samplers_decision() -> None:
-    book = Book(Kept())
-    record = book.begin(frame(1), TraceContext(8, 9, sampled=False, state="a=b"))
+    trace_buffer = TraceBuffer(Kept())
+    record = trace_buffer.begin(frame(1), TraceContext(8, 9, sampled=False, state="a=b"))
     assert record.here == TraceContext(8, record.here.span, sampled=True, state="a=b")
     assert len({9, record.here.span, record.ask().span}) == 3
     assert record.ask() == record.ask()
-    assert not book.begin(frame(3)).here.sampled
+    assert not trace_buffer.begin(frame(3)).here.sampled
 
 
 def test_only_sampled_frames_and_their_model_calls_are_exported() -> None:
     kept = Kept()
-    book = Book(kept)
-    even, odd = book.begin(frame(2)), book.begin(frame(3))
+    trace_buffer = TraceBuffer(kept)
+    even, odd = trace_buffer.begin(frame(2)), trace_buffer.begin(frame(3))
     records: Sequence[FrameRecord] = (even, odd)
-    book.batch(1.0, 2.0, records)
-    book.batch(1.0, 2.0, [odd])
+    trace_buffer.batch(1.0, 2.0, records)
+    trace_buffer.batch(1.0, 2.0, [odd])
     for record in records:
         record.step((MODEL, 1.0, 2.0, 2))
-        book.done(record)
+        trace_buffer.done(record)
     assert kept.frames == [even]
     (batch,) = kept.batches
     assert (batch.members, batch.size) == ([even.here], 2)
