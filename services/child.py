@@ -1,4 +1,4 @@
-"""One child process that shall always run: started again with back-off when it dies, stopped when it is told to.
+"""One supervised child process: restarted with back-off when it dies, and stopped on request.
 
 It ends with its parent, even when that is killed, and it does not hear the terminal's Ctrl-C: the parent decides who
 stops when.
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A child died though nobody stopped it; it is started again after ``pause`` seconds."""
+    """A child died unexpectedly; it is restarted after ``pause`` seconds."""
 
     name: str
     code: int

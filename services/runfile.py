@@ -29,7 +29,7 @@ def usable(path: Path) -> Iterator[None]:
 
 
 class RunFile:
-    """``run.json`` in ``home`` and the lock beside it, held from ``async with`` to its end."""
+    """``run.json`` in ``home`` and its lock, held from ``async with`` to its end."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "run.json"

@@ -83,7 +83,7 @@ SPAN_S, STEP_S = 10.0, 0.5
 
 
 class TransferRate:
-    """Bytes a second over the last ten seconds, from what is told of progress. What was here at first has not come."""
+    """Bytes a second over the last ten seconds, from the progress of a transfer. A resumed part does not count."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

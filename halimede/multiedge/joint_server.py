@@ -358,7 +358,7 @@ def found(key: bytes, asker: str, node: str, frame: Frame) -> Finding:
 
 @dataclass(slots=True)
 class JointReply:
-    """What a joint said: ``error`` is why it did not take the new findings, ``due`` when it is to be called again."""
+    """A joint's reply: ``error`` if it refused the new findings, ``due`` is the time of its next call."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     error: str = ""

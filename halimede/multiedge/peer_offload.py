@@ -1,4 +1,4 @@
-"""Hands frames to peers with room, and says what this worker can take of theirs: ``balance`` decides, this does.
+"""Sends frames to peers with free capacity, and advertises this worker's: ``balance`` decides.
 
 The way to a peer is an offload like any other (``OffloadClient``, ``RequestIntake`` on the hop ``share``): a window, a
 deadline, another peer when the first one dies. Only here nobody waits for room: a frame that no peer takes at once is
@@ -118,7 +118,7 @@ class PeerOffload:
 
 
 class SpareCapacity:
-    """Tells peers what this worker can take of their frames: what ``home`` leaves of ``HORIZON_S`` seconds.
+    """Advertises to peers how many of their frames this worker can take: what ``home`` leaves of ``HORIZON_S`` seconds.
 
     Stands as the advertiser of the ``RequestIntake`` that takes them. ``said`` is called when there is news, and
     ``load`` is then asked; ``peers`` counts who hears it: with the square of them their broker's work would grow.

@@ -1,4 +1,4 @@
-"""What a worker of a multi-edge service is told by its environment, beside what every worker is told. Pure."""
+"""Environment of a multi-edge service's worker, in addition to that of every worker. Pure."""
 
 from __future__ import annotations
 

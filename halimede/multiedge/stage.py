@@ -134,7 +134,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a joint says: answers to findings, and what it tells everybody.
+    """A joint's output: answers to findings, and messages for all consumers.
 
     A finding whose answer is None stands as its worker found it.
     """

@@ -1,4 +1,4 @@
-"""A small HTTP server beside a service: ``/healthz``, ``/readyz``, ``/metrics``, and what a service adds.
+"""A small HTTP server in each process: ``/healthz``, ``/readyz``, ``/metrics``, and a service's own paths.
 
 It answers GET and HEAD alone unless a service asks for more (``Accepts``), and on loopback only to a loopback name (a
 foreign page cannot rebind its name to us).
@@ -83,7 +83,7 @@ def plain(status: int, text: str) -> web.Response:
 
 @dataclass(frozen=True, slots=True)
 class Accepts:
-    """What a service lets in beyond questions: methods, bytes of a body, connections (0: a few); and how it says no.
+    """Limits of a server: methods, bytes of a body, connections (0: a few); and the form of a refusal.
 
     ``closing_s``: seconds that open answers get at the end.
     """

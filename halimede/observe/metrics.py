@@ -1,4 +1,4 @@
-"""Figures for Prometheus, read from what a process counts anyway at the moment somebody asks.
+"""Metrics for Prometheus, read from a process's existing counters when they are scraped.
 
 Names begin with ``halimede_``, carry their unit, and end in ``_total`` where they only grow. Times are seconds.
 """

@@ -1,4 +1,4 @@
-"""A circuit breaker: while nobody answers, hard samples are answered at the edge at once instead of at their deadline.
+"""A circuit breaker: while no request is answered, the edge answers hard samples at once.
 
 Pure: ``now`` is the caller's monotonic time in seconds. Closed lets everything through. It opens at once when the
 broker says that nobody listens, or after some timeouts in a row. A timeout while others were answered is a sign of a

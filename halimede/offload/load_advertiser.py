@@ -22,7 +22,7 @@ def load_will(namespace: str, service: str, worker: str) -> Announcement:
 
 
 class LoadAdvertisement(Protocol):
-    """Says what a worker can take."""
+    """Advertises a worker's capacity."""
 
     def touch(self) -> None:
         """Look again, soon."""

@@ -33,7 +33,7 @@ EASY = Verdict(hard=False)
 
 
 class SampleClient(Protocol):
-    """Gets somebody else's answer to a frame (``OffloadClient``)."""
+    """Requests the next tier's answer to a frame (``OffloadClient``)."""
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return the answer, with its prediction. Raises OffloadError with a reason."""

@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class Abandonable(Protocol):
-    """Waits for somebody else's answers."""
+    """Waits for answers of other workers."""
 
     def abandon(self) -> None:
         """Wait for them no more."""

@@ -66,7 +66,7 @@ Key = tuple[str, bytes]
 
 @dataclass(slots=True)
 class RequestStats:
-    """Counts since the start. ``refused``: out of bounds; ``expired``: nobody waited any more; ``failed``: no answer.
+    """Counts since the start. ``refused``: over a limit; ``expired``: past the deadline; ``failed``: no answer.
 
     ``unfit``: those of the failed that were to blame themselves, unreadable or of the wrong shape.
     """

@@ -1,4 +1,4 @@
-"""Requests of one model on their way through its threads: what waits goes together, and nobody waits for more.
+"""Batches the requests that wait for one model, and runs them in its threads. It never waits to fill a batch.
 
 The event loop puts requests into a queue; a thread takes what is there, up to ``most`` rows, and brings all answers
 back in one step. ONNX Runtime lets go of the interpreter while it computes, so several threads (``instances``) may
@@ -31,7 +31,7 @@ CAPACITY = 1024
 
 @dataclass(slots=True, eq=False)
 class BatchJob:
-    """One request: what its model makes of ``work`` is ``answer``'s. ``until``: when nobody waits for it any more."""
+    """One request: ``answer`` gets the model's output for ``work``. ``until``: the request's deadline."""
 
     work: Any
     rows: int

@@ -1,4 +1,4 @@
-"""What a client is told when it gets no answer: an HTTP status, its gRPC counterpart, and what to do."""
+"""Errors for clients: an HTTP status, its gRPC counterpart, and what to do."""
 
 from __future__ import annotations
 

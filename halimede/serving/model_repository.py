@@ -1,4 +1,4 @@
-"""The models of a server, brought to what its wish says while they answer.
+"""The models of a server: reconciles them with the desired state while they answer.
 
 Level-triggered: ``apply`` takes the whole wish and does what is missing. A version that is new is tried in a child
 process, opened beside the one that answers, run once, and takes its place between two requests; the old one answers

@@ -1,4 +1,4 @@
-"""What a server is told: by its command line, and by the environment of who supervises it."""
+"""Settings of a server, from its command line and its supervisor's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage collections that hold nobody up: each looks at what is new since the one before, not at all there is.
+"""Garbage collection without long pauses: each run checks only objects that are new since the last one.
 
 What a process knows lives long: its modules, a GM's cluster, a worker's book of frames. With 500 services a look at all
 of it stops GM's loop for 0.15 s; in a cloud worker such looks were a sixth of its processor time (both measured). What

@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """The last ``limit`` keys and their values. The oldest one makes room; looking something up keeps it fresh."""
+    """The last ``limit`` keys and their values. A new key evicts the least recently used one."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""Blobs: files known by their digest, for those who reach nothing but the broker."""
+"""Blobs: files identified by their digest, for nodes that reach only the broker."""
 
 from __future__ import annotations
 

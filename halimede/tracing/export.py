@@ -1,4 +1,4 @@
-"""Finished frames on their way to a collector: off the hot path, bounded, and nobody's problem when it is away.
+"""Exports finished frames to a collector: off the hot path, bounded, and without effect if it is down.
 
 The event loop only appends to a queue; a thread of its own turns records into spans and sends them. What finds the
 queue full, or cannot be sent, is dropped and counted. Switched by the standard variables, and off without them:

@@ -44,7 +44,7 @@ SCOPE = InstrumentationScope("halimede", __version__)
 
 
 class OtelSink:
-    """Sends spans by the exporter ``kind`` (otlp, console), sampled as OTEL_TRACES_SAMPLER says."""
+    """Sends spans by the exporter ``kind`` (otlp, console), sampled by OTEL_TRACES_SAMPLER."""
 
     def __init__(self, kind: str, role: str, names: Mapping[str, str], exporter: SpanExporter | None = None) -> None:
         for noisy in ("opentelemetry", "urllib3"):  # a collector that is away is complained about once, by us

@@ -45,7 +45,7 @@ class Exporter(Protocol):
 
 
 class FrameRecord:
-    """One frame's way through this worker. ``parent`` is where its message said that it came from."""
+    """The trace of one frame in this worker. ``parent`` is the context of its message."""
 
     __slots__ = ("_exporter", "_here", "asked", "batch", "id", "parent", "step", "steps")
 

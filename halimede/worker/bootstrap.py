@@ -1,4 +1,4 @@
-"""Puts a worker together from its settings, runs it until it is told to stop, and drains it within its grace period.
+"""Builds a worker from its settings, runs it until it is stopped, and drains it within its grace period.
 
 Every mistake of a user (model, mining, source, estimator) leaves as one WorkerError with a reason, after it has been
 reported to the local controller.

@@ -20,7 +20,7 @@ REASONS = {
 
 
 class WorkerError(HalimedeError):
-    """The worker cannot run as it was told to. ``reason`` is one word for conditions."""
+    """The worker cannot run with its settings. ``reason`` is one word for conditions."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason

@@ -1,4 +1,4 @@
-"""A worker's metrics for Prometheus and its health: read from its ledger, its queues and its times, when somebody asks.
+"""A worker's metrics for Prometheus and its health, read from its ledger, queues and times on each scrape.
 
 Counts come from the ledger, so they go on over a restart; times are this process's own.
 """

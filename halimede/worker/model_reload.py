@@ -1,4 +1,4 @@
-"""A running worker takes another model: opened beside the one that answers, then put in its place between two batches.
+"""Changes the model of a running worker: loads it in addition to the current one, and switches between two batches.
 
 Which one it shall be stands in a file that the local controller writes (``halimede.models.desired_state``). A model
 that cannot be taken changes nothing but what the worker says of it: the one that answers goes on.

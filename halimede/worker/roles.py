@@ -1,4 +1,4 @@
-"""What workers of all kinds have, and what tells them apart: the job that each does once its model is open."""
+"""The common parts of all workers, and the job of each role once its model is loaded."""
 
 from __future__ import annotations
 

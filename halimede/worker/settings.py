@@ -1,4 +1,4 @@
-"""What a worker is told by its environment, checked. The table of variables is in docs/worker-environment.md.
+"""A worker's environment, checked. docs/worker-environment.md has the table of variables.
 
 A pure function of a mapping: it opens nothing. Every error is an InvalidFieldError that names the variable.
 """

@@ -1,1 +1,1 @@
-"""Global manager: keeps what users want, tells each node its part, and says how it stands."""
+"""Global manager: stores the desired state, sends each node its part, and reports the status."""

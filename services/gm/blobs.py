@@ -17,7 +17,7 @@ MOST_BYTES, MOST_IN_POD, VARIABLE = 20 * 10**9, 32 * 10**6, "HALIMEDE_BLOB_BYTES
 
 
 class BlobServing(BlobNode):
-    """``run`` it beside GM's other work. ``bus`` is a connection of its own that nobody has entered."""
+    """``run`` it in addition to GM's other tasks. ``bus`` is its own connection, not entered yet."""
 
     def __init__(self, bus: Bus, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(bus, GM, ManagedCache(Cache(folder), most_bytes, removable=True))

@@ -39,7 +39,7 @@ OVERTAKE_SPACING = 60.0
 
 
 class EventRouter:
-    """The controllers' eyes. ``queue`` is where to say that a resource needs a look."""
+    """Adds the resources that an event concerns to ``queue``, to be reconciled."""
 
     def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None, pods: PodSettings | None = None) -> None:
         self.nodes = Nodes()

@@ -1,4 +1,4 @@
-"""Fair intake: a node that says too much costs no more than its share, and is still heard to the last word.
+"""Limits the message rate of each node, so that one node cannot starve the others.
 
 Each node has a budget. Within it what it says is taken at once, in order. Beyond it only the newest of each topic is
 kept and taken as the budget allows: reports are states, so what is overtaken need never be looked at.
@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class IngressLimiter:
-    """``offer`` what a node says; ``run`` takes what had to wait. ``calmed`` is called when a crowd is over.
+    """``offer`` a node's message; ``run`` processes the delayed ones. ``calmed`` is called at the end of a surge.
 
     Attributes:
         overtaken: messages replaced by a newer one on their topic before they were looked at.

@@ -1,4 +1,4 @@
-"""The nodes, as their presence tells: who is there, with which labels, and who matches a selector.
+"""The nodes, from their presence: which are online, their labels, and which match a selector.
 
 Two rules keep stale news out: a will or birth of an earlier connection (lower epoch) is ignored, and a sync, which
 the broker never keeps, proves that its sender lives now. Labels are indexed, so that a selector costs no walk over

@@ -1,4 +1,4 @@
-"""Budgets by name: what anybody may cause in a second, and at once. What is spent comes back with time."""
+"""Rate limits by name: a token bucket for each, with a rate and a burst."""
 
 from __future__ import annotations
 

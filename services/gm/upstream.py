@@ -1,4 +1,4 @@
-"""Takes in what nodes say: reports, presences, syncs; and what anybody could not read.
+"""Receives the nodes' messages: reports, presences, syncs; and dead letters.
 
 A body that contradicts its topic is refused, so that a node speaks for itself alone (the broker's rules say who may
 write a topic). Handlers only note what they hear and where to look: none waits for anything. A node that says too much

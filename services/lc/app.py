@@ -84,7 +84,7 @@ class Config:
 
 
 class LocalController:
-    """One node's controller, on a bus that nobody has entered yet.
+    """One node's controller, on a bus that is not entered yet.
 
     ``launcher``, ``bring`` and ``count`` are what touches the world beside it: a simulation brings its own. ``files``:
     a second connection, for files over the bus.

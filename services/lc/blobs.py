@@ -16,7 +16,7 @@ def client_id(node: str) -> str:
 
 
 class NodeBlobs(BlobNode):
-    """``run`` it beside the controller's other work; ``opener`` is for ``fetch(..., openers={"bus": opener})``.
+    """``run`` it in addition to the controller; ``opener`` is for ``fetch(..., openers={"bus": opener})``.
 
     ``bus`` is a connection of its own (``client_id``) that nobody has entered.
     """

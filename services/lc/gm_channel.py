@@ -1,4 +1,4 @@
-"""The channel to GM: what it sends to this node is checked, decided on and stored; what the node holds is told to it.
+"""The channel to GM: checks, orders and stores GM's messages, and sends syncs of the node's resources.
 
 Nothing depends on the broker having kept anything. A sync goes out on every connection, when GM appears or has a new
 epoch, and every few minutes; sooner while GM has not answered. Messages of an epoch lower than one seen are an old

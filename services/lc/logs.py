@@ -1,4 +1,4 @@
-"""The logs of this node's workers: kept small, and read by whoever asks over the bus.
+"""The logs of this node's workers: rotated, and served over the bus.
 
 Workers append to their log by themselves, so a log that has grown is copied and emptied in place.
 """
@@ -74,7 +74,7 @@ class Logs(RpcServer[LogsRequest, LogsReply]):
 
 
 class PodLogs(Logs):
-    """Says where the logs of pods are: kubelet keeps them, and only the API server hands them out."""
+    """Replies with where the logs of pods are: kubelet keeps them, and only the API server serves them."""
 
     def tasks(self) -> dict[str, Coroutine[None, None, None]]:
         """Nothing is kept here; a task that ended would count as ill health."""

@@ -1,4 +1,4 @@
-"""The LC's figures for Prometheus and its health: read from what its rooms know anyway, when somebody asks."""
+"""The LC's metrics for Prometheus and its health, read from its components' state on each scrape."""
 
 from __future__ import annotations
 

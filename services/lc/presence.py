@@ -1,4 +1,4 @@
-"""The node's name on the broker: birth and will of each connection, and that nobody else's word stands there.
+"""The node's presence on the broker: birth and will of each connection, and protection against overwriting.
 
 Two LCs of one name would take the connection from one another for ever, and a late will of ours would hide us from
 whoever asks the broker. So the node listens to its own presence, and says its birth again where it was overwritten.
@@ -28,7 +28,7 @@ STRANGER_S = 2.0
 
 
 class OwnPresence:
-    """What stands under this node's name. ``overwritten`` is called when ``say_again`` has something to say."""
+    """The retained presence of this node. ``overwritten`` is called when ``say_again`` has something to publish."""
 
     def __init__(
         self, node: str, bus: Bus, *, labels: Mapping[str, str], store: NodeStore, overwritten: Callable[[], None]

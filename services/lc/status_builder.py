@@ -1,4 +1,4 @@
-"""One node's report on one resource, composed from what the plan says of it and how its workers stand. Pure."""
+"""Builds one node's report on one resource, from the plan and its workers' states. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells GM how every resource stands here: one retained NodeStatus each, and its removal once a resource is forgotten.
+"""Reports the state of each resource to GM: a retained NodeStatus, cleared when the resource is removed.
 
 A report is composed when it is sent, so that changes in between cost nothing: counts leave at most once a second, a
 new phase or reason at once, and the last state always. The removal is the acknowledgement of a delete: it is owed, on
@@ -39,7 +39,7 @@ RETRY_S = 1.0
 
 
 class NodeStatusReporter:
-    """The node's reports. ``standings`` are what the last plan said; workers' own words come in on the bus."""
+    """The node's reports: ``standings`` come from the last plan, workers' reports from the bus."""
 
     def __init__(self, node: str, bus: Bus, store: NodeStore, workers: WorkerBackend) -> None:
         self._node = node

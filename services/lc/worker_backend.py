@@ -1,4 +1,4 @@
-"""The workers of a node as the controller's other rooms see them, whoever runs them.
+"""The interface of a node's workers to the controller, for processes and pods.
 
 Two kinds: processes that this node starts and looks after (``supervisor.py``), and pods, which somebody else runs and
 which only speak (``pods/workers.py``).

@@ -1,4 +1,4 @@
-"""Fusion: several sources see one scene, and what they say of one instant becomes one answer.
+"""Fusion: several sources see one scene, and their predictions for one instant become one answer.
 
 ``time_window.py`` puts findings together by when the pictures were taken, ``class_distribution.py`` reads what they
 say, ``rules.py`` makes one answer of it, ``joint.py`` is what a worker runs. ``calibration.py`` finds weights and

@@ -1,4 +1,4 @@
-"""What a source says, as a distribution over named classes: models need not have the same classes in the same order.
+"""A source's prediction as a distribution over named classes, since models may have different classes.
 
 A finding carries its classes' names beside their probabilities (``Named`` adds them), because the worker where
 findings come together need not have any of the models.
@@ -28,7 +28,7 @@ LABELS, VALUE = "labels", "value"
 
 
 class Named(Stage):
-    """Write the names of the model's classes to what it said (``value.labels``); a value of its own stays beside it.
+    """Adds the names of the model's classes to the prediction (``value.labels``); its own value is kept.
 
     Put it after the stage that asks the model. Without declared names a class is called by its index.
     """

@@ -26,7 +26,7 @@ TOP = 5
 
 
 class Fusion(Joint):
-    """Answers each finding with what all sources of its instant say together.
+    """Answers each finding with the combined prediction of all sources of its instant.
 
     An instant is answered when all cameras that are heard of have come, or when it has waited long enough. A finding
     that comes later is answered at once, with all that is known of its instant by then. It keeps nothing: a worker
@@ -104,7 +104,7 @@ def _camera(finding: Finding) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FusedDecision:
-    """What is said of an instant: ``by_class`` has the probability of every class, nothing where nobody named one."""
+    """The answer for an instant: ``by_class`` has the probability of each class; empty if no source named one."""
 
     fused: Fused
     opinions: Mapping[str, ClassDistribution]

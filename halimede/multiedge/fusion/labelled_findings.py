@@ -1,4 +1,4 @@
-"""Labelled findings, for calibration: what each camera said of instants of which somebody knows what was to be seen.
+"""Labelled findings for calibration: each camera's predictions for instants with a known truth.
 
 From CSV (a line for each finding: ``instant``, ``camera``, ``truth``, then a column a class), from NPZ
 (``probabilities`` as ``[instants, cameras, classes]``, NaN where a camera has nothing; ``truth``, ``cameras``,
@@ -28,7 +28,7 @@ COLUMNS = ("instant", "camera", "truth")
 
 
 class LabelledError(HalimedeError):
-    """A file that does not hold labelled findings; says which and what is wrong."""
+    """A file without valid labelled findings. The text names the file and the error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The parameters of fusion: which there are, their bounds, and what is said of wrong ones."""
+"""The parameters of fusion: names, bounds, and errors."""
 
 from __future__ import annotations
 

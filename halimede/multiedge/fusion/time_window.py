@@ -78,7 +78,7 @@ class _Camera:
 
 
 class Window:
-    """Puts findings together. ``cameras`` are waited for, and further ones while they are heard of."""
+    """Groups findings into instants. It waits for ``cameras``, and for further ones while they send findings."""
 
     def __init__(self, *, spread_ns: int, wait_s: float, absent_s: float, limit: int, cameras: Sequence[str]) -> None:
         self._spread_ns = spread_ns

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 class EmbeddingBank:
-    """Unit vectors of one length, a few of each identity. The first that comes says how long they are.
+    """Unit vectors of one length, a few for each identity. The first one sets the length.
 
     Attributes:
         next_key: that of the next vector; none is used twice.

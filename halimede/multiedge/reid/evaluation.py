@@ -1,4 +1,4 @@
-"""How well identities were told apart, against the truth. Pure; numbers between 0 and 1.
+"""Measures of re-identification against the truth. Pure; numbers between 0 and 1.
 
 ``rank``: the share of pictures whose most alike picture *of another camera* shows the same object, among those whose
 object another camera saw at all (the protocol of Zheng et al., "Scalable Person Re-identification: A Benchmark",

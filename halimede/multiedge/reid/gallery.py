@@ -35,7 +35,7 @@ DAMAGE = (sqlite3.DatabaseError, msgspec.DecodeError, SampleError, ValueError, T
 
 
 class Gallery:
-    """Identities and their vectors. Whoever holds it says what time it is (``at``).
+    """Identities and their vectors. The caller passes the time (``at``).
 
     Attributes:
         unsaved: writes that had no room; what they held is written later.

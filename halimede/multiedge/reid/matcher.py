@@ -1,4 +1,4 @@
-"""Says which object of a frame is which: the joint of re-identification.
+"""Assigns identities to the objects of a frame: the joint of re-identification.
 
 Each box has features. Within one frame of one camera an identity appears once, so boxes and identities are paired as
 a whole, by how alike they are; where an object was a moment ago before the same camera says how far to believe that.

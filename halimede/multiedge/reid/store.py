@@ -1,4 +1,4 @@
-"""What a gallery knows over restarts: one SQLite file, bounded, whose oldest sightings make room for new ones.
+"""The persistent part of a gallery: one bounded SQLite file, from which the oldest sightings are deleted.
 
 The file may be damaged or the disk full: a damaged one is put aside and begun anew, and what cannot be written waits
 in the gallery. Times in it are of two kinds: ``clock`` counts the seconds that galleries of this file have run, which

@@ -44,7 +44,7 @@ class Trajectory:
 
 
 class Trajectories:
-    """The latest steps by camera and identity, for as long as they say something (``keep`` seconds)."""
+    """The latest positions by camera and identity, kept for ``keep`` seconds."""
 
     def __init__(self, keep: float) -> None:
         self._keep = keep

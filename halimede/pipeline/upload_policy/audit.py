@@ -1,4 +1,4 @@
-"""Which easy samples the next tier is asked about all the same, and whether both said the same of one.
+"""Selects the easy samples to audit, and compares both answers of one.
 
 What is made of the counts stands in ``halimede.stats.agreement``: GM estimates from them, too.
 """

@@ -1,4 +1,4 @@
-"""Keeps uploads to the share that the user wants, whatever the mining algorithm can say of a sample.
+"""Keeps the share of uploads at the user's target, for any mining algorithm.
 
 Where it gives a hardness, the cut is moved (``ThresholdController``): the share is held, from above and from below.
 Where it says only hard or easy, or failed, there is no order to choose by: hard samples go up while there is budget, as

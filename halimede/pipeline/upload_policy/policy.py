@@ -1,4 +1,4 @@
-"""One decision for each sample, of all that has a say in it: mining, budget, uplink and audits.
+"""Decides about each sample, from mining, budget, uplink and audits.
 
 The same for an edge worker and for a tier between it and the cloud. The order matters: what nobody here could answer
 goes up; then the budget says what is hard (it may move the cut), then the uplink what would be too late, and of all
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class PolicySettings(Protocol):
-    """The settings of a worker that say what goes up: see ``halimede.worker.settings.Settings``."""
+    """The settings of a worker's uploads: see ``halimede.worker.settings.Settings``."""
 
     @property
     def hem_name(self) -> str:

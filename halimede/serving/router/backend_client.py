@@ -33,7 +33,7 @@ class UpstreamError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class BackendResponse:
-    """What a server said. ``head``: bytes of the body that are JSON."""
+    """A server's response. ``head``: bytes of the body that are JSON."""
 
     status: int
     body: bytes
@@ -41,7 +41,7 @@ class BackendResponse:
 
 
 class Backend:
-    """One model. ``name`` is what people know it by; ``move`` says where it is (now)."""
+    """One model server. ``name`` is for log lines and errors; ``move`` sets its address."""
 
     def __init__(self, session: aiohttp.ClientSession, name: str, url: str = "") -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Frames that a worker had in hand when it died: most are innocent, one may end whoever looks at it.
+"""Journal of the frames that a worker held when it crashed: one of them may crash any worker.
 
 A frame that is kept until it is answered comes again when its worker dies, to the next one: without this, a frame that
 ends processes would end all of them, again and again. So of frames that come again it is written down which are being

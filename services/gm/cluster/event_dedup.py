@@ -1,4 +1,4 @@
-"""How often one event is told: what happens again and again is told now and then, with its count.
+"""Rate limit of events: a repeated event is reported at intervals, with its count.
 
 A flood of events would push all others out of any log, and costs the API server a write each.
 """
@@ -16,7 +16,7 @@ MAX_LEFT_OUT = 1000
 
 
 class EventDeduplicator:
-    """Counts what is left out, until that may be told."""
+    """Counts the suppressed repeats of an event until it may be reported again."""
 
     def __init__(self) -> None:
         self._about: RateLimit[tuple[str, str]] = RateLimit(*EVENTS_ABOUT)

@@ -30,11 +30,11 @@ class ConflictError(HalimedeError):
 
 
 class NotOursError(ConflictError):
-    """There is an object of that name, and it belongs to somebody else: it is left alone until they act."""
+    """An object of that name exists and has another owner. GM does not change it."""
 
 
 class NotAcceptedError(HalimedeError):
-    """The cluster does not take an object as it is: only whoever wrote it, or who made the rule, can change that."""
+    """The cluster rejects an object: only its author, or the author of the violated policy, can change that."""
 
 
 class UnknownResourceError(HalimedeError):
@@ -46,7 +46,7 @@ class UnknownResourceError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class StoredResource:
-    """A resource as the cluster has it, and the status beside it."""
+    """A resource as stored in the cluster, and its status."""
 
     resource: Resource[Any]
     status: Status | None = None
@@ -94,7 +94,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What GM should still know after a restart: it cannot be asked from anybody while a node is away."""
+    """GM's state that must persist across a restart, since offline nodes cannot report it."""
 
     reports: tuple[NodeReport, ...] = ()
     nodes: tuple[Presence, ...] = ()

@@ -68,7 +68,7 @@ IDENTITY_BITS = 62
 
 
 class StoreError(HalimedeError):
-    """The store cannot be used; the text says what to do."""
+    """The store cannot be used; the text has the remedy."""
 
 
 class Database:

@@ -1,4 +1,4 @@
-"""Which Models a service has that selects them: the best that fit, by what users say of them. Pure.
+"""Selects the Models of a service with selectors: the best match by the users' metrics. Pure.
 
 A choice is written into the service's status first and acted on after: so a restarted GM goes on with it. Nodes know
 an edit by its generation, and a choice is an edit to them: what they are sent counts the changes on top of the

@@ -1,4 +1,4 @@
-"""What each worker of a service says, where several have one role: on which node, how it is, its counts. Pure.
+"""The status of each worker of a service, if several have one role: node, phase, counters. Pure.
 
 Nodes that start workers themselves tell of them in their reports; of pods the cluster says how they are, and the local
 controllers of their nodes what they have counted.

@@ -34,7 +34,7 @@ MISSING = {MODELS: "ModelNotFound", DATASETS: "DatasetNotFound"}
 
 
 class WorkersController(Controller):
-    """The rules of services with workers. A kind says how its resource becomes the form that nodes understand."""
+    """The rules of services with workers. A kind converts its resource to the form that nodes receive."""
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:  # noqa: ARG002
         """Return it as it is: each worker needs its Models, those at the edge the Dataset as well."""

@@ -1,4 +1,4 @@
-"""The page's token: needed where others than this machine can reach the page, kept beside GM's store."""
+"""The page's token, required if other machines can reach the page; it is stored next to GM's store."""
 
 from __future__ import annotations
 

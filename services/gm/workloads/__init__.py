@@ -1,4 +1,4 @@
-"""Workers as pods: what GM writes for a service, how that differs from what is there, and what its pods say.
+"""Workers as pods: a service's objects, their difference to the existing ones, and the status of its pods.
 
 All of it is pure: plain Kubernetes objects in, plain objects out. Reading and writing them is the cluster's business.
 """

@@ -40,7 +40,7 @@ AUTOSCALED = ("minReplicas", "maxReplicas", "metrics", "behavior")
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What shall stand for a service; of workers in ``kept``, what stands is left alone. ``problems`` say why."""
+    """The desired objects of a service; those of workers in ``kept`` stay unchanged. ``problems`` has the reasons."""
 
     objects: tuple[Body, ...] = ()
     kept: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Where an InferenceModel answers, as its Service and Ingress tell: from outside, if it is exposed there. Pure."""
+"""The URL of an InferenceModel, from its Service and Ingress: the external one, if it is exposed. Pure."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from services.gm.cluster.port import Ref
 
 @dataclass(frozen=True, slots=True)
 class Ensure:
-    """The cluster shall have this object, and it shall hold what the body says."""
+    """Create the object, or update it to the body."""
 
     body: dict[str, Any]
 

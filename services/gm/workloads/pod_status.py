@@ -1,4 +1,4 @@
-"""What a service's pods say, in the words that people know from ``kubectl``.
+"""The status of a service's pods, in the terms of ``kubectl``.
 
 A pod has many fields that tell half of the story. Here they become one phase, one reason and one sentence a pod, and
 whether it runs the template that its Deployment has now: the label ``halimede.io/template`` tells, so that ReplicaSets

@@ -1,4 +1,4 @@
-"""Whether an object of the API server already holds what we wrote. It must never say no of what we have just written.
+"""Checks whether an API server's object already contains the desired body. It must accept what was just written.
 
 The server fills in defaults, writes quantities in its own way, leaves out what is zero or empty, and drops fields that
 its version does not know. So what it has and we did not write is no difference; nor is a field that it does not have,

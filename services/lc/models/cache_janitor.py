@@ -1,4 +1,4 @@
-"""Keeps the node's model cache within its bounds: what nobody wants any more goes, and what is in use never does.
+"""Keeps the node's model cache within its limit: removes unused models, never used ones.
 
 A deleted Model's file goes at once. One that was replaced stays, so that going back costs no download, until its room
 is needed: then what was used longest ago goes first.
@@ -30,7 +30,7 @@ LOOK_S = 600.0
 
 
 class CacheJanitor:
-    """The room that models have: those that are ``wanted``, and those that workers run (None: not known now), stay."""
+    """Evicts models from the cache, except ``wanted`` ones and those that workers run (None: unknown now)."""
 
     def __init__(
         self,

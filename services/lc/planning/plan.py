@@ -22,7 +22,7 @@ from services.lc.supervisor.process import Start
 
 @dataclass(frozen=True, slots=True)
 class ObservedWorker:
-    """A worker that is being looked after. Not ``confirmed``: found at boot, and nobody has asked for it yet.
+    """A supervised worker. Not ``confirmed``: found at boot, and not part of a plan yet.
 
     ``model`` is what it was last asked to answer with. ``swaps``: whether it takes another one while it runs; None: it
     has not said so yet.

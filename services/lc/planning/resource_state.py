@@ -1,4 +1,4 @@
-"""How a resource stands on this node: what is to be reported of it beside what its workers say, and what it lacks."""
+"""The state of a resource on this node: its report apart from its workers', and its missing parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class ResourceState:
-    """What is to be reported of a resource, beside what its workers say."""
+    """The report of a resource, apart from its workers' reports."""
 
     key: Key
     uid: str

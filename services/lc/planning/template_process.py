@@ -1,4 +1,4 @@
-"""A pod template as a process on this node. Pure: what it cannot honour is a RefusalError that says what to change.
+"""Converts a pod template to a process on this node. Pure: an unsupported field is a RefusalError.
 
 Without containers a template is a command, its environment and its limits. Whatever takes the pod for more than that
 is refused by name, never passed over: a user who asked for another user id, a read-only mount or a secret must not
@@ -45,7 +45,7 @@ _reference = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 class RefusalError(HalimedeError):
-    """A template that this node cannot honour. ``reason`` is for a condition, the text says what to change."""
+    """A template that this node cannot run. ``reason`` is for a condition, the text has the field to change."""
 
     def __init__(self, field_: str, what: str, reason: str = "UnsupportedTemplate") -> None:
         self.reason = reason

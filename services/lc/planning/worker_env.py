@@ -1,4 +1,4 @@
-"""What a worker is told by its environment on this node: what every worker is told, and where things are here.
+"""The environment of a worker on this node: the variables of every worker, and local paths.
 
 The table is in docs/worker-environment.md. Of the node's credentials a worker is told the folder of its own role alone.
 """

@@ -44,7 +44,7 @@ STANDS: Mapping[str, tuple[WorkerPhase, str]] = {
 
 @dataclass(slots=True)
 class Pod:
-    """One pod: its last word, with the last counts that it told, and when it was heard."""
+    """One pod: its last report, its last counters, and the time of the report."""
 
     info: WorkerInfo
     role: Role

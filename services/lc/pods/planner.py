@@ -1,4 +1,4 @@
-"""A node whose pods others make: what it has to say of a service before any of them speaks. Pure.
+"""Plans of a node with pods: the state of a service before the first report of a pod. Pure.
 
 Which pods come here is not decided here, and the node's labels need not be known: a role whose pods name another node
 has no business here, any other may. Its Model is prepared ahead of time if GM has sent it and this controller can: the

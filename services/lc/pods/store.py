@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS retired
 
 
 class PodRecord(msgspec.Struct, frozen=True):
-    """The last that was heard of a pod, with the last counts that it has told; ``gone``: it is over with it."""
+    """The last report and counters of a pod; ``gone``: the pod has ended."""
 
     info: WorkerInfo
     gone: bool = False

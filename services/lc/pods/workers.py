@@ -1,4 +1,4 @@
-"""Workers that are pods: GM makes them and kubelet runs them. All that this node knows is what they say of themselves.
+"""Workers that are pods: GM creates them and kubelet runs them. This node knows only their reports.
 
 Their names are chosen by Kubernetes. What they say counts if it names a service that is held here, its uid, and a role.
 A pod's last word is written within a second, anything else every few seconds, however much pods say: a controller that

@@ -176,7 +176,7 @@ class NodeResource:
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """A worker process, told apart from any other that has or will have its pid (boot and start ticks)."""
+    """A worker process, identified by pid, boot and start ticks."""
 
     namespace: str
     name: str

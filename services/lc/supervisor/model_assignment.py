@@ -1,4 +1,4 @@
-"""Tells workers which model to answer with, and takes what they say of it: the doing beside ``rollout.py``.
+"""Writes workers' desired models, and handles their reports on them: the effects of ``rollout.py``.
 
 A worker is told a new model only while it runs and has said that it takes one. Whatever becomes of that, what it
 answers with goes on until it says otherwise.
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class ModelAssignment:
-    """What the workers of a node are told. Each is known by its entry.
+    """The desired models of a node's workers, by worker entry.
 
     ``missing`` is called with a model's path when the file has vanished since it was prepared.
     """

@@ -1,4 +1,4 @@
-"""From one model to the next in a worker that runs: which one it is told, which one it starts with, what it refused.
+"""The rollout of a model in a running worker: its desired model, its proven model, and its refused one.
 
 The model that has proved itself stays known until another has: a worker that ends on the way to a new one starts with
 it again. What was refused is not tried a second time before the Model changes. Pure, but for the file in the worker's
@@ -32,7 +32,7 @@ FAILED = "RolloutFailed"
 
 
 class Refusal(Struct, kw_only=True, frozen=True):
-    """A model that a worker did not take: the mark of the wish, and why."""
+    """A model that a worker refused: the mark of the desired state, and the reason."""
 
     mark: str
     digest: str = ""

@@ -100,7 +100,7 @@ class NameConflicts:
 
 
 class ConflictBackoff:
-    """Keeps us from writing objects, by uid, that somebody else has written: what we know of them is old.
+    """Delays writes of objects, by uid, after a write conflict: the known version is outdated.
 
     Call ``end`` when an object has changed or is gone, so that nothing is kept of it.
     """
@@ -127,7 +127,7 @@ class ConflictBackoff:
 
 
 class CustomResources:
-    """All kinds. ``announce`` hears which key to look at, ``tell`` of trouble: reason, object, message."""
+    """All kinds. ``announce`` gets the keys to reconcile, ``tell`` gets problems: reason, object, message."""
 
     def __init__(
         self,

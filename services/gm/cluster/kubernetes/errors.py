@@ -1,4 +1,4 @@
-"""What the API server may answer instead of what was asked, as errors that callers tell apart.
+"""The API server's error responses as exceptions that callers distinguish.
 
 ``UnavailableError`` is temporary: the same call may succeed later. The others are not, unless something else changes.
 """
@@ -104,7 +104,7 @@ class _Details(msgspec.Struct, kw_only=True):
 
 
 class _Status(msgspec.Struct, kw_only=True):
-    """What the server says about an error."""
+    """The Status object of an error response."""
 
     message: str = ""
     reason: str = ""

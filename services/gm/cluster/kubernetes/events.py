@@ -36,7 +36,7 @@ MAX_NAME = 230
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One event to be told. ``involved`` names the object; an object without a namespace has its events in default."""
+    """One event to write. ``involved`` names the object; an object without a namespace has its events in default."""
 
     type: EventType
     reason: str
@@ -45,7 +45,7 @@ class Happened:
 
 
 class Events:
-    """Tells events in the order in which they were added."""
+    """Writes events in the order in which they were added."""
 
     def __init__(self, client: KubernetesClient, leadership: Leadership) -> None:
         self._client = client

@@ -61,8 +61,9 @@ Changed = Callable[[CachedObject[T] | None, CachedObject[T] | None, bool], None]
 
 
 class Informer(Generic[T]):
-    """Keeps what ``convert`` makes of each object. ``changed(old, new, ours)`` hears of each difference: without an old
-    it appeared, without a new it is gone; a name with another uid is both. ``ours``: we did that ourselves.
+    """Caches the result of ``convert`` for each object. ``changed(old, new, ours)`` is called on each change:
+    without an old the object is new, without a new it is deleted; a name with another uid is both. ``ours``: GM made
+    the change.
     """
 
     def __init__(

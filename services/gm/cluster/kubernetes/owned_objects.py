@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class OwnedObjects:
-    """Objects and pods by the namespace and uid of their service. ``announce`` hears whose have changed."""
+    """Objects and pods by namespace and uid of their service. ``announce`` is called with each change."""
 
     def __init__(self, client: KubernetesClient, announce: Callable[[Key], None]) -> None:
         self._client = client
