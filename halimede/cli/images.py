@@ -1,22 +1,16 @@
-"""Pictures on disk as camera messages: found, checked before the first one leaves, and read one at a time.
-
-Magic bytes decide, not the file's name. The frames package knows the same two, but it needs numpy, which a client
-that only sends files does not.
-"""
+"""Pictures on disk as camera messages: found, checked before the first one leaves, and read one at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from halimede import codec, topics
 from halimede.errors import HalimedeError, TooLargeError
 from halimede.messages import Frame
+from halimede.picture_files import Encoding, files_below, probe
 
-MAGIC: dict[Literal["jpeg", "png"], bytes] = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
-MAGIC_BYTES = 8
 #: what topic and properties add to a message, and what our frame adds to a picture
 TOPIC_BYTES, FRAME_BYTES = 512, 512
 
@@ -26,7 +20,7 @@ class InlineImage:
     """A file that is a picture."""
 
     path: Path
-    encoding: Literal["jpeg", "png"]
+    encoding: Encoding
 
 
 def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
@@ -38,7 +32,7 @@ def find(paths: Sequence[str], limit: int) -> tuple[list[InlineImage], int]:
     others = 0
     for path in map(Path, paths):
         if path.is_dir():
-            for file in sorted(p for p in path.rglob("*") if p.is_file()):
+            for file in files_below(path):
                 picture = _probe(file, limit)
                 others += picture is None
                 found += [picture] if picture else []
@@ -72,11 +66,9 @@ def payload(picture: InlineImage, camera: str, sequence: int, id_: bytes, *, bar
 def _probe(path: Path, most: int) -> InlineImage | None:
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(MAGIC_BYTES)
+        encoding = probe(path)
     except OSError as error:
         raise HalimedeError(f"{path}: cannot be read: {error.strerror}") from error
-    encoding = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
     if encoding is None:
         return None
     if size > most:

@@ -17,9 +17,9 @@ from typing import IO, Literal
 import msgspec
 
 from halimede import codec, topics
-from halimede.cli.images import MAGIC
 from halimede.errors import DecodeError, HalimedeError
 from halimede.messages import Frame
+from halimede.picture_files import encoding_of
 from halimede.system.files import write_atomic
 
 INDEX = "index.jsonl"
@@ -134,9 +134,8 @@ def payload(folder: Path, entry: RecordingEntry, camera: str, sequence: int) -> 
 
 def read(payload: bytes) -> Frame:
     """Read a camera message; a bare picture has an id of zeros. Raises DecodeError."""
-    for encoding, magic in MAGIC.items():
-        if payload.startswith(magic):
-            return Frame(id=bytes(16), encoding=encoding, data=memoryview(payload))
+    if encoding := encoding_of(payload):
+        return Frame(id=bytes(16), encoding=encoding, data=memoryview(payload))
     if not payload:
         raise DecodeError("the message is empty")
     return codec.decode(topics.REQUEST, payload)

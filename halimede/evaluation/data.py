@@ -27,13 +27,13 @@ from halimede.frames import encodings
 from halimede.frames.payloads import open_payload
 from halimede.inference import Array
 from halimede.messages import Box
+from halimede.picture_files import files_below, probe
 
 FIELD = "--data"
 #: samples at most, and bytes of their pixels together
 MAX_SAMPLES = 100_000
 MAX_PIXELS = 2 * 1024**3
 MAX_PICTURE = 64 * 1024**2
-HEAD = 8
 FORMS = "give a folder of class folders, a folder with pictures and annotations.json, a .csv or an .npz"
 #: told how many samples are done, and how many there are
 Progress = Callable[[int, int], None]
@@ -107,8 +107,8 @@ def _folder(path: Path, labels: Sequence[str], progress: Progress | None) -> Lab
 def _pictures(path: Path) -> list[Path]:
     """Return all files below a folder that begin as a JPEG or PNG does, by name; links to folders are not followed."""
     found = []
-    for file in sorted(path.rglob("*")):
-        if file.is_file() and _is_picture(file):
+    for file in files_below(path):
+        if _is_picture(file):
             found.append(file)
             if len(found) > MAX_SAMPLES:
                 raise InvalidFieldError(FIELD, str(path), f"it holds over {MAX_SAMPLES} pictures: give a part of them")
@@ -117,11 +117,9 @@ def _pictures(path: Path) -> list[Path]:
 
 def _is_picture(file: Path) -> bool:
     try:
-        with file.open("rb") as opened:
-            head = opened.read(HEAD)
+        return probe(file) is not None
     except OSError as error:
         raise InvalidFieldError(FIELD, str(file), f"it cannot be read: {error.strerror}") from error
-    return any(head.startswith(magic) for magic in encodings.MAGIC.values())
 
 
 def _class_of(inside: Path) -> str:

@@ -13,22 +13,19 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from halimede.errors import DecodeError, InvalidFieldError
-from halimede.frames.image_headers import JPEG_MAGIC, PNG_MAGIC, READERS, ImageHeader
+from halimede.frames.image_headers import READERS, ImageHeader
 from halimede.messages import Frame
 
 Pixels = NDArray[Any]
 
 JPEG_QUALITY = 90
-
-#: the first bytes of the encodings that name themselves
-MAGIC: dict[Literal["jpeg", "png"], bytes] = {"jpeg": JPEG_MAGIC, "png": PNG_MAGIC}
 
 #: element types of raw frames, little endian
 DTYPES = {

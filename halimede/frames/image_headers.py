@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from halimede.errors import DecodeError
+from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
 
 MAX_SIDE = 16_384
 MAX_PIXELS = 64 * 1024 * 1024
@@ -23,7 +24,6 @@ MAX_CHUNKS, MAX_SEGMENTS = 65_536, 4096
 #: bytes of tables before a JPEG's first scan; real ones have less than 4 KiB
 MAX_TABLES = 64 * 1024
 
-PNG_MAGIC, JPEG_MAGIC = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 #: the chunks that pixels are made of; IHDR comes first
 PNG_PARTS = {b"PLTE", b"IDAT", b"IEND"}
 #: channels after decoding, by a PNG's colour type; alpha is left out

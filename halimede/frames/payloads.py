@@ -12,8 +12,9 @@ import numpy as np
 
 from halimede import codec, topics
 from halimede.errors import DecodeError
-from halimede.frames.encodings import MAGIC, Pixels, encode_image, raw_view
+from halimede.frames.encodings import Pixels, encode_image, raw_view
 from halimede.messages import Frame
+from halimede.picture_files import MAGIC
 
 ID_BYTES = 16
 

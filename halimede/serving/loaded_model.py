@@ -15,14 +15,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from halimede.api.model import ModelSpec
 from halimede.frames import new_id
-from halimede.frames.encodings import MAGIC
 from halimede.inference import Array, Model, SampleError, open_model
 from halimede.inference.batching import isolate
 from halimede.inference.onnx import OnnxModel
@@ -30,6 +29,7 @@ from halimede.inference.onnx_tensors import Port, TensorModel, open_tensors
 from halimede.messages import Frame, Prediction
 from halimede.models.desired_state import DesiredModel
 from halimede.models.rollout import ALL_PERCENT, Rollout
+from halimede.picture_files import encoding_of
 from halimede.pipeline.executor import InlinePolicy
 from halimede.pipeline.inference import Inference, PlainSample
 from halimede.serving.batch_executor import BatchExecutor, Ran
@@ -279,10 +279,8 @@ def _frame(name: str, item: bytes | str) -> Frame:
         data = item if isinstance(item, bytes) else base64.b64decode(item, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ServeError(f"input {name}: pictures in JSON are base64 of a JPEG or PNG file: {error}") from error
-    for encoding, magic in MAGIC.items():
-        form: Literal["jpeg", "png"] = encoding
-        if data.startswith(magic):
-            return Frame(id=new_id(), encoding=form, data=memoryview(data))
+    if encoding := encoding_of(data):
+        return Frame(id=new_id(), encoding=encoding, data=memoryview(data))
     raise ServeError(f"input {name}: an element is neither a JPEG nor a PNG file")
 
 

@@ -14,8 +14,9 @@ from PIL import Image
 from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import measure
-from halimede.frames.image_headers import JPEG_MAGIC, PNG_MAGIC, READERS, read_jpeg, read_png
+from halimede.frames.image_headers import READERS, read_jpeg, read_png
 from halimede.messages import Frame
+from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
 from tests.hostile_pictures import chunk, jpeg, png
 
 COLOURS = Image.fromarray(np.random.default_rng(2).integers(0, 256, (12, 20, 3), np.uint8)).resize((60, 44))

@@ -1,0 +1,32 @@
+"""JPEG and PNG files of a folder, recognised by how they begin: names may be wrong.
+
+It stands outside of ``halimede.frames``, which needs numpy: who only sends pictures does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+Encoding = Literal["jpeg", "png"]
+
+JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+MAGIC: dict[Encoding, bytes] = {"jpeg": JPEG_MAGIC, "png": PNG_MAGIC}
+MAGIC_BYTES = 8
+
+
+def encoding_of(data: bytes) -> Encoding | None:
+    """Return the encoding of a picture by its first bytes, None for anything else."""
+    return next((encoding for encoding, magic in MAGIC.items() if data.startswith(magic)), None)
+
+
+def probe(file: Path) -> Encoding | None:
+    """Return the encoding of a file, None if it is no picture. Raises OSError."""
+    with file.open("rb") as opened:
+        return encoding_of(opened.read(MAGIC_BYTES))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, by name; links to folders are not followed."""
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
