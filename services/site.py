@@ -36,7 +36,7 @@ class Security(StrEnum):
     INSECURE = "insecure"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What a user is told."""
         return {
             Security.PASSWORDS: "passwords and access rules",

@@ -298,7 +298,7 @@ class System:
     def _where(self) -> str:
         home = self._layout.home
         rows = [
-            ("broker", f"{self._broker.url} ({self._site.security.words})"),
+            ("broker", f"{self._broker.url} ({self._site.security.description})"),
             ("page", f"{self._page} (health, metrics and Prometheus' /targets too)"),
             ("nodes", ", ".join(self._layout.nodes)),
             (

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from halimede.access import certificate_authority as a
 from halimede.access import files
+from halimede.access.mosquitto import write_rules
 from halimede.access.report import SiteReport, SiteUser, SiteUserState
-from halimede.access.rules import write_rules
 from halimede.access.site import Site
 from halimede.errors import HalimedeError, InvalidFieldError
 
@@ -55,7 +55,7 @@ def make_certificates(
             files.forget(folder / entry.folder, files.LOGIN_FILES)
             (kept if serving else made).append(entry.username)
         _spread(site, folder, bundle)
-        ends = [found.expires for found in look(site, folder) if found.expires]
+        ends = [found.expires for found in states(site, folder) if found.expires]
         return SiteReport(tuple(made), tuple(kept), removed, min(ends))
 
 
@@ -88,7 +88,7 @@ def finish_authority(site: Site, folder: Path) -> SiteReport:
         return SiteReport((CA,) if len(bundle) > 1 else (), expires=pair.certificate.not_valid_after_utc)
 
 
-def look(site: Site, folder: Path) -> list[SiteUserState]:
+def states(site: Site, folder: Path) -> list[SiteUserState]:
     """Return every certificate of the site, the authority's first, with when it expires."""
     now = datetime.now(UTC)
     bundle = _trusted(folder)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from halimede.access.site import FOLDERS, NODE_ROLES, POOLS, Principal, Site, word_of
+from halimede.access.site import FOLDERS, NODE_ROLES, POOLS, Principal, Site, role_name
 from halimede.errors import HalimedeError
 from halimede.system.files import write_atomic
 from halimede.topic import Role
@@ -102,9 +102,9 @@ def _there(folder: Path) -> Iterator[Principal]:
     """Yield the users whose folders are there."""
     for node in _children(folder / "nodes"):
         words = {path.name for path in _children(node)}
-        yield from (Principal(role, node.name) for role in NODE_ROLES if word_of(role) in words)
+        yield from (Principal(role, node.name) for role in NODE_ROLES if role_name(role) in words)
     pools = {path.name for path in _children(folder / "pools")}
-    yield from (Principal(role) for role in POOLS if word_of(role) in pools)
+    yield from (Principal(role) for role in POOLS if role_name(role) in pools)
     for role, name in FOLDERS.items():
         yield from (Principal(role, path.name) for path in _children(folder / name))
     if (folder / "gm").is_dir():

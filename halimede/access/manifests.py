@@ -16,7 +16,7 @@ from typing import Any
 
 from halimede.access import files
 from halimede.access.emqx import users_file
-from halimede.access.site import POOLS, Principal, Site, word_of
+from halimede.access.site import POOLS, Principal, Site, role_name
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import check_label
 from halimede.topic import Role
@@ -25,7 +25,7 @@ from halimede.topic import Role
 MOST_BYTES = 1024 * 1024
 GM, LC, BROKER, PLACE = "halimede-gm", "halimede-lc", "halimede-broker", "halimede-place"
 LOGIN = {True: files.LOGIN_FILES, False: files.TLS_FILES}
-WORKERS = {role: f"halimede-{word_of(role)}" for role in POOLS}
+WORKERS = {role: f"halimede-{role_name(role)}" for role in POOLS}
 
 Manifest = dict[str, Any]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from halimede.access.bridge_routes import rights
+from halimede.access import files
+from halimede.access.bridge_routes import behind, rights
 from halimede.access.grants import Action, Grant
-from halimede.access.site import Principal, Site
+from halimede.access.site import Bridge, Principal, Site
 
 PORT, PLAIN_PORT = 8883, 1883
 #: the largest body (16 MiB), with room for topic and properties
@@ -111,3 +112,15 @@ def _access(actions: set[Action]) -> str:
     if len(actions) == 2:
         return "readwrite"
     return "write" if Action.PUBLISH in actions else "read"
+
+
+def write_rules(site: Site, folder: Path) -> None:
+    """Write access rules for every broker of a site."""
+    files.write(folder / "broker" / "acl", acl_file(site), files.SECRET)
+    for bridge in site.bridges:
+        files.write(make_bridge_folder(folder, bridge) / "acl", acl_file(site, behind(site, bridge)), files.SECRET)
+
+
+def make_bridge_folder(folder: Path, bridge: Bridge) -> Path:
+    """Make the folder for the broker of a place; return it."""
+    return files.make_folders(folder, Path("bridges", bridge.name, "broker"))

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from halimede.access import files
 from halimede.access.bridge_routes import behind
+from halimede.access.mosquitto import make_bridge_folder, write_rules
 from halimede.access.report import SiteReport, SiteUser, SiteUserState
-from halimede.access.rules import make_place, write_rules
 from halimede.access.site import Site
 
 PASSWORD_BYTES, SALT_BYTES, HASH_BYTES = 32, 12, 64
@@ -58,13 +58,13 @@ def _make(site: Site, folder: Path, *, rotate: bool) -> SiteReport:
     files.write(broker / "passwords", "".join(lines.values()), files.SECRET)
     for bridge in site.bridges:
         there = "".join(lines[user.username] for user in behind(site, bridge))
-        files.write(make_place(folder, bridge) / "passwords", there, files.SECRET)
-        files.forget(make_place(folder, bridge), files.TLS_FILES)
+        files.write(make_bridge_folder(folder, bridge) / "passwords", there, files.SECRET)
+        files.forget(make_bridge_folder(folder, bridge), files.TLS_FILES)
     write_rules(site, folder)
     return SiteReport(tuple(made), tuple(kept), removed)
 
 
-def look(site: Site, folder: Path) -> list[SiteUserState]:
+def states(site: Site, folder: Path) -> list[SiteUserState]:
     """Return every user of the site, and whether it has a password that the broker knows."""
     known = _known(files.text(folder / "broker" / "passwords") or "")
     found = []

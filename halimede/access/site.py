@@ -49,7 +49,7 @@ class Principal:
     @property
     def username(self) -> str:
         """The name that the broker knows: ``gm``, ``lc.edge0``, ``edge-worker.edge0``, ``camera.cam0``, ..."""
-        word = word_of(self.role)
+        word = role_name(self.role)
         return f"{word}.{self.name}" if self.name else word
 
     @property
@@ -58,9 +58,9 @@ class Principal:
         if self.role is Role.GM:
             return PurePosixPath("gm")
         if self.role in POOLS and not self.name:
-            return PurePosixPath("pools", word_of(self.role))
+            return PurePosixPath("pools", role_name(self.role))
         if self.role in NODE_ROLES:
-            return PurePosixPath("nodes", self.name, word_of(self.role))
+            return PurePosixPath("nodes", self.name, role_name(self.role))
         path = PurePosixPath(FOLDERS[self.role], self.name)
         # beside it: what the place's own broker has
         return path / "link" if self.role is Role.BRIDGE else path
@@ -135,7 +135,7 @@ class Site(Struct, kw_only=True, forbid_unknown_fields=True):
             yield from (Principal(role, name) for name in names)
 
 
-def word_of(role: Role) -> str:
+def role_name(role: Role) -> str:
     """Return a role's word in user names and folders."""
     return role.value.replace(" ", "-")
 

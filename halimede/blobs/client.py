@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from halimede import topics
-from halimede.blobs.uris import place
+from halimede.blobs.uris import node_of
 from halimede.bus.message import Delivery
 from halimede.bus.port import Bus
 from halimede.bus.rpc import PendingReplies, RpcClient
@@ -90,10 +90,10 @@ class BlobClient:
                     answer = await self._repeat(source, order, pending)
             except TimeoutError:
                 raise HalimedeError(
-                    f"{place(source)} did not answer within {timeout_s:g} s: see its log, then try again"
+                    f"{node_of(source)} did not answer within {timeout_s:g} s: see its log, then try again"
                 ) from None
         if answer.outcome == "refused":
-            raise HalimedeError(f"{place(source)} refused: {answer.message}")
+            raise HalimedeError(f"{node_of(source)} refused: {answer.message}")
         return answer
 
     def distrust(self, digest: str, sources: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ class BlobClient:
         while True:
             with contextlib.suppress(DisconnectedError):
                 if not await self._answers.send(address, order, pending):
-                    raise NoSubscriberError(f"{place(source)} is not on the bus: see `halimede nodes`")
+                    raise NoSubscriberError(f"{node_of(source)} is not on the bus: see `halimede nodes`")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ORDER_S):
                     return (await pending.queue.get()).body

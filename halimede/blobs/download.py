@@ -14,7 +14,7 @@ import structlog
 from halimede import topics
 from halimede.blobs.chunk_scheduler import ChunkRequest, ChunkScheduler
 from halimede.blobs.client import BlobClient
-from halimede.blobs.uris import place
+from halimede.blobs.uris import node_of
 from halimede.bus.message import Delivery
 from halimede.bus.rpc import new_ticket
 from halimede.errors import BusError, DisconnectedError
@@ -131,16 +131,15 @@ class BlobDownload:
         """Find a source that goes on. Raises FetchError when there is none for as long as the limits say."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.inactivity_s
-        log.info("blob source fell silent", source=place(self._source), why=self._trouble, at=transfer.given)
+        log.info("blob source fell silent", source=node_of(self._source), why=self._trouble, at=transfer.given)
         while True:
             found = await self._round(last=self._source)
             if found and found.size == transfer.size:
                 self._trouble = ""
                 return transfer.another()
             if loop.time() >= deadline:
-                text = (
-                    f"{place(self.used[-1])} gave no more of sha256:{self._digest} for {self._limits.inactivity_s:g} s"
-                )
+                limit = self._limits.inactivity_s
+                text = f"{node_of(self.used[-1])} gave no more of sha256:{self._digest} for {limit:g} s"
                 raise FetchError(FetchReason.INTERRUPTED, text, temporary=True)
             await asyncio.sleep(ROUND_S)
 
@@ -192,7 +191,7 @@ class BlobDownload:
             return FetchError(
                 FetchReason.DIGEST_MISMATCH, f"those who say to have {what} gave other bytes: see their logs"
             )
-        who = " and ".join(map(place, self._named)) or "the broker"
+        who = " and ".join(map(node_of, self._named)) or "the broker"
         return FetchError(
             FetchReason.UNREACHABLE, f"{who} cannot be reached, and nobody else has {what}", temporary=True
         )

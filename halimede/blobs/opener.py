@@ -11,7 +11,7 @@ import structlog
 
 from halimede.blobs.client import BlobClient
 from halimede.blobs.download import BlobDownload
-from halimede.blobs.uris import ANY, SCHEME, party, place, read_url, url
+from halimede.blobs.uris import ANY, SCHEME, node_of, party, read_url, url
 from halimede.models import Cache, Fetched, FetchError, FetchReason
 from halimede.models.errors import redact
 from halimede.models.fetcher import Progress
@@ -61,7 +61,7 @@ class BusOpener:
         """Ask those no more for a digest who gave other bytes under it; return who they are, empty for nobody."""
         gave = self._gave.pop(digest, [])
         self._client.distrust(digest, gave)
-        return ", ".join(map(place, gave))
+        return ", ".join(map(node_of, gave))
 
 
 async def with_fallback(

@@ -26,7 +26,7 @@ def party(place: str) -> str:
     return GM if place == GM else f"lc.{place}"
 
 
-def place(party_: str) -> str:
+def node_of(party_: str) -> str:
     """Return ``gm`` or the node of a name on the wire."""
     return party_.removeprefix("lc.")
 

@@ -242,7 +242,7 @@ def parse_bind(text: str, variable: str = "HALIMEDE_HTTP") -> tuple[str, int] | 
     return found[1].strip("[]"), int(found[2])
 
 
-def beside(bind: str) -> str:
+def same_host(bind: str) -> str:
     """Return the address of another process of the same machine: the same host, any free port."""
     return OFF if parse_bind(bind) is None else bind.strip().rpartition(":")[0] + ":0"
 

@@ -46,7 +46,7 @@ class Sink(Protocol):
         """Send nothing more, and give up what is under way."""
 
 
-def wanted(environ: Mapping[str, str]) -> str:
+def exporter_kind(environ: Mapping[str, str]) -> str:
     """Return which exporter the environment asks for; empty for none."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
@@ -66,7 +66,7 @@ async def exporting(
     role: str, names: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Exporter | None]:
     """Export within the block, if the environment wants that and it can be done. ``names``: see ``TraceServer``."""
-    kind = wanted(environ)
+    kind = exporter_kind(environ)
     sink = await asyncio.to_thread(_open, kind, role, names) if kind else None
     if sink is None:
         yield None

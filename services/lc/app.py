@@ -27,7 +27,7 @@ from halimede.errors import HalimedeError, first_error
 from halimede.models import AddressPolicy, Cache
 from halimede.names import Key, check_name
 from halimede.observe import HttpServer
-from halimede.observe.http import beside
+from halimede.observe.http import same_host
 from halimede.observe.metrics import registry
 from services.lc.blobs import NodeBlobs
 from services.lc.credentials import NodeCredentials
@@ -185,7 +185,7 @@ class _Components:
             self.logs = PodLogs(folders, bus)
         else:
             host = Host(python=sys.executable, library=Path(services.__file__).parents[1])
-            http = beside(config.http)
+            http = same_host(config.http)
             self.part = NodeContext(config.node, config.labels, folders, config.broker, host, config.credentials, http)
             self.workers = Supervisor(
                 folders, launcher, store, tasks, changed=self._worker_changed, missing=self.preparer.missing

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.access.site import word_of
+from halimede.access.site import role_name
 from halimede.bus.credentials import TLS_FILES, Credentials
 from halimede.errors import InvalidFieldError
 from halimede.topic import Role as User
@@ -29,11 +29,11 @@ class NodeCredentials:
     @property
     def own(self) -> Credentials:
         """The LC's own."""
-        return Credentials(self.folder / word_of(User.LC), OPTION)
+        return Credentials(self.folder / role_name(User.LC), OPTION)
 
     def worker(self, role: Role) -> Path:
         """Return the folder for workers of a role."""
-        return self.folder / word_of(USERS[role])
+        return self.folder / role_name(USERS[role])
 
     def check(self, *, secure: bool, workers: bool = True) -> None:
         """Raise InvalidFieldError when it cannot serve; ``secure``: the broker's address is for TLS.
@@ -41,7 +41,7 @@ class NodeCredentials:
         Not ``workers``: the LC's own are enough, since pods bring theirs.
         """
         roles = tuple(USERS) if workers else ()
-        words = [word_of(user) for user in (User.LC, *(USERS[role] for role in roles))]
+        words = [role_name(user) for user in (User.LC, *(USERS[role] for role in roles))]
         try:
             there = self.folder.is_dir()
             missing = [word for word in words if not (self.folder / word).is_dir()]

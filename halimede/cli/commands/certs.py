@@ -348,7 +348,7 @@ def _show_users(folder: Path, form: Format) -> int:
     now = datetime.now(UTC)
     with _usable(folder):
         site = _site(folder)
-        found = passwords.look(site, folder) if site.passwords else certificates.look(site, folder)
+        found = passwords.states(site, folder) if site.passwords else certificates.states(site, folder)
     roles = {principal.username: principal.role.value for principal in site.principals()}
     rows = []
     for each in found:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from halimede.access import certificate_authority, certs
-from halimede.access.certs import finish_authority, look, make_certificates, rotate_authority
+from halimede.access.certs import finish_authority, make_certificates, rotate_authority, states
 from halimede.access.site import Site
 from halimede.errors import HalimedeError, InvalidFieldError
 from tests.unit.access.test_passwords import content
@@ -115,7 +115,7 @@ def test_what_does_not_serve_is_made_anew(tmp_path: Path, damage: str) -> None:
         for name in ("tls.key", "tls.crt"):
             (own / name).write_bytes((other / name).read_bytes())
     assert make_certificates(SITE, tmp_path).made == ("lc.edge0",)
-    assert not [found for found in look(SITE, tmp_path) if found.problem]
+    assert not [found for found in states(SITE, tmp_path) if found.problem]
 
 
 def test_other_names_of_the_broker_give_it_a_new_certificate(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_what_is_about_to_expire_is_renewed(tmp_path: Path, monkeypatch: pytest.
     assert not make_certificates(SITE, tmp_path, days=90).changed
     everybody = 1 + len(list(SITE.principals()))
     days = timedelta(days=61)
-    assert {found.problem for found in look(SITE, tmp_path)} == {""}
+    assert {found.problem for found in states(SITE, tmp_path)} == {""}
     assert len(make_certificates(SITE, tmp_path, days=90).made) == everybody
     days = timedelta(days=500)
-    assert {found.problem for found in look(SITE, tmp_path)} == {"", "expired"}
+    assert {found.problem for found in states(SITE, tmp_path)} == {"", "expired"}
     assert len(make_certificates(SITE, tmp_path, days=90).made) == everybody
 
 
@@ -170,7 +170,7 @@ def test_a_new_authority_comes_in_three_steps(tmp_path: Path) -> None:
     make_certificates(SITE, tmp_path, rotate=True)
     finish_authority(SITE, tmp_path)
     assert (tmp_path / "gm" / "ca.crt").read_bytes().count(b"BEGIN") == 1
-    assert not [found for found in look(SITE, tmp_path) if found.problem]
+    assert not [found for found in states(SITE, tmp_path) if found.problem]
     assert not make_certificates(SITE, tmp_path).changed
 
 

@@ -9,7 +9,7 @@ import pytest
 from halimede.access.bridge import address
 from halimede.access.certs import make_certificates
 from halimede.access.grants import grants
-from halimede.access.passwords import look, make_passwords
+from halimede.access.passwords import make_passwords, states
 from halimede.access.site import POOLS, Principal, Site, read_site
 from halimede.errors import InvalidFieldError
 from halimede.topic import Role
@@ -69,10 +69,10 @@ def test_a_place_with_passwords_knows_those_who_connect_there(tmp_path: Path) ->
 def test_looking_at_passwords_finds_what_does_not_serve(tmp_path: Path) -> None:
     site = Site(nodes=["edge0"], passwords=True)
     make_passwords(site, tmp_path)
-    assert not [found.problem for found in look(site, tmp_path) if found.problem]
+    assert not [found.problem for found in states(site, tmp_path) if found.problem]
     (tmp_path / "gm" / "password").write_text("another\n")
     (tmp_path / "operators" / "admin" / "password").unlink()
-    problems = {found.entry.username: found.problem for found in look(site, tmp_path) if found.problem}
+    problems = {found.entry.username: found.problem for found in states(site, tmp_path) if found.problem}
     assert problems == {"gm": "not the broker's", "operator.admin": "missing"}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from halimede.tracing import Batch, FrameRecord, TraceBuffer, TraceContext
-from halimede.tracing.export import CHUNK, QUEUE, Pump, exporting, wanted
+from halimede.tracing.export import CHUNK, QUEUE, Pump, exporter_kind, exporting
 from halimede.tracing.steps import DECODE
 from tests.simulated import eventually
 
@@ -62,7 +62,7 @@ def frames(pump: Pump, count: int) -> None:
     ],
 )
 def test_the_standard_variables_switch_it(environ: dict[str, str], kind: str) -> None:
-    assert wanted(environ) == kind
+    assert exporter_kind(environ) == kind
 
 
 async def test_without_variables_there_is_no_exporter_and_no_thread() -> None:
