@@ -84,7 +84,9 @@ def whole(path: Path, body: bytes) -> bool:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("size", "kills", "named"), [(SIZE, KILLS, True), (SIZE // 3, 2, False)])
+@pytest.mark.parametrize(
+    ("size", "kills", "named"), [pytest.param(SIZE, KILLS, True, marks=pytest.mark.slow), (SIZE // 3, 2, False)]
+)
 def test_fault_15_a_download_survives_every_kill(size: int, kills: int, named: bool, tmp_path: Path) -> None:
     body = random.Random(SEED).randbytes(size)
     offsets = sorted(random.Random(SEED + kills).sample(range(size), kills))

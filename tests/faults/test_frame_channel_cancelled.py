@@ -25,6 +25,8 @@ from services.broker import MosquittoProcess
 from tests.simulated import eventually
 from tests.unit.frames.clouds import NS, SERVICE, ScriptedCloud, answering, frame
 
+pytestmark = pytest.mark.slow
+
 REQUESTS, AT_A_TIME = 10_000, 250
 WINDOW = 64
 PATIENCE = 30.0

@@ -17,7 +17,7 @@ from tests.camera_world import PATIENCE_S, Seen, cameras
 from tests.cameras import PASSWORD, USER, MjpegCamera, RtspCamera, Viewer, counting, jpeg, number_of
 from tests.simulated import eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 Output = pytest.CaptureFixture[str]
 
 
