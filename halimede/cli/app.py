@@ -19,35 +19,28 @@ COMMANDS = {
     "delete": "Delete a resource, all that manifests describe, or a node that will not come back.",
     "nodes": "Show the nodes.",
     "version": "Show the version of this command and of the global manager.",
-    "events": "Show what happened. With -f, JSON is one document a line, and a GM that is away is waited for.",
-    "logs": "Show what workers wrote, on all nodes at once. Followed workers may restart or move, and logs be rotated.",
-    "results": "Show final answers as they come. A frame that was answered again after a broken "
-    "connection is shown once.",
-    "publish": "Publish pictures, a video or a stream as a camera. Pictures are all checked before the first "
-    "one is sent.",
-    "status": "Show on one screen whether all is well, and what to do next. Exit code 0: all is well, 1: something "
-    "is not.",
+    "events": "Show events. With -f, follow them, as one JSON document a line; it waits while GM is away.",
+    "logs": "Show the logs of a service's workers on all nodes, also across restarts and log rotations.",
+    "results": "Show final answers as they arrive. An answer that is repeated after a lost connection is shown once.",
+    "publish": "Publish pictures, a video or a stream as a camera. All pictures are checked first.",
+    "status": "Show the state of the system on one screen, and what to do next. Exit code 0: no problem, 1: a problem.",
     "top": "Watch nodes, services, rates, latencies and cloud workers, until Ctrl-C.",
-    "doctor": "Check everything that can be checked from here, and say what to do. Exit code 1: there is a problem.",
-    "drain": "Empty a node for maintenance. Its workers finish what they have; nothing is placed on it until "
-    "`uncordon`.",
-    "uncordon": "Let a drained node be used again. What belongs there comes back by itself.",
-    "rollback": "Go back to an earlier version of a Model or InferenceModel: the one before, or the one that is named.",
-    "record": "Write a camera's frames into a new folder, with the times at which they came. "
-    "Edge workers get them all the same.",
-    "replay": "Publish a recording as the camera did, or a plain folder of pictures in the order of their names.",
-    "upload": "Send results, weights or hard samples to a store, and print the SHA-256 and address of each file "
-    "that arrived.",
-    "trace": "Show one frame's way: its steps at the edge and in the cloud, and how long each took.",
-    "serve": "Answer requests for models by the Open Inference Protocol, over REST and gRPC, until Ctrl-C.",
-    "router": "Ask the model at the edge, and the one in the cloud where mining calls a sample hard, until Ctrl-C.",
-    "seen": "Show where somebody was seen, in a service that re-identifies. Times are those of the cameras' clocks.",
-    "calibrate": "Choose what goes to the cloud for what is wanted: a share, a risk, or a deadline.",
-    "evaluate": "Measure a service on data that its models have not seen: each tier alone, and together at any upload "
-    "ratio.",
-    "certs": "Certificates and access rules of a site with a broker of its own.",
-    "blob": "Files over the bus, by digest: models and datasets for nodes that reach nothing but the broker.",
-    "hard": "Hard samples that edge workers keep (keepHardSamples): look at them, and bring them here to train on.",
+    "doctor": "Check all that can be checked from here, and print what to do. Exit code 1: there is a problem.",
+    "drain": "Drain a node for maintenance. Its workers answer what they accepted; it stays empty until `uncordon`.",
+    "uncordon": "Let a drained node be used again. Its workers come back.",
+    "rollback": "Return to an earlier version of a Model or InferenceModel: the previous one, or the named one.",
+    "record": "Write a camera's frames into a new folder, with their times. Edge workers still receive the frames.",
+    "replay": "Publish a recording with its original timing, or a folder of pictures in the order of their names.",
+    "upload": "Send files to a store, and print the SHA-256 and address of each file that arrived.",
+    "trace": "Show the steps of one frame at the edge and in the cloud, and their times.",
+    "serve": "Serve models over the Open Inference Protocol, REST and gRPC, until Ctrl-C.",
+    "router": "Forward requests to the model at the edge, and hard ones to the cloud, until Ctrl-C.",
+    "seen": "Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.",
+    "calibrate": "Choose what goes to the cloud for a goal: an upload share, a risk, or a deadline.",
+    "evaluate": "Measure a service on new data: each tier alone, and together at each upload ratio.",
+    "certs": "Certificates and access rules of a site with its own broker.",
+    "blob": "Files over the bus, by digest: models and datasets for nodes that reach only the broker.",
+    "hard": "Hard samples that edge workers store (keepHardSamples): list, show and export them.",
 }
 #: commands of the groups that connect to a broker
 SUBCOMMANDS = {"blob": ("put", "list", "get", "delete"), "hard": ("list", "show", "export")}

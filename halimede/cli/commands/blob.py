@@ -38,7 +38,7 @@ blob = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Files over the bus, by digest: models and datasets for nodes that reach nothing but the broker.",
+    help="Files over the bus, by digest: models and datasets for nodes that reach only the broker.",
 )
 
 

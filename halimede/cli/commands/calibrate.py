@@ -65,7 +65,7 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where both files go.")] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON in place of a table.")] = False,
 ) -> None:
-    """Choose what goes to the cloud for what is wanted: a share, a risk, or a deadline.
+    """Choose what goes to the cloud for a goal: an upload share, a risk, or a deadline.
 
     Runs both models on samples that they were not trained on, with labels or without (then the big model counts as
     true). Writes SERVICE.calibration and SERVICE.calibration.yaml, which `halimede apply -f` puts in force. 30 % of the

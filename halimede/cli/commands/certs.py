@@ -80,7 +80,7 @@ certs = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Certificates and access rules of a site with a broker of its own.",
+    help="Certificates and access rules of a site with its own broker.",
 )
 
 

@@ -32,7 +32,7 @@ def doctor(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Check everything that can be checked from here, and say what to do. Exit code 1: there is a problem.
+    """Check all that can be checked from here, and print what to do. Exit code 1: there is a problem.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ def drain(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Empty a node for maintenance. Its workers finish what they have; nothing is placed on it until `uncordon`.
+    """Drain a node for maintenance. Its workers answer what they accepted; it stays empty until `uncordon`.
 
     \b
     Examples:

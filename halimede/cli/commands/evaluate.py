@@ -52,7 +52,7 @@ def evaluate(
         float | None, typer.Option("--link-kbps", min=0.001, metavar="KBPS", help="Its speed in kbit/s (else 10000).")
     ] = None,
 ) -> None:
-    """Measure a service on data that its models have not seen: each tier alone, and together at any upload ratio.
+    """Measure a service on new data: each tier alone, and together at each upload ratio.
 
     Every rule's curve lies between chance and the oracle, which knows whose answer is right. Nothing has to run: the
     models are opened here. Data may be a folder of class folders with JPEG and PNG pictures, a folder with pictures

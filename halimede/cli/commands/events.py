@@ -59,7 +59,7 @@ def events(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show what happened. With -f, JSON is one document a line, and a GM that is away is waited for.
+    """Show events. With -f, follow them, as one JSON document a line; it waits while GM is away.
 
     \b
     Examples:

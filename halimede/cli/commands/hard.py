@@ -75,7 +75,7 @@ hard = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Hard samples that edge workers keep (keepHardSamples): look at them, and bring them here to train on.",
+    help="Hard samples that edge workers store (keepHardSamples): list, show and export them.",
 )
 
 

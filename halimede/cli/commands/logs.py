@@ -92,7 +92,7 @@ def logs(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show what workers wrote, on all nodes at once. Followed workers may restart or move, and logs be rotated.
+    """Show the logs of a service's workers on all nodes, also across restarts and log rotations.
 
     \b
     Examples:

@@ -88,7 +88,7 @@ def publish(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Publish pictures, a video or a stream as a camera. Pictures are all checked before the first one is sent.
+    """Publish pictures, a video or a stream as a camera. All pictures are checked first.
 
     \b
     Examples:

@@ -39,7 +39,7 @@ def record(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Write a camera's frames into a new folder, with the times at which they came. Edge workers get them all the same.
+    """Write a camera's frames into a new folder, with their times. Edge workers still receive the frames.
 
     \b
     Examples:

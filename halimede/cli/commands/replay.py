@@ -47,7 +47,7 @@ def replay(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Publish a recording as the camera did, or a plain folder of pictures in the order of their names.
+    """Publish a recording with its original timing, or a folder of pictures in the order of their names.
 
     \b
     Examples:

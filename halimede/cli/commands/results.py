@@ -36,7 +36,7 @@ def results(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show final answers as they come. A frame that was answered again after a broken connection is shown once.
+    """Show final answers as they arrive. An answer that is repeated after a lost connection is shown once.
 
     \b
     Examples:

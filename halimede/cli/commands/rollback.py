@@ -38,7 +38,7 @@ def rollback(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Go back to an earlier version of a Model or InferenceModel: the one before, or the one that is named.
+    """Return to an earlier version of a Model or InferenceModel: the previous one, or the named one.
 
     \b
     Examples:

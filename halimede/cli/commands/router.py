@@ -11,7 +11,7 @@ router = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @router.command(context_settings=PASS_THROUGH, add_help_option=False)
 def _router(ctx: typer.Context) -> None:
-    """Ask the model at the edge, and the one in the cloud where mining calls a sample hard, until Ctrl-C.
+    """Forward requests to the model at the edge, and hard ones to the cloud, until Ctrl-C.
 
     \b
     Examples:

@@ -63,7 +63,7 @@ def seen(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show where somebody was seen, in a service that re-identifies. Times are those of the cameras' clocks.
+    """Show the sightings of an identity, in a service with re-identification. Times are those of the cameras.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ serve = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @serve.command(context_settings=PASS_THROUGH, add_help_option=False)
 def _serve(ctx: typer.Context) -> None:
-    """Answer requests for models by the Open Inference Protocol, over REST and gRPC, until Ctrl-C.
+    """Serve models over the Open Inference Protocol, REST and gRPC, until Ctrl-C.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ def status(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show on one screen whether all is well, and what to do next. Exit code 0: all is well, 1: something is not.
+    """Show the state of the system on one screen, and what to do next. Exit code 0: no problem, 1: a problem.
 
     \b
     Examples:

@@ -67,7 +67,7 @@ def trace(
     broker: o.Broker = "",
     credentials: o.Credentials = "",
 ) -> None:
-    """Show one frame's way: its steps at the edge and in the cloud, and how long each took.
+    """Show the steps of one frame at the edge and in the cloud, and their times.
 
     Workers remember their last 4,096 frames each. Times count from the edge's receipt of the frame; the cloud's steps
     stand inside the request that they answered, since clocks of machines differ.

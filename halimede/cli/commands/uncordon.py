@@ -10,7 +10,7 @@ from halimede.names import check_name
 
 
 def uncordon(node: o.NodeArgument, broker: o.Broker = "", credentials: o.Credentials = "") -> None:
-    """Let a drained node be used again. What belongs there comes back by itself.
+    """Let a drained node be used again. Its workers come back.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ def upload(
         float, typer.Option(min=0, metavar="SECONDS", help="How long failures that may pass are tried again.")
     ] = 120.0,
 ) -> None:
-    """Send results, weights or hard samples to a store, and print the SHA-256 and address of each file that arrived.
+    """Send files to a store, and print the SHA-256 and address of each file that arrived.
 
     A file becomes URL itself, or a name below it if that ends with a slash; the files of a folder keep their paths.
     S3 takes ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3_ENDPOINT_URL, S3_REGION from the environment, HTTP is asked by PUT.
