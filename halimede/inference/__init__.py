@@ -1,14 +1,19 @@
 """Models behind one face: ONNX files and users' own estimators, with their pre- and post-processing.
 
-The only room that imports onnxruntime. It knows no bus, no frames and no files but the model's own, loads no custom
+The only package that imports onnxruntime. It knows no bus, no frames and no files but the model's own, loads no custom
 operator libraries and no pickles.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+
+from halimede.api.model import ModelSpec
 from halimede.inference.batching import group, isolate, signature
 from halimede.inference.embedding import pack, unit, unpack
-from halimede.inference.estimator import load_estimator
+from halimede.inference.estimator import EstimatorModel, load_estimator, loaded
 from halimede.inference.model import Array, Model, ModelError, SampleError, UnsafeModelError
-from halimede.inference.open_model import open_model
+from halimede.inference.onnx import open_onnx
 
 __all__ = [
     "Array",
@@ -25,3 +30,15 @@ __all__ = [
     "unit",
     "unpack",
 ]
+
+
+def open_model(path: Path | str, spec: ModelSpec, estimator: object | None = None, *, threads: int = 1) -> Model:
+    """Load the prepared model at ``path`` and check that it fits its spec.
+
+    With ``estimator`` (a class or an instance, see ``load_estimator``) the user's own code reads the file, whatever
+    its format. Without it the file must be ONNX and runs on ``threads`` threads of the CPU (0: one a core).
+    Raises ModelError or, for a spec that contradicts itself, InvalidFieldError.
+    """
+    if estimator is not None:
+        return EstimatorModel(loaded(estimator, path), spec)
+    return open_onnx(path, spec, threads=threads)

@@ -80,13 +80,8 @@ def load_estimator(text: str) -> object:
     return estimator
 
 
-def open_estimator(estimator: object, path: Path | str, spec: ModelSpec) -> EstimatorModel:
-    """Make an instance if a class is given, and let it load the model. Raises ModelError when either fails."""
-    return EstimatorModel(loaded(estimator, path), spec)
-
-
 def loaded(estimator: object, path: Path | str) -> Any:
-    """Return the user's own object, made and loaded; see ``open_estimator``."""
+    """Return the user's own object, made (where it is a class) and loaded. Raises ModelError when either fails."""
     if not callable(getattr(estimator, "predict", None)):
         raise ModelError(f"the estimator {_name(estimator)} has no method predict(data): add one")
     try:

@@ -4,8 +4,17 @@ Algorithms see predictions, or the sample itself where a service asks for mining
 bus nor model, and what goes wrong in one makes its sample hard: it never stops an answer.
 """
 
-from halimede.mining.batch import hardness_of
-from halimede.mining.miner import ByHardness, Graded, Miner, MiningError, Verdict, is_graded, is_ours, judge
+from halimede.mining.miner import (
+    ByHardness,
+    Graded,
+    Miner,
+    MiningError,
+    Verdict,
+    hardness_of,
+    is_graded,
+    is_ours,
+    judge,
+)
 from halimede.mining.pre_inference import PreInferenceMiner, check_mode, judge_sample
 from halimede.mining.registry import create, names, parameters_at, register
 

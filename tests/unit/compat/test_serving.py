@@ -13,7 +13,7 @@ from halimede.compat.sedna.core.joint_inference import BigModelService, TSBigMod
 from halimede.compat.sedna.serving import BigModel, Estimator
 from halimede.errors import DecodeError
 from halimede.frames.payloads import new_frame
-from halimede.inference.estimator import open_estimator
+from halimede.inference.estimator import EstimatorModel, loaded
 from halimede.messages import Prediction
 from halimede.pipeline.inference import Inference, PlainSample, prepare
 
@@ -34,7 +34,7 @@ class Counting:
 @pytest.fixture
 def model() -> BigModel:
     service = BigModelService(Counting)
-    return BigModel(open_estimator(Estimator(service), "/big", ModelSpec(url="/x", format="python")), service)
+    return BigModel(EstimatorModel(loaded(Estimator(service), "/big"), ModelSpec(url="/x", format="python")), service)
 
 
 def test_calls_and_frames_are_answered_side_by_side_and_a_bad_one_alone_fails(model: BigModel) -> None:
