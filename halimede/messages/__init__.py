@@ -34,8 +34,8 @@ from halimede.messages.control import (
     WorkerReport,
 )
 from halimede.messages.counters import Count, Histogram, TaskInfo
-from halimede.messages.facts import BrokenEntry, ClassCount, DatasetFacts, ModelFacts, ModelInUse, TensorInfo
-from halimede.messages.kept import KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample
+from halimede.messages.file_facts import BrokenEntry, ClassCount, DatasetFacts, ModelFacts, ModelInUse, TensorInfo
+from halimede.messages.hard_samples import KeptEntry, KeptImage, KeptReply, KeptRequest, KeptSample
 from halimede.messages.multiedge import (
     CameraStatus,
     Fused,

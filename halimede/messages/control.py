@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from halimede.messages.base import Label, Message, Name, NonNegative, Short, Text, Uid
 from halimede.messages.counters import TaskInfo
-from halimede.messages.facts import DatasetFacts, ModelFacts, ModelInUse
+from halimede.messages.file_facts import DatasetFacts, ModelFacts, ModelInUse
 
 #: what a worker does: small model, big model, or answering by the inference protocol
 WorkerRole = Literal["edge", "cloud", "serve"]

@@ -9,7 +9,7 @@ from msgspec import Meta
 from halimede.messages.base import Label, Message, Name, NonNegative, ResourceBody, Short, Text, Time, Uid
 from halimede.messages.control import Output, WorkerRole
 from halimede.messages.counters import TaskInfo
-from halimede.messages.facts import DatasetFacts, Digest, ModelFacts
+from halimede.messages.file_facts import DatasetFacts, Digest, ModelFacts
 
 
 class Condition(Message, kw_only=True, omit_defaults=False):

@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from halimede.messages.base import Message, Millis, NonNegative, Short, Text
-from halimede.messages.facts import TensorInfo
+from halimede.messages.file_facts import TensorInfo
 
 #: what libraries say when they get no memory
 MEMORY_WORDS = ("bad_alloc", "bad allocation", "MemoryError", "Cannot allocate memory", "Failed to allocate memory")

@@ -20,7 +20,7 @@ from halimede.log import configure
 from halimede.observe import parse_bind
 from halimede.observe.http import DEFAULT_BIND
 from services.gm.cluster.local import LocalCluster
-from services.gm.runner import Runner
+from services.gm.process import Runner
 from services.gm.workloads.pod_settings import read as read_pod_settings
 
 USERS_MISTAKE = 2

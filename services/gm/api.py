@@ -28,8 +28,8 @@ from halimede.tracing.latency import Distribution
 from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of, utc_now
 from services.gm.cluster.sqlite_file import StoreError
 from services.gm.cluster.store import SERVER_SET
+from services.gm.control_plane import EventRouter
 from services.gm.controllers import CONTROLLERS
-from services.gm.event_router import EventRouter
 from services.gm.node_maintenance import UnknownNodeError, mark, remove_node
 from services.gm.rate_limit import RateLimit
 from services.gm.reference_index import ReferenceEntry

@@ -16,8 +16,8 @@ from services.gm.api import ApiServer
 from services.gm.blobs import BlobServing
 from services.gm.cluster.port import Cluster, Editor, Memory
 from services.gm.cluster.sqlite_file import StoreError
+from services.gm.control_plane import EventRouter
 from services.gm.dashboard.feed import DashboardFeed
-from services.gm.event_router import EventRouter
 from services.gm.prometheus import GmMetrics
 from services.gm.upstream import Upstream
 from services.gm.workloads.pod_settings import PodSettings

@@ -18,7 +18,7 @@ from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.config import load_configuration, own_namespace
 from services.gm.cluster.kubernetes.leader_election import LeaderElection, LeadershipLostError
-from services.gm.runner import Runner
+from services.gm.process import Runner
 from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()

@@ -16,7 +16,7 @@ from halimede.bus import Bus
 from halimede.errors import HalimedeError
 from halimede.topics import NODE_STATUS, PRESENCE
 from services.gm.cluster.port import Cluster, ConflictError, Editor
-from services.gm.event_router import EventRouter
+from services.gm.control_plane import EventRouter
 from services.gm.nodes import Change
 
 EVENTS = {

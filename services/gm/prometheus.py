@@ -22,8 +22,8 @@ from halimede.observe.metrics import buses, counter, gauge, times
 from halimede.stats.histogram import merge
 from services.gm.api import ApiServer
 from services.gm.cluster.port import Cluster, StoredResource
+from services.gm.control_plane import EventRouter
 from services.gm.dashboard.feed import total
-from services.gm.event_router import EventRouter
 from services.gm.upstream import Upstream
 from services.gm.workqueue import WorkQueue
 

@@ -32,8 +32,8 @@ from services.gm.controllers.actions import (
 )
 from services.gm.controllers.base import conflicts, first, news, then
 from services.gm.downstream.queue import Downstream
-from services.gm.observe import Observation
 from services.gm.reference_index import ReferenceIndex
+from services.gm.snapshot import Observation
 from services.gm.status_topics import StatusTopics
 from services.gm.worker_readiness import Problem
 from services.gm.workloads.object_names import digest

@@ -20,7 +20,7 @@ from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
 from halimede.names import Key
 from halimede.topics import DEAD_LETTER, NODE_STATUS, PRESENCE, SYNC
 from services.gm.cluster.port import Cluster
-from services.gm.event_router import EventRouter
+from services.gm.control_plane import EventRouter
 from services.gm.ingress_limiter import IngressLimiter, Work
 
 #: dead letters that become events, per second; the rest is only logged by whoever refused them

@@ -23,7 +23,7 @@ from halimede.names import Key
 from halimede.stats import histogram
 from halimede.topics import HARD_SAMPLE
 from services.gm.cluster.port import Cluster, Editor, StoredResource
-from services.gm.event_router import EventRouter
+from services.gm.control_plane import EventRouter
 from services.gm.service_metrics import metrics
 
 #: seconds between two looks, looks kept, and looks over which a latency is taken

@@ -11,10 +11,10 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from halimede.api import Resource, workers
+from halimede.api import Resource, worker_environment
 from halimede.api.jointinference import EdgeWorkerSpec, JointInferenceServiceSpec
 from halimede.api.placement import Placement, Program
-from halimede.api.workers import OWN_IMAGE, WorkerEnvironment, common
+from halimede.api.worker_environment import OWN_IMAGE, WorkerEnvironment, common
 from halimede.errors import InvalidFieldError
 from services.gm.worker_readiness import Problem
 from services.gm.workloads import object_names
@@ -145,7 +145,7 @@ def _worker_environment(
 ) -> WorkerEnvironment:
     grace = place.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if place.role == "edge" else "") or settings.broker
-    models = {what: workers.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}
+    models = {what: worker_environment.MountedModel(model, delivery.url) for what, (model, delivery) in brought.items()}
     told = common(service, place, models, broker=broker, state=STATE, grace_s=grace)
     facts = dict(told.facts)
     if settings.credentials:

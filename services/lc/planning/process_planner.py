@@ -11,7 +11,7 @@ from typing import Any
 
 from halimede.api import Resource, matches, placements
 from halimede.api.placement import Placement
-from halimede.api.workers import MountedModel
+from halimede.api.worker_environment import MountedModel
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelOutput
 from halimede.models.desired_state import Desired

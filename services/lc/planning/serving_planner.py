@@ -16,7 +16,7 @@ from halimede.api import Resource, matches
 from halimede.api.inferencemodel import InferenceModelSpec, ServedVersionSpec, is_ours, model_spec, pod, target, wanted
 from halimede.api.placement import worker_name
 from halimede.api.quantity import quantity
-from halimede.api.workers import LC_PERIOD, OWN_IMAGE
+from halimede.api.worker_environment import LC_PERIOD, OWN_IMAGE
 from halimede.errors import InvalidFieldError
 from halimede.messages import ModelFacts
 from halimede.models.desired_state import Desired, DesiredModel

@@ -13,7 +13,7 @@ import msgspec
 from halimede.api import Resource
 from halimede.api.model import ModelSpec
 from halimede.api.placement import Placement, Service
-from halimede.api.workers import MountedModel, WorkerEnvironment, common
+from halimede.api.worker_environment import MountedModel, WorkerEnvironment, common
 from halimede.messages import ModelFacts
 from halimede.models.desired_state import DesiredModel
 from services.lc.models.preparation import Preparation

@@ -17,7 +17,7 @@ from halimede.messages import ApiReply, ApiRequest
 from halimede.topics import API_REPLY, API_REQUEST
 from services.gm.api import ApiServer
 from services.gm.cluster.local import LocalCluster
-from services.gm.event_router import EventRouter
+from services.gm.control_plane import EventRouter
 from tests.integration.gm_world import MODELS, SERVICES, model, service
 
 Ask = Callable[..., Awaitable[ApiReply]]

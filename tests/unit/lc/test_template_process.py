@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from halimede.api.workers import WorkerEnvironment
+from halimede.api.worker_environment import WorkerEnvironment
 from services.lc.planning.template_process import Host, RefusalError, expand, to_process
 from services.lc.supervisor.process import NeededPath, ProcessSpec
 

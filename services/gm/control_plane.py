@@ -18,10 +18,10 @@ from services.gm.cluster.port import Cluster, NodeSeen, WorkersChanged
 from services.gm.controllers import CONTROLLERS
 from services.gm.downstream.queue import Downstream
 from services.gm.nodes import Change, Nodes
-from services.gm.observe import Observation
 from services.gm.reconciler import Reconciler
 from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
+from services.gm.snapshot import Observation
 from services.gm.status_topics import StatusTopics
 from services.gm.sync_responder import SyncResponder
 from services.gm.workloads.pod_settings import PodSettings
