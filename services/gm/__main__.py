@@ -20,7 +20,7 @@ from halimede.log import configure
 from halimede.observe import parse_bind
 from halimede.observe.http import DEFAULT_BIND
 from services.gm.cluster.local import LocalCluster
-from services.gm.process import Runner
+from services.gm.process import ManagerProcess
 from services.gm.workloads.pod_settings import read as read_pod_settings
 
 USERS_MISTAKE = 2
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shown = Credentials.at(options.credentials, "--credentials") if options.credentials else None
         settings = MqttSettings.from_url(options.broker, variable="--broker", credentials=shown)
         parse_bind(options.http, "--http")
-        manage = Runner(settings, options.store, options.http, or_any=options.http_or_any)
+        manage = ManagerProcess(settings, options.store, options.http, or_any=options.http_or_any)
         asyncio.run(_run(manage, options))
     except HalimedeError as error:
         sys.stderr.write(f"halimede gm: {error}\n")
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(manage: Runner, options: argparse.Namespace) -> None:
+async def _run(manage: ManagerProcess, options: argparse.Namespace) -> None:
     work = asyncio.create_task(_on_kubernetes(manage, options) if options.kubernetes else _alone(manage), name="gm")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -51,12 +51,12 @@ async def _run(manage: Runner, options: argparse.Namespace) -> None:
         await work
 
 
-async def _alone(manage: Runner) -> None:
+async def _alone(manage: ManagerProcess) -> None:
     async with LocalCluster(manage.home / "store.db") as cluster:
         await manage(cluster, cluster)
 
 
-async def _on_kubernetes(manage: Runner, options: argparse.Namespace) -> None:
+async def _on_kubernetes(manage: ManagerProcess, options: argparse.Namespace) -> None:
     pods = read_pod_settings(options.pods_config, os.environ)
     try:
         from services.gm.leader import lead  # noqa: PLC0415 - the client is an extra, and 55 MB

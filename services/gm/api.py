@@ -28,7 +28,7 @@ from halimede.tracing.latency import Distribution
 from services.gm.cluster.port import Cluster, ConflictError, Editor, UnknownResourceError, body_of, utc_now
 from services.gm.cluster.sqlite_file import StoreError
 from services.gm.cluster.store import SERVER_SET
-from services.gm.control_plane import EventRouter
+from services.gm.control_plane import ControlPlane
 from services.gm.controllers import CONTROLLERS
 from services.gm.node_maintenance import UnknownNodeError, mark, remove_node
 from services.gm.rate_limit import RateLimit
@@ -52,13 +52,13 @@ NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on 
 class ApiServer(RpcServer[ApiRequest, ApiReply]):
     """Answers requests."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter, editor: Editor | None) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
         super().__init__(
             bus, API_REQUEST.filter(), API_REPLY, self._answer_within_budget, too_large=_too_large, queue=QUEUE
         )
         self.bus = bus
         self._cluster = cluster
-        self._engine = engine
+        self._plane = plane
         self._editor = editor
         self._given: dict[tuple[str, bytes], tuple[ApiReply, int]] = {}
         self._given_bytes = 0
@@ -131,7 +131,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             case "nodes":
                 return self._nodes(request)
             case "delete-node":
-                await remove_node(check_name("name", request.name), self.bus, self._cluster, self._engine)
+                await remove_node(check_name("name", request.name), self.bus, self._cluster, self._plane)
                 return ApiReply(outcome="deleted")
             case "drain" | "uncordon":
                 return await self._drain(request)
@@ -164,7 +164,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
     async def _delete(self, key: Key) -> ApiReply:
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
-        if self._cluster.get(key) is None and await self._engine.forget_orphan(key):
+        if self._cluster.get(key) is None and await self._plane.forget_orphan(key):
             return ApiReply(outcome="deleted")
         stored = await self._editor.delete(key)
         return ApiReply(outcome="deleted", object=body_of(stored))
@@ -173,7 +173,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         node, drained = check_name("name", request.name), request.op == "drain"
-        value = await mark(node, drained=drained, cluster=self._cluster, editor=self._editor, engine=self._engine)
+        value = await mark(node, drained=drained, cluster=self._cluster, editor=self._editor, plane=self._plane)
         return ApiReply(outcome="drained" if drained else "uncordoned", value=value)
 
     def _list(self, request: ApiRequest) -> ApiReply:
@@ -185,7 +185,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return ApiReply(items=items, truncated=cut)
 
     def _nodes(self, request: ApiRequest) -> ApiReply:
-        engine, workers = self._engine, self._engine.reports.workers()
+        plane, workers = self._plane, self._plane.reports.workers()
         infos = (
             NodeInfo(
                 name=node.name,
@@ -200,7 +200,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 workers=workers[node.name],
                 http=node.presence.http if node.presence else "",
             )
-            for name, node in sorted(engine.nodes.items())
+            for name, node in sorted(plane.nodes.items())
             if request.name in {"", name}
         )
         nodes, cut = _cut(infos, request.limit, self._item_bytes)
@@ -208,8 +208,8 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
 
     def _services(self, node: str) -> set[Key]:
         """What belongs on a node, and what is still there after it was told to let go."""
-        held = {key for key in self._engine.downstream.keys(node) if key.plural in SERVICES}
-        index = self._engine.index
+        held = {key for key in self._plane.downstream.keys(node) if key.plural in SERVICES}
+        index = self._plane.index
         return held.union(key for key in index.assigned(node) if (entry := index.get(key)) and entry.roles)
 
     @property

@@ -16,7 +16,7 @@ from services.gm.api import ApiServer
 from services.gm.blobs import BlobServing
 from services.gm.cluster.port import Cluster, Editor, Memory
 from services.gm.cluster.sqlite_file import StoreError
-from services.gm.control_plane import EventRouter
+from services.gm.control_plane import ControlPlane
 from services.gm.dashboard.feed import DashboardFeed
 from services.gm.prometheus import GmMetrics
 from services.gm.upstream import Upstream
@@ -52,18 +52,18 @@ class GlobalManager:
         self._quiet = quiet
         self._blobs = blobs
         self._cluster = cluster
-        self._engine = EventRouter(bus, cluster, quiet, pods)
-        self._upstream = Upstream(bus, cluster, self._engine)
-        self._api = ApiServer(quiet or bus, cluster, self._engine, editor)
+        self._plane = ControlPlane(bus, cluster, quiet, pods)
+        self._upstream = Upstream(bus, cluster, self._plane)
+        self._api = ApiServer(quiet or bus, cluster, self._plane, editor)
         #: what the web page shows, and what Prometheus reads
-        self.feed = DashboardFeed(bus, cluster, self._engine, editor)
-        self.figures = GmMetrics(bus, cluster, self._engine, self._api, self._upstream)
+        self.feed = DashboardFeed(bus, cluster, self._plane, editor)
+        self.figures = GmMetrics(bus, cluster, self._plane, self._api, self._upstream)
         #: where they are, said in our presence
         self.http = ""
 
     async def run(self) -> None:
         """Work until cancelled; then say goodbye on the bus and keep what was counted."""
-        engine = self._engine
+        plane = self._plane
         self._bus.announce = self._announcement
         # one that was stopped for a while would take the connection of whoever has taken over
         for bus in filter(None, (self._bus, self._quiet, self._blobs.bus if self._blobs else None)):
@@ -71,7 +71,7 @@ class GlobalManager:
         self._bus.on_connect(self._connected)
         if self._quiet:
             self._quiet.on_connect(self._quiet_connected)
-        await engine.load()
+        await plane.load()
         log.info("global manager starts", epoch=self._cluster.epoch, version=__version__, http=self.http)
         try:
             async with self._bus, self._quiet or contextlib.nullcontext():
@@ -82,13 +82,13 @@ class GlobalManager:
                 with first_error():
                     async with asyncio.TaskGroup() as group:
                         for name, work in {
-                            "gm changes": engine.follow(),
-                            "gm nodes": engine.watch(),
-                            "gm reconcile": engine.queue.run(),
-                            "gm status topics": engine.display.queue.run(),
-                            "gm old status topics": engine.display.tidy(self._bus),
-                            "gm syncs": engine.syncs.queue.run(),
-                            "gm downstream": engine.downstream.queue.run(),
+                            "gm changes": plane.follow(),
+                            "gm nodes": plane.watch(),
+                            "gm reconcile": plane.queue.run(),
+                            "gm status topics": plane.display.queue.run(),
+                            "gm old status topics": plane.display.tidy(self._bus),
+                            "gm syncs": plane.syncs.queue.run(),
+                            "gm downstream": plane.downstream.queue.run(),
                             "gm intake": self._upstream.intake.run(),
                             "gm memory": self._remember_always(),
                             "gm page": self.feed.run(),
@@ -103,7 +103,7 @@ class GlobalManager:
 
     def _announcement(self) -> Announcement:
         """Return birth and will; the bus asks for them right before each connection."""
-        self._engine.connecting()
+        self._plane.connecting()
         epoch, store = self._cluster.epoch, self._cluster.identity
         birth, will = (
             Packet(
@@ -120,10 +120,10 @@ class GlobalManager:
         return Announcement(birth, will)
 
     async def _connected(self) -> None:
-        self._engine.reconnected()
+        self._plane.reconnected()
 
     async def _quiet_connected(self) -> None:
-        self._engine.say_all()
+        self._plane.say_all()
 
     async def _complain(self) -> None:
         """Say now and then that the broker is away: the bus itself says it once."""
@@ -142,7 +142,7 @@ class GlobalManager:
 
     async def _remember(self) -> None:
         """Keep what nodes reported since the last time: a thousand reports are one write."""
-        reports, nodes = self._engine.reports, self._engine.nodes
+        reports, nodes = self._plane.reports, self._plane.nodes
         memory = Memory(reports.take_dirty(), nodes.take_dirty())
         if not memory.reports and not memory.nodes:
             return

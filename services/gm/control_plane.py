@@ -1,6 +1,6 @@
-"""What happens, and where to look because of it: edits, reports, presences, syncs and connections feed one queue.
+"""GM's event loop: edits, reports, presences, syncs and connections put resources into one work queue.
 
-It holds the rooms together that know nodes, reports and places; ``reconciler.py`` looks and does.
+It owns what knows nodes, reports and placements; ``reconciler.py`` plans and acts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.gm.nodes import Change, Nodes
 from services.gm.reconciler import Reconciler
 from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
-from services.gm.snapshot import Observation
+from services.gm.snapshot import SnapshotReader
 from services.gm.status_topics import StatusTopics
 from services.gm.sync_responder import SyncResponder
 from services.gm.workloads.pod_settings import PodSettings
@@ -38,7 +38,7 @@ NODE_PATIENCE = 15.0
 OVERTAKE_SPACING = 60.0
 
 
-class EventRouter:
+class ControlPlane:
     """Adds the resources that an event concerns to ``queue``, to be reconciled."""
 
     def __init__(self, bus: Bus, cluster: Cluster, out: Bus | None = None, pods: PodSettings | None = None) -> None:
@@ -47,9 +47,15 @@ class EventRouter:
         self.index = ReferenceIndex(self.nodes, pods=pods is not None)
         self.downstream = Downstream(out or bus, cluster.epoch, self.nodes.online)
         self.display = StatusTopics(out or bus, cluster)
-        look = Observation(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
+        reader = SnapshotReader(cluster, self.nodes, self.reports, self.index, self.downstream, pods=pods is not None)
         self.reconciler = Reconciler(
-            cluster, self.index, self.downstream, display=self.display, look=look, pods=pods, chosen=self._changed
+            cluster,
+            self.index,
+            self.downstream,
+            display=self.display,
+            snapshots=reader,
+            pods=pods,
+            chosen=self._changed,
         )
         self.queue = self.reconciler.queue
         self.syncs = SyncResponder(

@@ -18,7 +18,7 @@ from services.gm.cluster.kubernetes.client import KubernetesClient
 from services.gm.cluster.kubernetes.cluster import KubernetesCluster
 from services.gm.cluster.kubernetes.config import load_configuration, own_namespace
 from services.gm.cluster.kubernetes.leader_election import LeaderElection, LeadershipLostError
-from services.gm.process import Runner
+from services.gm.process import ManagerProcess
 from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 LEASE_PATIENCE = 30.0
 
 
-async def lead(manage: Runner, pods: PodSettings, *, kubeconfig: str, namespace: str, identity: str) -> None:
+async def lead(manage: ManagerProcess, pods: PodSettings, *, kubeconfig: str, namespace: str, identity: str) -> None:
     """Lead whenever that is possible, until cancelled. Raises HalimedeError when there is no use in trying again."""
     configuration = await load_configuration(kubeconfig)
     async with KubernetesClient(configuration) as client:

@@ -16,7 +16,7 @@ from halimede.bus import Bus
 from halimede.errors import HalimedeError
 from halimede.topics import NODE_STATUS, PRESENCE
 from services.gm.cluster.port import Cluster, ConflictError, Editor
-from services.gm.control_plane import EventRouter
+from services.gm.control_plane import ControlPlane
 from services.gm.nodes import Change
 
 EVENTS = {
@@ -32,45 +32,45 @@ class UnknownNodeError(HalimedeError):
         super().__init__(f"there is no node {node}: see `halimede nodes`")
 
 
-async def mark(node: str, *, drained: bool, cluster: Cluster, editor: Editor, engine: EventRouter) -> dict[str, Any]:
+async def mark(node: str, *, drained: bool, cluster: Cluster, editor: Editor, plane: ControlPlane) -> dict[str, Any]:
     """Drain a node or give it back; return what of it has no other node now. Raises UnknownNodeError, StoreError.
 
     The answer is ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``.
     """
-    if node not in engine.nodes and not engine.nodes.drained(node):
+    if node not in plane.nodes and not plane.nodes.drained(node):
         raise UnknownNodeError(node)
-    if engine.nodes.drained(node) is not drained:
+    if plane.nodes.drained(node) is not drained:
         # the store first: what a user was told must outlive us
         await editor.mark_drained(node, drained=drained)
-        change: Change = engine.nodes.mark(node, drained=drained)
-        await engine.node_changed(node, change)
+        change: Change = plane.nodes.mark(node, drained=drained)
+        await plane.node_changed(node, change)
         reason, message = EVENTS[drained]
         await cluster.record("Normal", reason, f"node/{node}", message)
     stranded = [
-        {"service": f"{key.namespace}/{key.name}", "role": role} for key, role in engine.index.stranded(node) if drained
+        {"service": f"{key.namespace}/{key.name}", "role": role} for key, role in plane.index.stranded(node) if drained
     ]
-    return {"online": engine.nodes.online(node), "stranded": stranded}
+    return {"online": plane.nodes.online(node), "stranded": stranded}
 
 
-async def remove_node(node: str, bus: Bus, cluster: Cluster, engine: EventRouter) -> None:
+async def remove_node(node: str, bus: Bus, cluster: Cluster, plane: ControlPlane) -> None:
     """Forget a node. Raises UnknownNodeError, ConflictError while it is there, BusError while the broker is away."""
-    if node not in engine.nodes:
+    if node not in plane.nodes:
         raise UnknownNodeError(node)
-    _refuse_online(node, engine)
+    _refuse_online(node, plane)
     # the broker first: what it keeps would bring the node back, and were GM killed in between, it can be asked again
-    for key in engine.downstream.keys(node) | engine.reports.keys(node):
+    for key in plane.downstream.keys(node) | plane.reports.keys(node):
         await bus.clear(NODE_STATUS.at(node=node, ns=key.namespace, plural=key.plural, name=key.name))
     await bus.clear(PRESENCE.at(node=node))
-    _refuse_online(node, engine)
-    concerned = engine.downstream.remove(node) | engine.reports.drop_node(node)
-    engine.nodes.remove(node)
-    concerned |= engine.index.node_changed(node)
+    _refuse_online(node, plane)
+    concerned = plane.downstream.remove(node) | plane.reports.drop_node(node)
+    plane.nodes.remove(node)
+    concerned |= plane.index.node_changed(node)
     await cluster.forget_node(node)
     await cluster.record("Normal", "NodeDeleted", f"node/{node}", "the node was deleted by a user")
     for key in concerned:
-        engine.queue.add(key)
+        plane.queue.add(key)
 
 
-def _refuse_online(node: str, engine: EventRouter) -> None:
-    if engine.nodes.online(node):
+def _refuse_online(node: str, plane: ControlPlane) -> None:
+    if plane.nodes.online(node):
         raise ConflictError(f"node {node} is online: stop its local controller first, or it would be back at once")

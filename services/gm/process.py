@@ -1,4 +1,4 @@
-"""One GM at its work: its connections, its page, its figures, on whichever cluster."""
+"""Runs one GM as a process does: its connections to the broker, its files, its page, metrics and health."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENT_ID = "halimede-gm"
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class ManagerProcess:
     """Call it with an open cluster: it works until it is cancelled. ``home`` holds the page's token."""
 
     broker: MqttSettings

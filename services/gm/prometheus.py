@@ -22,7 +22,7 @@ from halimede.observe.metrics import buses, counter, gauge, times
 from halimede.stats.histogram import merge
 from services.gm.api import ApiServer
 from services.gm.cluster.port import Cluster, StoredResource
-from services.gm.control_plane import EventRouter
+from services.gm.control_plane import ControlPlane
 from services.gm.dashboard.feed import total
 from services.gm.upstream import Upstream
 from services.gm.workqueue import WorkQueue
@@ -31,10 +31,10 @@ from services.gm.workqueue import WorkQueue
 class GmMetrics:
     """Reads one GM."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter, api: ApiServer, upstream: Upstream) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, api: ApiServer, upstream: Upstream) -> None:
         self._bus = bus
         self._cluster = cluster
-        self._engine = engine
+        self._plane = plane
         self._api = api
         self._upstream = upstream
 
@@ -58,7 +58,7 @@ class GmMetrics:
         application.router.add_get("/targets", self._targets)
 
     def _of_nodes(self) -> Iterator[Metric]:
-        nodes = self._engine.nodes.values()
+        nodes = self._plane.nodes.values()
         yield gauge("gm_epoch", "GM's epoch: nodes follow the highest.", self._cluster.epoch)
         yield gauge("gm_nodes", "Nodes that GM knows.", len(nodes))
         yield gauge("gm_nodes_online", "Nodes that are online.", sum(node.online for node in nodes))
@@ -71,8 +71,13 @@ class GmMetrics:
         yield gauge("gm_resources", "Resources by kind and phase.", samples)
 
     def _of_work(self) -> Iterator[Metric]:
-        engine = self._engine
-        queues: list[WorkQueue[Any]] = [engine.queue, engine.display.queue, engine.syncs.queue, engine.downstream.queue]
+        plane = self._plane
+        queues: list[WorkQueue[Any]] = [
+            plane.queue,
+            plane.display.queue,
+            plane.syncs.queue,
+            plane.downstream.queue,
+        ]
         named = [({"queue": queue.name}, queue) for queue in queues]
         yield gauge("gm_queue_depth", "Keys in the work queue.", [(labels, q.waiting) for labels, q in named])
         yield counter(
@@ -83,17 +88,17 @@ class GmMetrics:
             "Time of each work item, such as reconciling a resource or answering a sync.",
             [(labels, q.times.histogram, q.times.total) for labels, q in named],
         )
-        yield counter("gm_downstream_messages", "Downstream messages sent to nodes.", engine.downstream.sender.sent)
+        yield counter("gm_downstream_messages", "Downstream messages sent to nodes.", plane.downstream.sender.sent)
         yield counter(
-            "gm_downstream_repeats", "Downstream messages that were sent again.", engine.downstream.sender.resent
+            "gm_downstream_repeats", "Downstream messages that were sent again.", plane.downstream.sender.resent
         )
         yield counter(
             "gm_downstream_acknowledgements",
             "Downstream messages that a node has acknowledged.",
-            engine.downstream.acknowledgements,
+            plane.downstream.acknowledgements,
         )
-        yield counter("gm_syncs", "Syncs that nodes have sent.", engine.syncs.count)
-        yield counter("gm_status_writes", "Statuses of resources written.", engine.reconciler.writes)
+        yield counter("gm_syncs", "Syncs that nodes have sent.", plane.syncs.count)
+        yield counter("gm_status_writes", "Statuses of resources written.", plane.reconciler.writes)
         yield counter("gm_store_errors", "Writes to the store that failed.", self._cluster.failures)
         yield counter("gm_dead_letters", "Dead letters that clients reported.", self._upstream.dead_letters)
         intake = self._upstream.intake
@@ -161,7 +166,7 @@ class GmMetrics:
 
     def _infos(self, key: Key, *, counting: bool = True) -> Iterable[TaskInfo]:
         """Yield what nodes have counted: those with an edge worker, where samples count, or all of them."""
-        for report in self._engine.reports.of(key).values():
+        for report in self._plane.reports.of(key).values():
             if (report.edge or not counting) and report.status.output and report.status.output.task_info:
                 yield report.status.output.task_info
 
@@ -169,11 +174,11 @@ class GmMetrics:
         found = [_target(f"http://{request.host}", role="gm")]
         found += [
             _target(node.presence.http, role="lc", node=node.name)
-            for node in self._engine.nodes.values()
+            for node in self._plane.nodes.values()
             if node.online and node.presence and node.presence.http
         ]
         for stored in self._services():
-            for node_name, report in self._engine.reports.of(stored.key).items():
+            for node_name, report in self._plane.reports.of(stored.key).items():
                 for worker in report.status.workers if report.live else []:
                     if worker.http and worker.phase == "Running":
                         labels = {"role": f"{worker.role}-worker", "node": node_name, "worker": worker.name}

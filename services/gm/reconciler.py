@@ -33,7 +33,7 @@ from services.gm.controllers.actions import (
 from services.gm.controllers.base import conflicts, first, news, then
 from services.gm.downstream.queue import Downstream
 from services.gm.reference_index import ReferenceIndex
-from services.gm.snapshot import Observation
+from services.gm.snapshot import SnapshotReader
 from services.gm.status_topics import StatusTopics
 from services.gm.worker_readiness import Problem
 from services.gm.workloads.object_names import digest
@@ -64,7 +64,7 @@ class Reconciler:
         downstream: Downstream,
         *,
         display: StatusTopics,
-        look: Observation,
+        snapshots: SnapshotReader,
         pods: PodSettings | None,
         chosen: Callable[[Key], Awaitable[None]],
     ) -> None:
@@ -77,7 +77,7 @@ class Reconciler:
         self._index = index
         self._downstream = downstream
         self._display = display
-        self._look = look
+        self._snapshots = snapshots
         self._pods = pods
         #: a status names other Models than before: the resource is another one now
         self._chosen = chosen
@@ -89,7 +89,7 @@ class Reconciler:
         stored, entry = self._cluster.get(key), self._index.get(key)
         if stored is None or entry is None:
             return []
-        observed = self._look.at(stored, entry, node)
+        observed = self._snapshots.at(stored, entry, node)
         if stored.deleting:
             return [Forget(n, key, stored.uid, entry.resource.metadata.generation) for n in observed.holders]
         if observed.unheld:
@@ -113,12 +113,12 @@ class Reconciler:
             self.queue.forget(key)
             self._display.forget(key)
             self._written.pop(key, None)
-            self._look.troubles.pop(key, None)
+            self._snapshots.troubles.pop(key, None)
             self._refused.pop(key, None)
             return
-        observed = self._look.at(stored, entry)
+        observed = self._snapshots.at(stored, entry)
         if self._pods and entry.roles and not stored.deleting:
-            observed = await self._look.at_pods(observed, entry, self._pods)
+            observed = await self._snapshots.at_pods(observed, entry, self._pods)
             if observed.pods and None in observed.pods.workers.secrets.values():
                 self.queue.add(key, at=asyncio.get_running_loop().time() + SECRET_PATIENCE)
         actions, work = first(entry.resource, observed), _Work()
@@ -146,9 +146,9 @@ class Reconciler:
 
     def _finish(self, key: Key, work: _Work) -> None:
         """See to it that what could not be done is tried again, and that users read why. Raises what is temporary."""
-        known = self._look.troubles.pop(key, ())
+        known = self._snapshots.troubles.pop(key, ())
         if work.troubles:
-            self._look.troubles[key] = tuple(work.troubles)
+            self._snapshots.troubles[key] = tuple(work.troubles)
             self.queue.add(key, at=asyncio.get_running_loop().time() + TROUBLE_PATIENCE)
         # by their reasons alone: an API server's words may be others each time
         if [trouble.reason for trouble in work.troubles] != [trouble.reason for trouble in known]:

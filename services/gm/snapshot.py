@@ -1,4 +1,4 @@
-"""What the controllers are shown: a look at one resource, with all that GM knows of it at that moment."""
+"""Reads what a controller sees of one resource: its status, nodes, reports and references at that moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.gm.worker_readiness import Problem
 from services.gm.workloads.pod_settings import PodSettings
 
 
-class Observation:
+class SnapshotReader:
     """Reads, and changes nothing. ``pods``: whether the cluster runs workers as pods."""
 
     def __init__(

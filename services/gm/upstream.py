@@ -20,7 +20,7 @@ from halimede.messages import DeadLetter, NodeStatus, Presence, Sync
 from halimede.names import Key
 from halimede.topics import DEAD_LETTER, NODE_STATUS, PRESENCE, SYNC
 from services.gm.cluster.port import Cluster
-from services.gm.control_plane import EventRouter
+from services.gm.control_plane import ControlPlane
 from services.gm.ingress_limiter import IngressLimiter, Work
 
 #: dead letters that become events, per second; the rest is only logged by whoever refused them
@@ -40,10 +40,10 @@ TWO_OF_THEM = (
 class Upstream:
     """The four subscriptions."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane) -> None:
         self._bus = bus
         self._cluster = cluster
-        self._engine = engine
+        self._plane = plane
         self._second = 0
         self._letters = 0
         #: dead letters heard of
@@ -67,10 +67,10 @@ class Upstream:
         await self._offer(delivery, partial(self._take_presence, node, presence), WEIGHTY)
 
     async def _take_presence(self, node: str, presence: Presence) -> None:
-        await self._engine.node_changed(node, self._engine.nodes.saw(presence))
+        await self._plane.node_changed(node, self._plane.nodes.saw(presence))
         if presence.online:
-            self._engine.syncs.born(node)
-            if self._engine.nodes.doubled(presence):
+            self._plane.syncs.born(node)
+            if self._plane.nodes.doubled(presence):
                 await self._cluster.record("Warning", "DuplicateNode", f"node/{node}", TWO_OF_THEM.format(node))
 
     async def _sync_allowed(self, names: Mapping[str, str]) -> bool:
@@ -88,13 +88,13 @@ class Upstream:
         if stamp.epoch == last.epoch and stamp.overtaken_by(last):
             self._synced[node] = last
             return
-        await self._engine.behind(sync.gm_epoch)
-        await self._engine.node_changed(node, self._engine.nodes.synced(node, sync.epoch))
-        self._engine.reports.heard(node, sync.epoch)
+        await self._plane.behind(sync.gm_epoch)
+        await self._plane.node_changed(node, self._plane.nodes.synced(node, sync.epoch))
+        self._plane.reports.heard(node, sync.epoch)
         holds = {Key(held.plural, held.namespace, held.name): held.uid for held in sync.holds}
-        for key in self._engine.reports.missing(node, holds):  # a sync is the whole truth
+        for key in self._plane.reports.missing(node, holds):  # a sync is the whole truth
             self._cleared(node, key)
-        self._engine.syncs.heard(node, sync, described=self._engine.nodes.described(node))
+        self._plane.syncs.heard(node, sync, described=self._plane.nodes.described(node))
 
     async def _status(self, delivery: Delivery[NodeStatus]) -> None:
         node, key, stamp = delivery.names["node"], _key(delivery.names), SequenceNumber.read(delivery.properties)
@@ -104,11 +104,11 @@ class Upstream:
         stored = self._cluster.get(key)
         if stored is None or stored.uid != told.uid:
             # an earlier life of that name: the broker has kept it, or an old insert has reached the node late
-            await self._engine.unknown(node, key, told)
-        elif self._engine.reports.take(key, node, told, stamp):
-            done = self._engine.downstream.acknowledged(node, key, told.uid, told.observed_generation)
+            await self._plane.unknown(node, key, told)
+        elif self._plane.reports.take(key, node, told, stamp):
+            done = self._plane.downstream.acknowledged(node, key, told.uid, told.observed_generation)
             # users wait for the last node's word, not for counts
-            self._engine.queue.add(key, spaced=not done)
+            self._plane.queue.add(key, spaced=not done)
 
     async def _status_cleared(self, names: Mapping[str, str]) -> None:
         node, key = names["node"], _key(names)
@@ -128,7 +128,7 @@ class Upstream:
 
     async def _admitted(self, node: str) -> bool:
         """Whether there is room for what a node says: any that is known, others as long as they are not too many."""
-        known = self._engine.nodes
+        known = self._plane.nodes
         if node in known or node in self._strangers:
             return True
         if len(known) + len(self._strangers) >= MAX_NODES:
@@ -148,9 +148,9 @@ class Upstream:
         await self._bus.recall(NODE_STATUS.filter())
 
     def _cleared(self, node: str, key: Key) -> None:
-        self._engine.reports.cleared(key, node)
-        self._engine.downstream.cleared(node, key)
-        self._engine.queue.add(key)
+        self._plane.reports.cleared(key, node)
+        self._plane.downstream.cleared(node, key)
+        self._plane.queue.add(key)
 
     async def _dead_letter(self, delivery: Delivery[DeadLetter]) -> None:
         self.dead_letters += 1

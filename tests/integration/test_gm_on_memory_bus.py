@@ -408,7 +408,7 @@ async def test_names_that_nobody_knows_do_not_fill_gms_memory(tmp_path: Path, mo
         for number in range(8):
             await stack.enter_async_context(w.node(f"edge{number}"))
             await asyncio.sleep(1)
-        await eventually(lambda: len(w.manager._engine.nodes) == 3)
+        await eventually(lambda: len(w.manager._plane.nodes) == 3)
         events = [e for e in (await w.ask("events")).events if e.reason == "TooManyNodes"]
         assert events[0].about == "gm"
         assert "halimede delete node" in events[0].message

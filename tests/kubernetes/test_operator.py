@@ -179,7 +179,7 @@ async def test_names_leave_nothing_behind_in_gm(api: Api) -> None:
             await w.reaches("Unused", name=f"m{number}", plural="models")
             await w.delete(f"m{number}", "models")
         assert gm.manager is not None
-        engine = gm.manager._engine
+        engine = gm.manager._plane
         await eventually(lambda: not engine.display._busy and not list(engine.index._entries), 20)
 
 

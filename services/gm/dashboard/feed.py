@@ -23,7 +23,7 @@ from halimede.names import Key
 from halimede.stats import histogram
 from halimede.topics import HARD_SAMPLE
 from services.gm.cluster.port import Cluster, Editor, StoredResource
-from services.gm.control_plane import EventRouter
+from services.gm.control_plane import ControlPlane
 from services.gm.service_metrics import metrics
 
 #: seconds between two looks, looks kept, and looks over which a latency is taken
@@ -49,10 +49,10 @@ class _History:
 class DashboardFeed:
     """Looks once a second (``run``); ``sections`` is what a page gets, ``picture`` one of its samples."""
 
-    def __init__(self, bus: Bus, cluster: Cluster, engine: EventRouter, editor: Editor | None) -> None:
+    def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
         self._bus = bus
         self._cluster = cluster
-        self._engine = engine
+        self._plane = plane
         self._editor = editor
         self._histories: dict[tuple[Key, str], _History] = {}
         self._samples: OrderedDict[str, HardSample] = OrderedDict()
@@ -131,7 +131,7 @@ class DashboardFeed:
 
     def _manager(self) -> Row:
         total = sum(1 for _ in self._resources())
-        nodes = self._engine.nodes
+        nodes = self._plane.nodes
         return {
             "version": __version__,
             "epoch": self._cluster.epoch,
@@ -175,7 +175,7 @@ class DashboardFeed:
         }
 
     def _nodes(self) -> list[Row]:
-        nodes = sorted(self._engine.nodes.values(), key=lambda n: (n.online, n.name))[:MOST_NODES]
+        nodes = sorted(self._plane.nodes.values(), key=lambda n: (n.online, n.name))[:MOST_NODES]
         rows = []
         for node in nodes:
             told = node.presence
@@ -188,7 +188,7 @@ class DashboardFeed:
                     "cpus": told.cpus if told else 0,
                     "memory": told.memory_bytes if told else 0,
                     "labels": [f"{k}={v}" if v else k for k, v in sorted(node.labels.items())[:8]],
-                    "resources": len(self._engine.downstream.keys(node.name)),
+                    "resources": len(self._plane.downstream.keys(node.name)),
                 }
             )
         return rows
@@ -222,7 +222,7 @@ class DashboardFeed:
     # --- counting ---------------------------------------------------------------------------------------------
 
     def _infos(self, key: Key) -> list[TaskInfo]:
-        reports = self._engine.reports.of(key).values()
+        reports = self._plane.reports.of(key).values()
         return [
             report.status.output.task_info
             for report in reports

@@ -17,7 +17,7 @@ from halimede.messages import ApiReply, ApiRequest
 from halimede.topics import API_REPLY, API_REQUEST
 from services.gm.api import ApiServer
 from services.gm.cluster.local import LocalCluster
-from services.gm.control_plane import EventRouter
+from services.gm.control_plane import ControlPlane
 from tests.integration.gm_world import MODELS, SERVICES, model, service
 
 Ask = Callable[..., Awaitable[ApiReply]]
@@ -30,7 +30,7 @@ def asking(test: Callable[[Ask], Awaitable[None]]) -> Callable[[Path], None]:
         async def main() -> None:
             async with LocalCluster(tmp_path / "store.db") as cluster:
                 bus = MemoryBus("gm", MemoryBroker())
-                api = ApiServer(bus, cluster, EventRouter(bus, cluster), cluster)
+                api = ApiServer(bus, cluster, ControlPlane(bus, cluster), cluster)
 
                 async def ask(op: Any, **fields: Any) -> ApiReply:
                     request = codec.encode(API_REQUEST, ApiRequest(op=op, **fields))
@@ -155,7 +155,7 @@ def test_without_an_editor_nothing_can_be_edited(tmp_path: Path) -> None:
     async def main() -> None:
         async with LocalCluster(tmp_path / "store.db") as cluster:
             bus = MemoryBus("gm", MemoryBroker())
-            api = ApiServer(bus, cluster, EventRouter(bus, cluster), None)
+            api = ApiServer(bus, cluster, ControlPlane(bus, cluster), None)
             for op in ("apply", "delete"):
                 request = ApiRequest(op=op, object=model("a"), plural=SERVICES, name="a")  # type: ignore[arg-type]
                 reply = await api.answer(request)
@@ -170,7 +170,7 @@ def test_a_store_that_cannot_be_written_is_an_internal_error(tmp_path: Path, op:
     async def main() -> None:
         async with LocalCluster(tmp_path / "store.db") as cluster:
             bus = MemoryBus("gm", MemoryBroker())
-            api = ApiServer(bus, cluster, EventRouter(bus, cluster), cluster)
+            api = ApiServer(bus, cluster, ControlPlane(bus, cluster), cluster)
             assert (await api.answer(ApiRequest(op="apply", object=model("a")))).error is None
             cluster._database.connection.execute("PRAGMA query_only = ON")
             reply = await api.answer(ApiRequest(op=op, object=model("b"), plural=MODELS, name="a"))
