@@ -16,7 +16,7 @@ FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (M
 
 
 class Size(Stage):
-    """Writes the picture's size: an object at its rim is cut off, and not learned from."""
+    """Write the picture's size: an object at its rim is cut off, and not learned from."""
 
     def run(self, items: Sequence[Item]) -> None:
         """Set ``value`` of each prediction."""

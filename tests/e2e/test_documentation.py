@@ -55,6 +55,7 @@ NOT_RUN = {
     "kubectl create secret generic camera-": "needs a site and the address of a real camera",
     "kubectl apply -k deploy/camera": "rendered and checked by tests/kubernetes, not applied",
     "halimede certs add --camera door": "needs the site of another page, whose commands are run",
+    "halimede seen lobby": "needs identities; tests/integration/cli/test_seen.py asks a service that has some",
     "halimede publish street.mp4": "needs a video, and has no end",
     "halimede publish rtsp:": "needs a camera at an address of a document",
     "halimede publish @door.url": "needs a camera at an address of a document",

@@ -41,7 +41,7 @@ NEAREST = 200
 
 
 class Matcher(Joint):
-    """Gives objects identities over all cameras of a service, in a gallery in ``tools.state``. Call ``open`` first.
+    """Give objects identities over all cameras of a service, in a gallery in ``tools.state``. Call ``open`` first.
 
     A finding's answer has the boxes and, as ``value``, a list of as many: an identity or None (nothing sure).
     """

@@ -100,7 +100,7 @@ class Detect(Stage):
 
 
 class Crop(Stage):
-    """Makes a crop of each box. If no stage has detected boxes, the whole picture is the only crop.
+    """Make a crop of each box. If no stage has detected boxes, the whole picture is the only crop.
 
     Crops are views of the picture, not copies. Boxes without a pixel of the picture go, so that boxes and crops
     correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each side;

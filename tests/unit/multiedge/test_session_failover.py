@@ -144,7 +144,7 @@ async def test_of_a_member_cut_off_for_long_the_frames_are_not_fought_over() -> 
 async def test_one_that_falls_silent_is_taken_for_dead_and_one_that_does_not_listen_takes_nobody_for_dead() -> None:
     async with site() as s:
         a, b, c = [await s.node(name) for name in ("a", "b", "c")]
-        a.peers._herald._withdrawn = True  # as a process that is stopped: its connection is there for a while
+        a.peers._publisher._withdrawn = True  # as a process that is stopped: its connection is there for a while
         a.buses[1].cut()
         c.buses[0].cut()
         await asyncio.sleep(9)
