@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 LINES = 40
-#: calls of a thread that did nothing worth showing
+#: calls of another thread that did nothing worth showing
 IDLE = 5_000
 
 
@@ -36,7 +36,7 @@ class Profiles:
         for name, profile in [("event loop", self._own), *self._others]:
             text = io.StringIO()
             profile.create_stats()
-            if sum(entry.callcount for entry in profile.getstats()) > IDLE:
+            if profile is self._own or sum(entry.callcount for entry in profile.getstats()) > IDLE:
                 pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(LINES)
                 print(f"--- thread: {name}\n{text.getvalue().strip()}\n", file=out, flush=True)
 
