@@ -17,7 +17,7 @@ from halimede.messages import ModelInUse, WorkerInfo
 from services.lc.paths import NodePaths
 from services.lc.supervisor.process import StartError
 from services.lc.supervisor.rollout import FAILED, PROVEN_S, WorkerRollout, answers, load, save, tell, told
-from services.lc.supervisor.worker_state import SILENT_S, STABLE_S, WorkerState
+from services.lc.supervisor.worker_state import STABLE_S, WorkerState
 
 log = structlog.get_logger()
 
@@ -102,8 +102,7 @@ def swaps(entry: WorkerState) -> bool | None:
     if entry.process is None or entry.stop.is_set():
         return False
     if entry.info is None:
-        patience = STABLE_S if entry.adopted else SILENT_S
-        return None if asyncio.get_running_loop().time() - entry.since < patience else False
+        return None if asyncio.get_running_loop().time() - entry.since < STABLE_S else False
     return entry.info.model is not None and entry.info.status == "running"
 
 

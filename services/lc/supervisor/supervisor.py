@@ -27,7 +27,7 @@ from services.lc.store.database import NodeStore
 from services.lc.supervisor.model_assignment import ModelAssignment, model, swaps, trouble, used
 from services.lc.supervisor.process import Launcher, Process, Start, StartError
 from services.lc.supervisor.process_exit import EXTRA_S, KILL_S, ending, grace, until_end
-from services.lc.supervisor.worker_state import FIRST_DELAY, SILENT_S, STABLE_S, WorkerState, stand
+from services.lc.supervisor.worker_state import FIRST_DELAY, STABLE_S, WorkerState, stand
 
 log = structlog.get_logger()
 
@@ -248,13 +248,12 @@ class Supervisor:
         if entry.reason:  # it could not even be started before: that is mended
             entry.failures, entry.mistaken, entry.reason = 0, False, ""
         # a little later than what they wait for: a loop's timers may be early by its clock's resolution
-        look_again = [loop.call_later(s + 0.1, self._changed, entry.service) for s in (SILENT_S, STABLE_S)]
+        look_again = loop.call_later(STABLE_S + 0.1, self._changed, entry.service)
         self._changed(entry.service)
         try:
             code = await until_end(entry, process)
         finally:
-            for timer in look_again:
-                timer.cancel()
+            look_again.cancel()
         entry.process = None
         self._forget(entry.worker)
         log.info("worker ended", worker=str(entry.worker), code=code, asked=entry.stop.is_set())

@@ -18,12 +18,10 @@ WorkerPhase = Literal["Pending", "Running", "Failed"]
 
 #: seconds until a worker that has failed for the first time is started again
 FIRST_DELAY = 0.5
-#: seconds after which a process counts as stable
+#: seconds after which a process counts as stable, and a user's own script as running though it never reports
 STABLE_S = 30.0
 #: this many failures in a row, none after a stable run, are a crash loop
 QUICK_FAILURES = 3
-#: seconds after which a user's own script counts as running though it never reports
-SILENT_S = 5.0
 #: the reason in the last line of a worker of ours; one whose event loop hangs has no other way to say it
 _reason = re.compile(r"halimede (?:\w+ )?worker: ((?:[A-Z][a-z]+)+): ")
 
@@ -81,7 +79,7 @@ def stand(entry: WorkerState, now: float) -> tuple[WorkerPhase, str, str]:
         return "Failed", info.reason, info.message
     if entry.process and (not looping or ran_s >= STABLE_S or (info and info.status == "running")):
         reports = entry.start is not None and entry.start.spec.reports
-        silent = info is None and not entry.adopted and (reports or ran_s < SILENT_S)
+        silent = info is None and not entry.adopted and (reports or ran_s < STABLE_S)
         if silent or (info and info.status == "starting"):
             return "Pending", "Starting", ""
         return ("Running", info.reason, info.message) if info and info.status == "running" else ("Running", "", "")

@@ -137,13 +137,13 @@ async def test_a_changed_spec_starts_a_failing_worker_at_once(tmp_path: Path) ->
 
 
 @simulated
-async def test_a_script_of_the_users_that_never_reports_counts_as_running_after_a_while(tmp_path: Path) -> None:
+async def test_a_script_of_the_users_that_never_reports_counts_as_running_when_it_is_stable(tmp_path: Path) -> None:
     async with world(tmp_path) as node:
         await node.gm.insert(model(), service(edge={"command": ["python", "/code/infer.py"]}))
         await node.gm.reaches(HELMET, "Pending", "Starting")
         started = asyncio.get_running_loop().time()
         await node.gm.reaches(HELMET, "Running")
-        assert 3 < asyncio.get_running_loop().time() - started < 7
+        assert 29 < asyncio.get_running_loop().time() - started < 32
 
 
 @simulated
