@@ -6,7 +6,9 @@ import asyncio
 import secrets
 import socket
 import ssl
+import struct
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -16,7 +18,7 @@ from halimede.bus.message import Grants
 from halimede.bus.port import Bus
 from halimede.bus.settings import MqttSettings
 from halimede.cli.broker_address import START_IT
-from halimede.cli.doctor import latency, machine, mqtt_probe
+from halimede.cli.doctor import latency, machine
 from halimede.cli.doctor.check import Check, ok, problem, warning
 from halimede.codec import MAX_BYTES
 from halimede.errors import BusError, InvalidFieldError, RefusedError
@@ -37,13 +39,21 @@ RESERVED, LARGE_PATIENCE_S = 1024, 10.0
 DIALS = 3
 #: publishes under way that a broker should take: below, frames of fast cameras wait for one another
 RECEIVE_MAXIMUM = 100
+#: seconds for the connection, and again for the answer
+TIMEOUT_S = 5.0
+V311, V5 = 4, 5
+CONNECT, CONNACK, CLEAN = 0x10, 0x20, 0x02
+KEEPALIVE_S = 10
+#: in a v3.1.1 CONNACK, and in a v5 one
+UNACCEPTABLE_VERSION, UNSUPPORTED_VERSION = 0x01, 0x84
+V311_CONNACK_BYTES = 2
 
 
 async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
     """Look up the name, connect, shake hands, and find out the protocol's version; a problem ends it."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(mqtt_probe.TIMEOUT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError) as error:
         yield problem("name", f"{settings.host}: {error}", "check the broker's host name and this machine's DNS")
@@ -51,7 +61,7 @@ async def reach(settings: MqttSettings) -> AsyncGenerator[Check, None]:
     yield ok("name", f"{settings.host} is {', '.join(sorted({str(each[4][0]) for each in found}))}")
     began = loop.time()
     try:
-        _, writer = await mqtt_probe.open_stream(settings, None)
+        _, writer = await open_stream(settings, None)
     except (OSError, TimeoutError) as error:
         reason = "no answer" if isinstance(error, TimeoutError) else str(error)
         yield problem(
@@ -75,7 +85,7 @@ async def tls(settings: MqttSettings) -> Check:
         do = "use mqtts:// and `halimede certs`, or a network that nobody else reads"
         return warning("encryption", f"none: whoever is on the way to {settings.host} reads and writes along", do)
     try:
-        _, writer = await mqtt_probe.open_stream(settings, settings.context())
+        _, writer = await open_stream(settings, settings.context())
     except InvalidFieldError as error:
         return problem("encryption", str(error), "make the credentials anew with `halimede certs`")
     except ssl.SSLCertVerificationError as error:
@@ -99,7 +109,7 @@ async def version(settings: MqttSettings) -> Check:
     """Find out whether the broker speaks MQTT v5."""
     name = "protocol"
     try:
-        speaks = await mqtt_probe.speaks_v5(settings, settings.context())
+        speaks = await speaks_v5(settings, settings.context())
     except (OSError, TimeoutError) as error:
         return problem(name, f"no answer to MQTT: {str(error) or 'none in time'}", "check that this is an MQTT broker")
     if speaks is None:
@@ -115,9 +125,9 @@ async def strangers(settings: MqttSettings) -> Check:
     """Find out whether the broker lets anybody in."""
     name = "strangers"
     try:
-        answer = await mqtt_probe.greet(settings, _stranger(settings), mqtt_probe.V5)
+        answer = await greet(settings, _stranger(settings), V5)
     except (OSError, TimeoutError):
-        answer = mqtt_probe.ProbeReply(None, mqtt_probe.V5)
+        answer = ProbeReply(None, V5)
     if not answer.let_in:
         return ok(name, "a client without credentials is refused")
     do = "set `allow_anonymous false` and a password or certificates for each user: docs/security.md"
@@ -158,7 +168,7 @@ async def _distance_ms(settings: MqttSettings) -> float:
     loop, times = asyncio.get_running_loop(), []
     for _ in range(DIALS):
         began = loop.time()
-        _, writer = await mqtt_probe.open_stream(settings, None)
+        _, writer = await open_stream(settings, None)
         times.append((loop.time() - began) * 1000)
         writer.close()
     return min(times)
@@ -225,3 +235,66 @@ def _stranger(settings: MqttSettings) -> ssl.SSLContext | None:
         return None
     authority = settings.credentials.folder / "ca.crt" if settings.credentials else Path()
     return ssl.create_default_context(cafile=str(authority) if authority.is_file() else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReply:
+    """What came back: a reason code (0: let in) or None when the connection was closed without a word.
+
+    ``level`` is the version in which the broker answered.
+    """
+
+    code: int | None
+    level: int
+
+    @property
+    def let_in(self) -> bool:
+        """Whether the client may stay."""
+        return self.code == 0
+
+
+async def open_stream(
+    settings: MqttSettings, context: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect. Raises OSError (ssl.SSLError among them) and TimeoutError."""
+    async with asyncio.timeout(TIMEOUT_S):
+        return await asyncio.open_connection(
+            settings.host, settings.port, ssl=context, server_hostname=settings.host if context else None
+        )
+
+
+async def greet(settings: MqttSettings, context: ssl.SSLContext | None, level: int) -> ProbeReply:
+    """Send a CONNECT of a version without any credentials, and nothing else. Raises OSError and TimeoutError.
+
+    The bus speaks MQTT v5 with our credentials only; this shows what a broker replies to an older or unknown client.
+    """
+    reader, writer = await open_stream(settings, context)
+    try:
+        writer.write(_connect(level))
+        async with asyncio.timeout(TIMEOUT_S):
+            head = await reader.readexactly(2)
+            body = await reader.readexactly(head[1]) if head[0] == CONNACK and head[1] < 0x80 else b""
+    except (asyncio.IncompleteReadError, ConnectionResetError, ssl.SSLError):
+        return ProbeReply(None, level)
+    finally:
+        writer.close()
+    if len(body) < V311_CONNACK_BYTES:
+        return ProbeReply(None, level)
+    return ProbeReply(body[1], V311 if len(body) == V311_CONNACK_BYTES else V5)
+
+
+async def speaks_v5(settings: MqttSettings, context: ssl.SSLContext | None) -> bool | None:
+    """Whether the broker speaks MQTT v5; None when it says too little to tell."""
+    answer = await greet(settings, context, V5)
+    if answer.code is not None:
+        return answer.level == V5 and answer.code != UNSUPPORTED_VERSION
+    older = await greet(settings, context, V311)
+    return None if older.code is None else False
+
+
+def _connect(level: int) -> bytes:
+    name = f"doctor-{secrets.token_hex(4)}".encode()
+    properties = b"\x00" if level == V5 else b""
+    variable = struct.pack(">H4sBBH", 4, b"MQTT", level, CLEAN, KEEPALIVE_S) + properties
+    payload = struct.pack(">H", len(name)) + name
+    return bytes([CONNECT, len(variable) + len(payload)]) + variable + payload

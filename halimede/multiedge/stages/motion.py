@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,6 @@ from halimede.api.processing import Grayscale
 from halimede.inference import Array, SampleError, preprocess
 from halimede.messages import Box
 from halimede.multiedge.stage import Item, Parameters, Stage, Tools
-from halimede.multiedge.stages.background import Background, Difference
-from halimede.multiedge.stages.connected_components import Region, crowded, regions
 from halimede.multiedge.stages.model_stages import max_boxes
 
 #: cameras that are remembered: the one that was not seen for longest goes first
@@ -33,6 +32,19 @@ CROWD = 4
 #: parts of one thing that are as far apart, in cells
 GAP = 2
 LABEL = "motion"
+Mask = NDArray[np.bool_]
+Plane: TypeAlias = NDArray[np.floating[Any]]
+#: pictures that the median is of, and how many there must be before anything is compared
+KEPT, LEAST = 9, 5
+#: of the sorted pictures, those between which half of them lie
+LOW, HIGH = 2, 6
+#: cells that a fit of the light looks at
+FITTED = 4096
+#: makes the median of absolute deviations the standard deviation of normal noise
+NORMAL = 1.4826
+#: gains within which two lights can be compared
+GAINS = (0.2, 5.0)
+WHITE = 255.0
 
 
 @dataclass(slots=True)
@@ -163,3 +175,205 @@ def _box(region: Region, found: Difference, factor: int, width: int, height: int
         score,
         LABEL,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A connected part: the half-open box ``left..right``, ``top..bottom``, and how many cells of it are set."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+    area: int
+
+
+def regions(mask: Mask, gap: int = 0) -> list[Region]:
+    """Return the connected parts of a mask, the largest first. Parts that are ``gap`` cells apart or nearer are one.
+
+    The work grows with the number of runs of set cells in the mask's rows, which are at most half of its cells. It is
+    pure NumPy: a library for this alone is too large for an edge node.
+    """
+    labels, count = _labelled(grown(mask, (gap + 1) // 2))
+    rows, columns = np.nonzero(mask)
+    if not rows.size:
+        return []
+    owner = labels[rows, columns]
+    lows = [np.full(count, np.iinfo(np.intp).max) for _ in range(2)]
+    highs = [np.full(count, -1) for _ in range(2)]
+    for values, low, high in zip((columns, rows), lows, highs, strict=True):
+        np.minimum.at(low, owner, values)
+        np.maximum.at(high, owner, values)
+    sizes = np.bincount(owner, minlength=count)
+    order = np.argsort(-sizes, kind="stable")
+    table = np.stack([*lows, *(high + 1 for high in highs), sizes], axis=1)[order[sizes[order] > 0]]
+    return [Region(*row) for row in table.tolist()]
+
+
+def grown(mask: Mask, by: int) -> Mask:
+    """Set all cells around set ones, ``by`` in each direction."""
+    for axis in (0, 1):
+        wide = mask.copy()
+        ahead, behind = (slice(None),) * axis, (slice(None),) * (1 - axis)
+        for step in range(1, min(by, mask.shape[axis] - 1) + 1):
+            wide[(*ahead, slice(step, None), *behind)] |= mask[(*ahead, slice(None, -step), *behind)]
+            wide[(*ahead, slice(None, -step), *behind)] |= mask[(*ahead, slice(step, None), *behind)]
+        mask = wide
+    return mask
+
+
+def crowded(mask: Mask, least: int) -> Mask:
+    """Keep the cells that are set and have ``least`` set ones among the nine around them, itself included."""
+    padded = np.pad(mask.astype(np.uint8), 1)
+    across = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    return np.asarray(mask & (across[:-2] + across[1:-1] + across[2:] >= least))
+
+
+def _labelled(mask: Mask) -> tuple[NDArray[np.intp], int]:
+    """Number the connected parts (corners touch): the label of each set cell, and one more than the highest label."""
+    height, width = mask.shape
+    flat = np.zeros((height, width + 1), np.int8)  # a column that parts one row from the next
+    flat[:, :width] = mask
+    edges = np.diff(flat.ravel(), prepend=0)
+    starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
+    parent = _joined(starts.tolist(), ends.tolist(), width + 1)
+    labels = np.zeros(height * (width + 1), np.intp)
+    labels[flat.ravel() == 1] = np.repeat(parent, ends - starts)
+    return labels.reshape(height, width + 1)[:, :width], len(starts)
+
+
+def _joined(starts: list[int], ends: list[int], stride: int) -> NDArray[np.intp]:
+    """Give each run the number of the first run of its part: runs touch that lie in neighbouring rows."""
+    parent = list(range(len(starts)))
+
+    def root(run: int) -> int:
+        while parent[run] != run:
+            parent[run] = parent[parent[run]]
+            run = parent[run]
+        return run
+
+    above = 0
+    for run, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        while ends[above] + stride < start:
+            above += 1
+        at = above
+        while at < run and starts[at] + stride <= end:
+            first, second = sorted((root(at), root(run)))
+            parent[second] = first
+            at += 1
+    return np.array([root(run) for run in range(len(starts))], np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a picture differs from the background: by how much, in grey levels, what is too much, and the noise."""
+
+    moved: Plane
+    limit: Plane
+    noise: float
+
+
+class Background:
+    """The background of one camera, and by how much a picture differs from it. Pure NumPy.
+
+    The background is, for each cell, the median of ``memory`` pictures taken over time: neither what passes nor what
+    was there at first stays in it for long. Before a picture is compared, the background is fitted to its light: a gain
+    and an offset, each with a slope across and down the picture, fitted to the cells that do not move.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._kept: list[Plane] = []
+        self._middle: Plane | None = None
+        self._spread: Plane | None = None
+        self._seen = 0
+        self._since = 0
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The size of its pictures; None before the first one."""
+        return self._kept[0].shape if self._kept else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough pictures are known to compare with."""
+        return self._middle is not None
+
+    def compare(self, picture: Plane, threshold: float) -> Difference | None:
+        """Compare a picture with the background; None while that is not known, or the light is too different."""
+        if self._middle is None or self._spread is None:
+            return None
+        light = fit_light(self._middle, picture)
+        if light is None:
+            return None
+        gain, offset = light
+        expected = np.clip(self._middle * gain + offset, 0, WHITE)
+        moved = np.abs(picture - expected)
+        noise = NORMAL * float(np.median(moved))
+        flicker = np.minimum(3 * self._spread * gain, 2 * threshold)
+        return Difference(moved, np.maximum(flicker, max(threshold, 4 * noise)), noise)
+
+    def learn(self, picture: Plane) -> None:
+        """Take notice of a picture. At first each one is kept, later one of ever more, until ``memory`` is reached."""
+        self._seen += 1
+        self._since += 1
+        if self._kept and self._since < min(max(1, self._memory // KEPT), max(1, self._seen // 3)):
+            return
+        if self._middle is not None:
+            light = fit_light(self._middle, picture)
+            if light is None:
+                return
+            gain, offset = light
+            picture = (picture - offset) / gain
+        self._since = 0
+        self._kept = [*self._kept[-KEPT + 1 :], picture]
+        if len(self._kept) >= LEAST:
+            ordered = _sorted(self._kept)
+            self._middle = ordered[len(ordered) // 2]
+            self._spread = ordered[HIGH * len(ordered) // KEPT] - ordered[LOW * len(ordered) // KEPT]
+
+
+def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
+    """Return by which gain and offset (planes) a background becomes the picture, where nothing moves.
+
+    A least squares fit that leaves out what it fits badly (what moves) and cells that are black or white, where light
+    is lost. Returns None when the light is too different to tell.
+    """
+    height, width = picture.shape
+    stride = max(1, int(np.sqrt(height * width / FITTED)))
+    cells = (slice(stride // 2, None, stride), slice(stride // 2, None, stride))
+    down, across = (
+        axis.ravel()
+        for axis in np.meshgrid(*(np.linspace(-1, 1, size) for size in picture[cells].shape), indexing="ij")
+    )
+    known, seen = background[cells].ravel(), picture[cells].ravel()
+    middle = float(np.median(known))
+    contrast = [float(np.median(np.abs(values - np.median(values)))) for values in (known, seen)]
+    gain = contrast[1] / contrast[0] if min(contrast) > 1 else 1.0
+    gain = float(np.clip(gain, *GAINS))
+    centred = (known - middle) / WHITE
+    columns = np.stack([centred, centred * across, centred * down, np.ones_like(known), across, down], axis=1)
+    # where the background has no contrast but its noise, nothing is learnt of the gain: it stays near to the start
+    weight = np.diag([2e-4, 2e-4, 2e-4, 1e-5, 1e-3, 1e-3]) * len(known)
+    start = np.array([gain * WHITE, 0, 0, float(np.median(seen)), 0, 0])
+    factors, lit = start, (seen > 0) & (seen < WHITE)
+    for _ in range(4):
+        rest = np.abs(seen - columns @ factors)
+        fits = lit & (rest <= max(2.0, 3 * NORMAL * float(np.median(rest))))
+        chosen = columns[fits]
+        factors = np.linalg.solve(chosen.T @ chosen + weight, chosen.T @ seen[fits] + weight @ start)
+    if not GAINS[0] <= factors[0] / WHITE <= GAINS[1]:
+        return None
+    rows, cols = np.linspace(-1, 1, height)[:, np.newaxis], np.linspace(-1, 1, width)[np.newaxis]
+    gains = np.clip((factors[0] + factors[1] * cols + factors[2] * rows) / WHITE, *GAINS)
+    offsets = factors[3] + factors[4] * cols + factors[5] * rows - gains * middle
+    return gains.astype(np.float32), offsets.astype(np.float32)
+
+
+def _sorted(planes: list[Plane]) -> list[Plane]:
+    """Sort a few planes cell by cell: whole planes at a time, which is quicker than a sort of each cell."""
+    ordered = list(planes)
+    for turn in range(len(ordered)):
+        for i in range(turn % 2, len(ordered) - 1, 2):
+            ordered[i], ordered[i + 1] = np.minimum(ordered[i], ordered[i + 1]), np.maximum(ordered[i], ordered[i + 1])
+    return ordered

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import structlog
 from aiohttp import web
 
+from halimede.errors import InvalidFieldError
+from halimede.observe.http import is_loopback, parse_bind
 from services.gm.dashboard.feed import DashboardFeed
 
 log = structlog.get_logger()
-
 #: seconds that a page may take to read what it was sent
 SLOWEST = 10.0
 COOKIE = "halimede-token"
@@ -43,6 +47,8 @@ FILES = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+FILE = "page-token"
+BYTES = 24
 
 
 class DashboardRoutes:
@@ -128,3 +134,29 @@ def _file(name: str, kind: str) -> Handler:
 
 def _same(token: str, given: Any) -> bool:
     return hmac.compare_digest(token.encode(), str(given).encode("utf-8", "surrogateescape"))
+
+
+def page_token(store: Path, bind: str) -> str:
+    """Return the token that a page at this address asks for; empty on loopback. It is stored next to GM's store."""
+    address = parse_bind(bind, "--http")
+    if address is None or is_loopback(address[0]):
+        return ""
+    path = store / FILE
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return _read(path)
+    except OSError as error:
+        raise InvalidFieldError("--store", str(store), f"make it writable ({error.strerror})") from error
+    with os.fdopen(handle, "w") as file:
+        token = secrets.token_urlsafe(BYTES)
+        file.write(token + "\n")
+    return token
+
+
+def _read(path: Path) -> str:
+    token = path.read_text().strip()
+    if not token:
+        raise InvalidFieldError(FILE, str(path), "it is empty: remove it, and a new one is made")
+    return token

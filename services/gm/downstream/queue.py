@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
 
 from halimede.api import Resource
 from halimede.bus import Bus
-from halimede.messages import Delete, Held
+from halimede.bus.ordering import SequenceNumber
+from halimede.bus.reason_codes import judge
+from halimede.errors import BusError, HalimedeError, RefusedError, TooLargeError
+from halimede.messages import Delete, Held, Synced
 from halimede.names import Key
-from halimede.topics import DELETE, INSERT
+from halimede.topic import Address
+from halimede.topics import DELETE, INSERT, SYNCED
 from services.gm.downstream.node_state import Attempt, NodeState, SentVersion, SyncReply
-from services.gm.downstream.sender import DownstreamSender
 from services.gm.workqueue import WorkQueue, reached
 
 #: seconds that a node which has just come gets to send its sync: then it is told all that it lacks, in order
@@ -31,10 +37,14 @@ TAKEN_PER_SECOND = 500.0
 REMEMBERED = 256
 #: deletes that wait for one node, as many as it may hold; what it holds beyond, its next sync says
 MAX_DELETES = 10_000
+log = structlog.get_logger()
+M = TypeVar("M")
+#: how often a broker's refusal counts: repeating hardly helps, but its rules may be mended
+REFUSED = 16
 
 
 class Downstream:
-    """All nodes' lines. ``online`` says whether a node is there; GM's ``epoch`` goes with what is sent (``sender``)."""
+    """All nodes' lines. ``online`` says whether a node is there; GM's ``epoch`` goes with what is sent."""
 
     def __init__(self, bus: Bus, epoch: int, online: Callable[[str], bool]) -> None:
         self.sender = DownstreamSender(bus, epoch)
@@ -272,3 +282,78 @@ class Downstream:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+class DownstreamSender:
+    """Sends to a node what is in its queue, once. ``epoch`` is the one at the time of each message.
+
+    What the broker did not take is noted for the next attempt and delays nothing else.
+    """
+
+    def __init__(self, bus: Bus, epoch: int) -> None:
+        self.epoch = epoch
+        self._bus = bus
+        self._number = 0
+        #: messages sent, and those among them that were sent again
+        self.sent = self.resent = 0
+
+    async def send(
+        self, line: NodeState, attempt: Attempt, address: Address[M], body: M, patience: float = 0.0
+    ) -> None:
+        """Send once. Nobody waits for the broker's word, but for the answer to a sync, which has to come behind.
+
+        ``patience``: seconds that the node's answer may take because of others. Raises BusError when the broker is
+        away.
+        """
+        stamp = self._stamp()
+        try:
+            answer = None if line.sync else self._bus.publish_now(address, body, properties=stamp)
+            if answer is None:
+                await self._bus.publish(address, body, properties=stamp)
+        except (RefusedError, TooLargeError) as error:
+            self._refused(attempt, address.text, error, patience)
+            return
+        again = attempt.count > 0
+        attempt.sent(_now(), patience)
+        if answer is None:
+            self._taken(again=again)
+            if line.sync:
+                line.sync.count += 1
+        else:
+            answer.add_done_callback(partial(self._answer_came, attempt, address.text, patience, again=again))
+            await asyncio.sleep(0)  # what one turn of the loop sends leaves at its end: nodes have work the sooner
+
+    async def synced(self, node: str, count: int) -> None:
+        """End the answer to a sync, which took so many messages. Raises BusError when the broker is away."""
+        body = Synced(epoch=self.epoch, count=count)
+        await self._bus.publish(SYNCED.at(node=node), body, properties=self._stamp())
+
+    def _answer_came(
+        self, attempt: Attempt, topic: str, patience: float, answer: asyncio.Future[int], *, again: bool
+    ) -> None:
+        try:
+            judge(topic, answer.result())
+        except RefusedError as error:
+            self._refused(attempt, topic, error, patience)
+        except BusError:
+            attempt.due = _now()  # ``wake`` of the lines tries it again
+        else:
+            self._taken(again=again)
+
+    def _taken(self, *, again: bool) -> None:
+        self.sent += 1
+        self.resent += again
+
+    def _refused(self, attempt: Attempt, topic: str, error: HalimedeError, patience: float) -> None:
+        """Take note of what the broker does not take: the rest must not wait for it."""
+        log.warning("not sent", topic=topic, error=str(error))
+        attempt.count = REFUSED
+        attempt.sent(_now(), patience)
+
+    def _stamp(self) -> dict[str, str]:
+        self._number += 1
+        return SequenceNumber(self.epoch, self._number).properties
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

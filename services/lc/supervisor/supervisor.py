@@ -26,14 +26,14 @@ from services.lc.status_builder import compose
 from services.lc.store.database import NodeStore
 from services.lc.supervisor.model_assignment import ModelAssignment, model, swaps, trouble, used
 from services.lc.supervisor.process import Launcher, Process, Start, StartError
-from services.lc.supervisor.process_exit import EXTRA_S, KILL_S, ending, grace, until_end
 from services.lc.supervisor.worker_state import FIRST_DELAY, STABLE_S, WorkerState, stand
 
 log = structlog.get_logger()
-
 LONGEST_DELAY = 60.0
 #: exit code of a worker that was given something wrong: starting it again at once is of no use
 USERS_MISTAKE = 2
+#: seconds beyond its grace until a process is killed, and until one that was killed is given up
+EXTRA_S, KILL_S = 1.0, 10.0
 
 
 class Supervisor:
@@ -289,3 +289,37 @@ def _unless_store_fails() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         log.warning("process record not written", error=str(error))
+
+
+async def until_end(entry: WorkerState, process: Process) -> int | None:
+    """Wait for a process to end, and end it when its worker is stopped; return its exit code, None if unknown."""
+    ended = asyncio.ensure_future(process.wait())
+    asked = asyncio.ensure_future(entry.stop.wait())
+    try:
+        await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            process.terminate()
+            await asyncio.wait({ended}, timeout=grace(entry) + EXTRA_S)
+        if not ended.done():
+            log.warning("worker did not stop in time, killed", worker=str(entry.worker))
+            process.kill()
+            await asyncio.wait({ended}, timeout=KILL_S)
+        if not ended.done():
+            log.error("worker cannot be killed, given up", worker=str(entry.worker), pid=process.record.pid)
+            return None
+        return ended.result()
+    finally:
+        ended.cancel()
+        asked.cancel()
+
+
+def grace(entry: WorkerState) -> float:
+    """Return the seconds that a worker has to stop."""
+    return entry.start.spec.grace_s if entry.start else 10.0
+
+
+def ending(code: int | None) -> str:
+    """Say how a process ended."""
+    if code is None:
+        return "ended (exit code unknown)"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

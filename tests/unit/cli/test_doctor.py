@@ -18,8 +18,8 @@ from halimede.bus.message import Grants
 from halimede.bus.settings import MqttSettings
 from halimede.cli.commands import doctor
 from halimede.cli.doctor import broker, machine, system
+from halimede.cli.doctor.broker import V5, V311
 from halimede.cli.doctor.check import Check
-from halimede.cli.doctor.mqtt_probe import V5, V311
 from halimede.cli.doctor.system import camera_statuses, on_cameras
 from halimede.messages import CameraStatus, DeadLetter, NodeInfo
 

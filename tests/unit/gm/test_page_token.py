@@ -12,8 +12,7 @@ import pytest
 from aiohttp import web
 
 from halimede.errors import InvalidFieldError
-from services.gm.dashboard.routes import DashboardRoutes
-from services.gm.dashboard.token import BYTES, FILE, page_token
+from services.gm.dashboard.routes import BYTES, FILE, DashboardRoutes, page_token
 
 
 @contextlib.asynccontextmanager

@@ -15,9 +15,8 @@ from halimede.stats import histogram
 from services.lc.paths import Worker
 from services.lc.planning.plan import Plan
 from services.lc.planning.resource_state import ResourceState
-from services.lc.pods.counters import KEPT, MAX_GONE, MAX_LIVE, RETURNS_S, Pod, PodCounts
 from services.lc.pods.store import PodRecord
-from services.lc.pods.workers import MAX_LEFT, PodWorkers
+from services.lc.pods.workers import KEPT, MAX_GONE, MAX_LEFT, MAX_LIVE, RETURNS_S, Pod, PodCounts, PodWorkers
 from services.lc.store.database import NodeStore
 from tests.integration.lc_world import HELMET, SERVICES, service
 from tests.simulated import eventually, simulated

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.multiedge.stages.connected_components import crowded, grown, regions
+from halimede.multiedge.stages.motion import crowded, grown, regions
 
 SIDES = st.integers(1, 12)
 MASKS = st.builds(
