@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from halimede.pipeline.upload_policy.threshold_controller import ThresholdController
+from halimede.pipeline.upload_policy.budget import ThresholdController
 
 SAMPLES, WINDOW, TARGET = 20_000, 2_000, 0.2
 LONG_RUN, ANY_WINDOW = 0.01, 0.05

@@ -24,7 +24,7 @@ from halimede import log
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.messages import NodeStatus, TaskInfo, WorkerInfo, WorkerReport
 from halimede.names import Key
-from halimede.system.garbage_collection import rare_collections
+from halimede.system.runtime import rare_collections
 from services.lc.gm_channel import GmChannel
 from services.lc.models.preparation import Preparation
 from services.lc.paths import NodePaths, Worker

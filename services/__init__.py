@@ -2,7 +2,7 @@
 
 import sys
 
-from halimede.system.start import own_process
+from halimede.system.runtime import own_process
 
 # Python's word for a module of ours that it is about to run (`python -m services.lc`): tests and benches import others
 if sys.argv[0] == "-m":

@@ -20,7 +20,7 @@ from halimede.bus.mqtt import MqttSettings
 from halimede.frames import new_frame
 from halimede.offload import OffloadClient
 from halimede.offload.channel import inference
-from halimede.system.garbage_collection import rare_collections
+from halimede.system.runtime import rare_collections
 from halimede.worker.main import connect_to, main
 
 SERVICE = "bench"

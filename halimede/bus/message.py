@@ -1,6 +1,6 @@
 """What moves over the bus: a packet as adapters see it, a delivery as handlers do; who takes them, what is counted.
 
-A packet's body is bytes here: what they mean is the affair of ``marshalling.py``.
+A packet's body is bytes here: what they mean is the affair of ``port.py``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from halimede.system.start import own_process
+from halimede.system.runtime import own_process
 
 INTERRUPTED = 130
 

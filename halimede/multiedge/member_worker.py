@@ -33,7 +33,7 @@ from halimede.pipeline.responders import ResultResponder, result_outbox
 from halimede.pipeline.workers import EdgeWorker
 from halimede.worker.roles import WorkerContext, drain, origin, source_of, unless
 from halimede.worker.sources.base import FrameSource
-from halimede.worker.sources.handler import session_id
+from halimede.worker.sources.camera_topics import session_id
 from halimede.worker.sources.poison_journal import PoisonJournal
 
 #: frames that the broker may have under way to a member: each waits there until it is answered

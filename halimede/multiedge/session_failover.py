@@ -28,7 +28,7 @@ from halimede.multiedge.membership import Membership
 from halimede.names import check_name
 from halimede.worker.roles import BusFactory
 from halimede.worker.sources.base import FrameSink
-from halimede.worker.sources.handler import FrameHandler
+from halimede.worker.sources.camera_topics import FrameHandler
 from halimede.worker.sources.poison_journal import PoisonJournal
 
 log = structlog.get_logger()

@@ -1,6 +1,6 @@
 """``python -m halimede.serving``: what ``halimede serve`` runs, for controllers and images without the command line."""
 
-from halimede.system.start import own_process
+from halimede.system.runtime import own_process
 
 own_process()
 

@@ -19,7 +19,7 @@ from halimede import log as logging
 from halimede.bus import Announce, Bus
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.errors import InvalidFieldError
-from halimede.system.garbage_collection import rare_collections
+from halimede.system.runtime import rare_collections
 from halimede.worker.bootstrap import serve
 from halimede.worker.errors import WorkerError
 from halimede.worker.joint_inference import joint_inference

@@ -15,7 +15,7 @@ from halimede.errors import DisconnectedError, HalimedeError
 from halimede.messages import GmPresence
 from halimede.observe import HttpServer
 from halimede.observe.metrics import registry
-from halimede.system.garbage_collection import brief_collections
+from halimede.system.runtime import brief_collections
 from halimede.topics import GM_PRESENCE
 from services.gm.app import GlobalManager
 from services.gm.blobs import BlobServing, most_bytes

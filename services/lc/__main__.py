@@ -20,7 +20,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.models.address_policy import VARIABLE, AddressPolicy
 from halimede.names import check_name
 from halimede.observe import parse_bind
-from halimede.system.garbage_collection import rare_collections
+from halimede.system.runtime import rare_collections
 from services.lc.app import Config, LocalController
 from services.lc.blobs import client_id
 from services.lc.credentials import NodeCredentials

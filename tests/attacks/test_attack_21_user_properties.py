@@ -17,7 +17,7 @@ from halimede.bus import Delivery, Packet
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.mqtt5.decoder import properties as read
-from halimede.bus.paho.client import v5_properties
+from halimede.bus.paho.connection import v5_properties
 from halimede.bus.settings import Client
 from halimede.contract.examples import EXAMPLES, address
 from halimede.topic import Topic

@@ -19,7 +19,7 @@ def run(*words: str) -> str:
 @pytest.mark.parametrize("module", ["services.gm", "services.lc", "services.worker", "halimede.serving"])
 def test_a_service_loads_neither_tables_nor_their_colours(module: str) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in run("-X", "importtime", "-m", module, "--help").splitlines()}
-    assert {"structlog", "halimede.system.start"} <= loaded
+    assert {"structlog", "halimede.system.runtime"} <= loaded
     assert not {"rich.console", "pygments", "typer"} & loaded
 
 
@@ -35,7 +35,7 @@ def test_a_service_loads_neither_tables_nor_their_colours(module: str) -> None:
     ids=["what it asks for later is there", "what is open at the end is written"],
 )
 def test_a_process_of_ours_does_what_others_do(script: str, written: str) -> None:
-    assert run("-c", f"from halimede.system.start import own_process; own_process(); {script}") == written
+    assert run("-c", f"from halimede.system.runtime import own_process; own_process(); {script}") == written
 
 
 def test_what_imports_our_services_keeps_its_collections_and_its_log_lines() -> None:

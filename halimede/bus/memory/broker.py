@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from halimede.bus.connection import ReconnectingBus
-from halimede.bus.memory.connection import MemoryTransport
-from halimede.bus.memory.faults import Faults
-from halimede.bus.memory.session import RetainedMessage, Session, SessionSubscription, store
+from halimede.bus.memory.connection import Faults, MemoryTransport, RetainedMessage, Session, SessionSubscription, store
 from halimede.bus.message import Announce, Packet
 from halimede.bus.reason_codes import NO_SUBSCRIBER, SUCCESS
 from halimede.bus.topic_filter import matches

@@ -1,16 +1,20 @@
-"""One connection to the memory broker, through whatever faults are on: lost, doubled and late messages."""
+"""One client of the memory broker: its session, and its connection through whatever faults are on."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from halimede.bus.memory.faults import Wire
-from halimede.bus.memory.session import Session, SessionSubscription
 from halimede.bus.message import Packet
 from halimede.bus.reason_codes import SUCCESS
+from halimede.bus.topic_filter import split_shared
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Transport
 
 if TYPE_CHECKING:
@@ -18,6 +22,106 @@ if TYPE_CHECKING:
 
 WINDOW = 1000
 LOST = "the message or its acknowledgement was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedMessage:
+    """A message that the broker keeps, with the loop time at which it expires."""
+
+    packet: Packet
+    expires: float
+
+    def left(self, now: float) -> Packet | None:
+        """Return the packet with the lifetime that it has left, None once that is over."""
+        if now >= self.expires:
+            return None
+        return replace(self.packet, expiry_s=math.ceil(self.expires - now)) if self.packet.expiry_s else self.packet
+
+
+def store(packet: Packet) -> RetainedMessage:
+    """Keep a packet from now on."""
+    now = asyncio.get_running_loop().time()
+    return RetainedMessage(packet, now + packet.expiry_s if packet.expiry_s else math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSubscription:
+    """One subscription of one client."""
+
+    group: str
+    levels: list[str]
+    qos: int
+
+    @classmethod
+    def of(cls, filter_: str, qos: int) -> SessionSubscription:
+        """Read a filter."""
+        group, plain = split_shared(filter_)
+        return cls(group, plain.split("/"), qos)
+
+
+#: gets a packet identifier and a packet, and sends it to the client
+Transmit = Callable[[int, Packet], None]
+
+
+class Session:
+    """One client at the broker: subscriptions, what it has not acknowledged, what waits for it.
+
+    A session outlives its connection for ``keep_s`` seconds, and whoever connects under that client id next goes on
+    with it: what was not acknowledged is sent again, flagged and under its old packet identifier, before what waited.
+    """
+
+    def __init__(self, max_queued: int) -> None:
+        self.filters: dict[str, SessionSubscription] = {}
+        self.keep_s = 0
+        self.expires = math.inf
+        #: messages dropped because the queue was full
+        self.overflowed = 0
+        #: messages under way, by packet identifier
+        self.unacknowledged: dict[int, Packet] = {}
+        self._max_queued = max_queued
+        self._receive_maximum = 0
+        self._transmit: Transmit | None = None
+        self._keys = itertools.count(1)
+        #: messages that wait for room
+        self.waiting: deque[RetainedMessage] = deque()
+
+    def connect(self, transmit: Transmit, receive_maximum: int, keep_s: int) -> None:
+        """Go on with a client."""
+        self._transmit, self._receive_maximum, self.keep_s = transmit, receive_maximum, keep_s
+        for key, packet in list(self.unacknowledged.items()):
+            transmit(key, replace(packet, duplicate=True))
+        self._next()
+
+    def disconnect(self) -> None:
+        """Keep what there is for whoever comes next."""
+        self._transmit = None
+        self.expires = asyncio.get_running_loop().time() + self.keep_s
+
+    def push(self, packet: Packet) -> None:
+        """Send a QoS 1 message, as soon as the client can take it."""
+        if self._transmit and len(self.unacknowledged) < self._receive_maximum:
+            self._send(packet)
+        elif len(self.waiting) < self._max_queued:
+            self.waiting.append(store(packet))
+        else:
+            self.overflowed += 1
+
+    def acknowledged(self, key: int) -> None:
+        """Make room for what waits."""
+        self.unacknowledged.pop(key, None)
+        self._next()
+
+    def _next(self) -> None:
+        while self.waiting and self._transmit and len(self.unacknowledged) < self._receive_maximum:
+            packet = self.waiting.popleft().left(asyncio.get_running_loop().time())
+            if packet:
+                self._send(packet)
+
+    def _send(self, packet: Packet) -> None:
+        key = next(self._keys)
+        self.unacknowledged[key] = packet
+        if self._transmit:
+            self._transmit(key, packet)
 
 
 class MemoryTransport(Transport):
@@ -131,3 +235,64 @@ class MemoryTransport(Transport):
             return False
         self._up.carry(partial(self.session.acknowledged, number))
         return True
+
+
+@dataclass
+class Faults:
+    """What goes wrong, from now on: may be changed at any time. Shares are 0..1, times are seconds, one way.
+
+    A lost QoS 0 message is gone. A QoS 1 publish is lost on its way in or its acknowledgement on the way out, each as
+    likely: both give DisconnectedError. A QoS 1 delivery that is lost comes again, flagged, after ``redelivery_s``.
+    """
+
+    delay_s: tuple[float, float] = (0.0, 0.0)
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    reorder_s: float = 0.05
+    redelivery_s: float = 1.0
+
+    def happens(self, share: float, chance: random.Random) -> bool:
+        """Whether a fault of this share strikes now. Chance is only asked where it is needed."""
+        return share > 0 and chance.random() < share
+
+
+class Wire:
+    """One direction of a connection. Keeps order, but for what ``faults.reorder`` holds back."""
+
+    def __init__(self, faults: Faults, chance: random.Random, link: Transport) -> None:
+        self._faults = faults
+        self._chance = chance
+        self._link = link
+        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
+        self._armed = False
+
+    def carry(self, arrive: Callable[[], None]) -> None:
+        """Call ``arrive`` at the other end, if the connection is still there by then."""
+        loop, faults = asyncio.get_running_loop(), self._faults
+        at = loop.time() + (self._chance.uniform(*faults.delay_s) if faults.delay_s[1] else 0.0)
+        if faults.happens(faults.reorder, self._chance):
+            loop.call_at(at + faults.reorder_s, self._late, arrive)
+            return
+        if self._waiting:
+            at = max(at, self._waiting[-1][0])
+        self._waiting.append((at, arrive))
+        if not self._armed:
+            self._arm()
+
+    def _late(self, arrive: Callable[[], None]) -> None:
+        if not self._link.ended.done():
+            arrive()
+
+    def _arm(self) -> None:
+        self._armed = True
+        asyncio.get_running_loop().call_at(self._waiting[0][0], self._arrived)
+
+    def _arrived(self) -> None:
+        self._armed = False
+        now, first = asyncio.get_running_loop().time(), True
+        while self._waiting and (first or self._waiting[0][0] <= now) and not self._link.ended.done():
+            first = False
+            self._waiting.popleft()[1]()
+        if self._waiting and not self._link.ended.done():
+            self._arm()

@@ -13,8 +13,7 @@ from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.connection import Mqtt5Transport
 from halimede.bus.settings import MqttSettings
-from halimede.bus.sockets import distrust, hasten, let_in
-from halimede.bus.transport import Deliver
+from halimede.bus.transport import Deliver, distrust, hasten, let_in
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 

@@ -14,11 +14,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 
 from halimede.bus.message import Packet
-from halimede.bus.paho.client import ReadingClient, no_properties, v5_properties
-from halimede.bus.paho.connection import PahoTransport
+from halimede.bus.paho.connection import PahoTransport, ReadingClient, no_properties, v5_properties
 from halimede.bus.settings import MqttSettings
-from halimede.bus.sockets import distrust, hasten, let_in
-from halimede.bus.transport import Deliver
+from halimede.bus.transport import Deliver, distrust, hasten, let_in
 from halimede.errors import DisconnectedError, InvalidFieldError
 
 #: seconds that cancelling waits for a connect in its thread; after that it ends by itself at its deadline

@@ -16,18 +16,18 @@ import structlog
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, error_string
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from halimede.bus.message import Packet
-from halimede.bus.paho.client import ReadingClient, grants, no_properties, v5_properties
+from halimede.bus.message import Grants, Packet
+from halimede.bus.mqtt5.decoder import NO_PROPERTIES, properties, varint
 from halimede.bus.reason_codes import SUCCESS
 from halimede.bus.settings import MqttSettings
 from halimede.bus.topic_filter import SHARE
 from halimede.bus.transport import CLOSE_TIMEOUT, Deliver, Ended, PendingAck, Slots, Transport
 
 log = structlog.get_logger()
-
 #: the protocol's own limits, where the broker names none
 NO_LIMIT, NO_RECEIVE_MAXIMUM = 268_435_455, 65_535
 #: no packet has this identifier
@@ -38,6 +38,16 @@ BARRED = frozenset({0x85, 0x86, 0x87, 0x8A, 0x8C})
 #: seconds between paho's looks at the keepalive: at most, and as a share of the keepalive, so that a dead connection is
 #: found within 1.5 times the keepalive however short that is
 TICK, TICK_SHARE = 1.0, 1 / 16
+#: what the broker's CONNACK names, by the field that holds it here
+GRANTS = {
+    "receive_maximum": "ReceiveMaximum",
+    "max_packet": "MaximumPacketSize",
+    "max_qos": "MaximumQoS",
+    "retain": "RetainAvailable",
+    "wildcards": "WildcardSubscriptionAvailable",
+    "shared": "SharedSubscriptionAvailable",
+}
+SWITCHES = frozenset({"retain", "wildcards", "shared"})
 
 
 class PahoTransport(Transport):
@@ -224,3 +234,66 @@ class PahoTransport(Transport):
             return False
         self._client.ack(mid, 1)
         return True
+
+
+def v5_properties(packet: Packet, kind: int) -> Properties | None:
+    """Write what v5 carries beside a body; None when there is nothing, which spares paho the packing."""
+    given = {
+        "ResponseTopic": packet.response_topic or None,
+        "CorrelationData": packet.correlation or None,
+        "MessageExpiryInterval": packet.expiry_s,
+        "UserProperty": list(packet.properties) or None,
+    }
+    present = {name: value for name, value in given.items() if value is not None}
+    if not present:
+        return None
+    properties = no_properties(kind)
+    for name, value in present.items():
+        setattr(properties, name, value)
+    return properties
+
+
+def grants(properties: Any) -> Grants:
+    """Read what the broker said in its CONNACK; what it did not say has the protocol's default."""
+    said = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
+    return Grants(**{field: bool(value) if field in SWITCHES else value for field, value in said.items()})
+
+
+def no_properties(kind: int) -> Properties:
+    """Return an empty set for a kind of packet (``PacketTypes``)."""
+    return Properties(kind)  # type: ignore[no-untyped-call]
+
+
+class ReadingClient(Client):
+    """paho's client, except that ``beside`` and ``payload`` are read here: those of the message of ``on_message``.
+
+    Anybody who may publish chooses the properties, and paho's reader takes quadratic time over them (half a minute of a
+    core for 10^5 user properties, which fit into one small packet) and ends the connection at U+FEFF, which brokers let
+    through: a retained message could keep a client off the broker for ever.
+
+    It also sends large packets without copying what is left of them at each step.
+    """
+
+    beside = NO_PROPERTIES
+    payload = b""
+
+    def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> MQTTErrorCode:
+        # paho sends ``packet[done:]`` as often as the socket takes a part: of a view that is no copy
+        return super()._packet_queue(command, memoryview(packet), mid, qos, info)  # type: ignore[arg-type]  # it only slices
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        # paho gives no other way in; should it ever call this no more, its own reader works as before
+        packet: Any = self._in_packet["packet"]
+        start = _start(packet, qos=self._in_packet["command"] >> 1 & 3)
+        length, first = varint(packet, start)
+        body = first + length
+        self.beside = properties(bytes(packet[first:body])) if length else NO_PROPERTIES
+        with memoryview(packet) as view:
+            self.payload = bytes(view[body:])
+        packet[start:] = b"\0"  # nothing is left for paho, which would copy it three times
+        return super()._handle_publish()
+
+
+def _start(packet: Any, *, qos: int) -> int:
+    """Return where the length of the properties stands: behind topic and packet identifier."""
+    return 2 + int.from_bytes(packet[:2]) + (2 if qos else 0)

@@ -5,7 +5,7 @@ it, where we may read it: on Linux, for a process of our own user.
 
 BBR spaces packets by timers, at the rate that it believes the line to have. Over loopback there is no line to spare,
 and each timer is processor time: about a quarter of what a broker spends on a frame of 150 KB. Our clients ask for none
-of it on such connections (``bus/sockets.py``); a broker and the clients of others take what the machine has set.
+of it on such connections (``bus/transport.py``); a broker and the clients of others take what the machine has set.
 """
 
 from __future__ import annotations

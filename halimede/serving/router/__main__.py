@@ -1,6 +1,6 @@
 """``python -m halimede.serving.router``: what ``halimede router`` runs."""
 
-from halimede.system.start import own_process
+from halimede.system.runtime import own_process
 
 own_process()
 

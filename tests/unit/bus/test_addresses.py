@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halimede import topics
-from halimede.bus.marshalling import LONGEST, REMEMBERED, AddressCache
+from halimede.bus.port import LONGEST, REMEMBERED, AddressCache
 from halimede.errors import DecodeError
 
 AT = topics.REPLY.at(ns="n", service="s", worker="w")

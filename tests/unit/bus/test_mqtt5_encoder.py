@@ -18,7 +18,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from halimede.bus.message import Packet
 from halimede.bus.mqtt5 import encoder
 from halimede.bus.mqtt5.decoder import varint
-from halimede.bus.paho.client import no_properties, v5_properties
+from halimede.bus.paho.connection import no_properties, v5_properties
 from halimede.bus.topic_filter import packet_size
 from tests.fuzz import targets
 

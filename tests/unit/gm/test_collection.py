@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from halimede.system.garbage_collection import EVERYTHING_EVERY, brief_collections, rare_collections
+from halimede.system.runtime import EVERYTHING_EVERY, brief_collections, rare_collections
 
 
 class Circle:

@@ -15,8 +15,7 @@ from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.multiedge.membership import Membership, peer_will
 from halimede.multiedge.session_failover import SessionFailover
 from halimede.worker.sources.base import SourceContext
-from halimede.worker.sources.camera_topics import CameraSource
-from halimede.worker.sources.handler import session_id
+from halimede.worker.sources.camera_topics import CameraSource, session_id
 
 NS, SERVICE, GROUP = "default", "lobby", "lobby.test"
 ROOM, KEPT_S = 4, 60

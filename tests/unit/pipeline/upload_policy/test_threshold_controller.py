@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.pipeline.upload_policy.threshold_controller import ThresholdController, restored
+from halimede.pipeline.upload_policy.budget import ThresholdController, restored
 
 SAMPLES, WINDOW, TARGET = 20_000, 2_000, 0.2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.bus.sockets import hasten, within_machine
+from halimede.bus.transport import hasten, within_machine
 
 KNOWN = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 paced = pytest.mark.skipif(
@@ -44,7 +44,7 @@ def test_what_leaves_the_machine_is_sent_as_the_machine_says(monkeypatch: pytest
     ours, theirs = pair()
     with ours, theirs:
         ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        monkeypatch.setattr("halimede.bus.sockets.within_machine", lambda _: False)
+        monkeypatch.setattr("halimede.bus.transport.within_machine", lambda _: False)
         hasten(ours)
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
 
