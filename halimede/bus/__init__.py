@@ -1,4 +1,4 @@
-"""The message bus: a port that everybody speaks to, and its adapters (memory for tests, MQTT v5 for real)."""
+"""The message bus: the port that all code uses, and its adapters (memory for tests, MQTT v5 in production)."""
 
 from halimede.bus.message import Announce, Announcement, BusStats, Delivery, Packet
 from halimede.bus.port import Bus

@@ -33,11 +33,11 @@ Done = Callable[[int], None]
 
 
 def ignore(_: int) -> None:
-    """Note nothing: whoever waits for the message requests it again."""
+    """Do nothing: the receiver requests a missing message again."""
 
 
 class OutgoingMessage(Generic[M]):
-    """A message, and the callback that gets what became of it. ``expires``: the end of its time in flight (loop's)."""
+    """A message and the callback for its outcome. ``expires``: the loop time at which it counts as not acknowledged."""
 
     __slots__ = ("address", "body", "correlation", "done", "expires", "properties")
 
@@ -176,7 +176,7 @@ class AckedPublisher(Generic[M]):
             self._timer = asyncio.get_running_loop().call_at(message.expires, self._expire)
 
     def _acknowledged(self, acknowledgement: asyncio.Future[int]) -> None:
-        """Take the broker's acknowledgement, or the end of the connection."""
+        """Handle the broker's acknowledgement, or the end of the connection."""
         message = self._in_flight.pop(acknowledgement, None)
         if message is None:
             return  # its time was up before
@@ -191,7 +191,7 @@ class AckedPublisher(Generic[M]):
             self._next()
 
     def _expire(self) -> None:
-        """Take what was not acknowledged in time for lost. Messages are in the order of their deadlines."""
+        """Count messages without a timely acknowledgement as lost. Messages are in the order of their deadlines."""
         self._timer, loop = None, asyncio.get_running_loop()
         for acknowledgement, message in list(self._in_flight.items()):
             if loop.time() < message.expires:
@@ -211,7 +211,7 @@ class AckedPublisher(Generic[M]):
             self._deliver(message, self._group, failures=1)
 
     def _next(self) -> None:
-        """Send what waits, as far as there are slots."""
+        """Send waiting messages while there are free slots."""
         while self._waiting and self._group and len(self._in_flight) + len(self._deliveries) < self._limit:
             self._send(self._waiting.popleft(), self._group)
 
@@ -228,7 +228,7 @@ class AckedPublisher(Generic[M]):
         self._next()
 
     async def _deliver_later(self, message: OutgoingMessage[M], failures: int) -> None:
-        """Send a message until the broker has it, or once where nothing is sent again."""
+        """Send a message until the broker acknowledges it, or once if resending is off."""
         body: M | None = message.body
         while body is not None:
             if failures:
@@ -257,7 +257,7 @@ class AckedPublisher(Generic[M]):
         message.done(FAILURE)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until the broker is back."""
+        """Wait until the pause is over or the broker is connected again."""
         try:
             async with asyncio.timeout(seconds):
                 await self._reconnected.wait()

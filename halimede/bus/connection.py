@@ -1,4 +1,4 @@
-"""Keeping a connection up: re-subscribing, birth and hooks, written once for all adapters: they bring only ``_open``.
+"""Keeps a connection up: subscriptions, birth message and hooks, once for all adapters; they implement ``_open``.
 
 When to come back is decided in ``reconnect.py``, also for whoever shares a client id with another.
 """
@@ -37,7 +37,7 @@ MOST_REASONS = 8
 
 
 class ConnectionLog:
-    """Logs whether there is a connection, and knows why there is none. ``where``: the broker's address."""
+    """Logs changes of the connection and keeps the reason of the last failure. ``where``: the broker's address."""
 
     def __init__(self, where: str, client_id: str) -> None:
         self._where = where
@@ -46,23 +46,23 @@ class ConnectionLog:
         self._told: set[str] = set()
 
     def because(self, reason: str) -> None:
-        """Take a reason. A broker that was away and then does not let us in is two pieces of news."""
+        """Record why there is no connection. Each new reason is logged once."""
         self._cause = reason
         if reason not in self._told and len(self._told) < MOST_REASONS:
             self._told.add(reason)
             log.warning("bus down", broker=self._where, client=self._client_id, reason=reason)
 
     def over(self) -> None:
-        """There is a good connection."""
+        """Record that a connection is accepted."""
         self._told.clear()
         log.info("bus connected", broker=self._where, client=self._client_id)
 
     def closed(self) -> None:
-        """Nobody wants a connection any more: no news for the log."""
+        """Record that the connection is closed on purpose: nothing is logged."""
         self._cause = "closed"
 
     def error(self, waited_s: float | None = None) -> DisconnectedError:
-        """Return what to tell who needs a connection, and has perhaps waited for one."""
+        """Return the error for a caller that needs a connection."""
         what = f"no connection to the broker at {self._where}"
         if waited_s is None:
             return DisconnectedError(f"{what} ({self._cause})")
@@ -72,7 +72,7 @@ class ConnectionLog:
 
 
 class ReconnectingBus(Bus):
-    """A bus over links that come and go."""
+    """A bus that connects again whenever its connection ends."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class ReconnectingBus(Bus):
                 log.debug("recall unanswered", filter=filter_.text, error=str(error))
 
     def rival(self) -> None:
-        """Take the caller's word that another client has our id: the one of us that came later gives way."""
+        """Handle a proven client id conflict: the client that connected later pauses."""
         if self._link:
             log.warning(RIVAL, client=self.client_id, broker=self._where, known="from its messages")
             self._start(self._link.close() if self._rivalry.proven() else self._accuse(), "rival")
@@ -291,7 +291,7 @@ class ReconnectingBus(Bus):
         return True
 
     async def _exhaust(self, subscription: Subscription) -> None:
-        """Ask the broker for no more, and wait until all that it had for us is acknowledged.
+        """Unsubscribe, and wait until every message of the session is acknowledged.
 
         Its answer comes behind all that our acknowledgements had left room for: when nothing is in hand then, it had
         nothing more.
@@ -344,7 +344,7 @@ class ReconnectingBus(Bus):
             await asyncio.sleep(pause or self._back_off.pause())
 
     async def _serve(self, link: Transport, announcement: Announcement) -> Ended:
-        """Bring subscriptions and birth back, run the hooks, and wait for the end of the connection."""
+        """Restore subscriptions, publish the birth message, run the hooks, and wait for the end of the connection."""
         # All of this leaves before anybody else can publish: whatever is sent later finds us subscribed. No await
         # stands between it and ``self._link``, so a subscription made meanwhile is either here or sends itself.
         answers = {key: self._subscription(link, key, qos) for key, qos in self._incoming.asked().items()}
@@ -385,7 +385,7 @@ class ReconnectingBus(Bus):
         return dict(zip(answers, reasons, strict=True))
 
     async def _greet(self) -> None:
-        """Tell the operator what is wrong with this connection, and run the hooks."""
+        """Report refused subscriptions and client id conflicts as dead letters, and run the hooks."""
         for topic, reason in self.refused.items():
             await self.dead_letter(Packet(topic, b""), f"the broker refused this subscription or birth: {reason}")
         if self._rivalry.suspected:

@@ -1,4 +1,4 @@
-"""What a client shows the broker: a folder of small files, as Kubernetes mounts a secret and as `halimede certs` makes.
+"""Credentials of a client: a folder of small files, as Kubernetes mounts a secret and `halimede certs` writes it.
 
 ``ca.crt``: who signs the broker's certificate (without it: the system's authorities). ``tls.crt`` and ``tls.key``: the
 client's own certificate. ``username`` and ``password``: for a broker that asks for them. They are read anew for every
@@ -28,7 +28,7 @@ class Credentials:
 
     @classmethod
     def at(cls, folder: str | Path, variable: str = "HALIMEDE_CREDENTIALS") -> Credentials:
-        """Return those in a folder that a user named; ``~`` is the user's home. Raises InvalidFieldError."""
+        """Return the credentials in a folder; ``~`` is the user's home. Raises InvalidFieldError."""
         try:
             return cls(Path(folder).expanduser().absolute(), variable)
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""What moves over the bus: a packet as adapters see it, a delivery as handlers do; who takes them, what is counted.
+"""Messages of the bus: packets for adapters, deliveries for handlers, and the counts of a connection.
 
 A packet's body is bytes here: what they mean is the affair of ``port.py``.
 """
@@ -19,7 +19,7 @@ MAX_PROPERTIES, MAX_PROPERTY = 64, 8 * 1024
 
 
 def _nothing() -> None:
-    """Acknowledge what needs no acknowledgement."""
+    """Do nothing: a QoS 0 message has no acknowledgement."""
 
 
 @dataclass(slots=True)  # not frozen: that would double the time that making one takes

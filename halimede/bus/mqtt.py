@@ -34,7 +34,7 @@ class MqttBus(ReconnectingBus):
         self._settings = settings
 
     async def knock(self) -> None:
-        """Connect once and leave again: what a command wants to know before it waits for anything.
+        """Connect once and disconnect: a command checks with it that it can reach the broker.
 
         Raises OSError, TimeoutError, DisconnectedError, or NotAllowedError when the broker does not let us in.
         """

@@ -28,7 +28,7 @@ class SequenceNumber:
         return {"epoch": str(self.epoch), "number": str(self.number)}
 
     def overtaken_by(self, other: SequenceNumber) -> bool:
-        """Whether ``other`` was said later, as far as that is known."""
+        """Whether ``other`` was sent later, as far as both numbers are known."""
         known = self.number > 0 and other.number > 0
         return known and (self.epoch, self.number) < (other.epoch, other.number)
 

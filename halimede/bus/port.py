@@ -51,7 +51,7 @@ REMEMBERED, LONGEST = 4096, 512
 
 
 class DeadLetterPublisher:
-    """Makes the dead letters of one client, a few a second: beyond that, bad messages are only counted."""
+    """Makes the dead letters of one client, at most ten a second: further bad messages are only counted."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -59,7 +59,7 @@ class DeadLetterPublisher:
         self._recent: list[float] = []
 
     def write(self, packet: Packet, reason: str) -> DeadLetter | None:
-        """Log an unreadable message; return what to say of it, None when too much was said of late."""
+        """Log an unreadable message; return its dead letter, or None when the rate limit is reached."""
         now = asyncio.get_running_loop().time()
         self._recent = [t for t in self._recent if now - t < 1]
         if len(self._recent) >= DEAD_LETTERS_PER_SECOND:
@@ -181,7 +181,7 @@ class Bus(ABC):
 
     @abstractmethod
     def rival(self) -> None:
-        """Take the caller's word that another client has our id: the one of us that came later gives way."""
+        """Handle a proven client id conflict: the client that connected later pauses."""
 
     @abstractmethod
     def renew(self) -> None:
@@ -284,7 +284,7 @@ class Bus(ABC):
         await self.listen(filter_.text, filter_.topic.qos, receive, queue, later=later, inherit=inherit)
 
     async def subscribe_now(self, filter_: Filter[M], handler: HandlerNow[M]) -> None:
-        """As ``subscribe``, for a handler that needs no time: it is called as a message comes, before any queue."""
+        """Subscribe a handler that is a plain function: it is called when a message arrives, without a queue."""
         receive = receiver_now(filter_.topic, handler, self.stats, self._dead_letter_now)
         await self.listen(filter_.text, filter_.topic.qos, receive, 0)
 
@@ -303,7 +303,7 @@ class Bus(ABC):
         return await self.publish(address, body, correlation=to.packet.correlation, properties=properties)
 
     async def dead_letter(self, packet: Packet, reason: str) -> None:
-        """Put an unreadable message where operators see it; at most ten a second, and never in the way."""
+        """Publish a dead letter for an unreadable message, at most ten a second."""
         if (letter := self._letters.write(packet, reason)) and self.connected:
             try:
                 await self.publish(topics.DEAD_LETTER.at(client=self.client_id), letter)
@@ -311,7 +311,7 @@ class Bus(ABC):
                 log.debug("dead letter not sent", error=str(error))
 
     def _dead_letter_now(self, packet: Packet, reason: str) -> None:
-        """Put an unreadable message where operators see it, if there is a place for it."""
+        """Publish a dead letter now, if the connection has a free slot."""
         if (letter := self._letters.write(packet, reason)) and self.connected:
             try:
                 self.publish_now(topics.DEAD_LETTER.at(client=self.client_id), letter)
@@ -329,7 +329,7 @@ class Bus(ABC):
 
 
 class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
-    """Address and names of the topics that one subscription gets: the same few come again and again, and are read once.
+    """Caches the parsed address and names of the topics that one subscription receives.
 
     Looking one up raises DecodeError if a name in it is not valid.
     """
@@ -359,7 +359,7 @@ def receiver(
     cleared: Cleared | None = None,
     wanted: Wanted | None = None,
 ) -> Receive:
-    """Return what reads the messages of a topic for a handler: see ``Bus.subscribe``."""
+    """Return a function that decodes the messages of a topic and calls a handler: see ``Bus.subscribe``."""
     addresses = AddressCache(topic)
 
     async def receive(packet: Packet) -> None:
@@ -389,7 +389,7 @@ def receiver(
 def receiver_now(
     topic: Topic[M], handler: HandlerNow[M], stats: BusStats, dead_letter: Callable[[Packet, str], None]
 ) -> ReceiveNow:
-    """Return the same for a handler that needs no time: see ``Bus.subscribe_now``."""
+    """Return the same for a handler that is a plain function: see ``Bus.subscribe_now``."""
     addresses = AddressCache(topic)
 
     def receive(packet: Packet) -> None:
@@ -410,7 +410,7 @@ def receiver_now(
 
 
 def check_properties(packet: Packet) -> None:
-    """Raise DecodeError if a message has more beside its body than anybody needs."""
+    """Raise DecodeError if a message has too many or too long user properties."""
     if len(packet.properties) > MAX_PROPERTIES:
         raise DecodeError(f"more than {MAX_PROPERTIES} user properties")
     for name, value in packet.properties:

@@ -1,4 +1,4 @@
-"""When a client connects again: soon, spread out where the broker was away, late where a rival has its client id.
+"""When a client connects again: soon; spread out after a broker outage; late after a client id conflict.
 
 Two clients with one id: a broker lets the newcomer in and ends the older connection, so two clients that both come
 back at once chase each other for ever. The one that was there first stays: it comes back at once, a few times. The
@@ -46,12 +46,12 @@ class ReconnectBackoff:
         self._spread = 0.0
 
     def refused(self) -> None:
-        """There was no connection at all."""
+        """Record that no connection could be made."""
         self._failures += 1
         self._spread = SPREAD
 
     def ended(self, lasted: float) -> None:
-        """Take the end of a connection that held so many seconds."""
+        """Record the end of a connection that lasted ``lasted`` seconds."""
         self._failures = 1 if lasted >= STABLE_AFTER else self._failures + 1
         self._spread = 0.0
 
@@ -61,7 +61,7 @@ class ReconnectBackoff:
 
 
 class ClientIdConflict:
-    """What one client knows of a rival.
+    """Detects a second client with the same client id, and decides which of the two pauses.
 
     Attributes:
         suspected: the operator is to be told, once there is a connection.
@@ -78,16 +78,16 @@ class ClientIdConflict:
         self._yielded = 0
 
     def refused(self) -> None:
-        """There was no connection at all: the broker is away, or busy."""
+        """Record that no connection could be made: the broker is down or busy."""
         self._brief = 0
 
     def proven(self) -> bool:
-        """Take it as sure that there is a rival; return whether this client is to end its connection and give way."""
+        """Record a proven conflict; return whether this client is to disconnect and pause."""
         self._giving_way = not self._settled
         return self._giving_way
 
     def ended(self, lasted: float, *, told: bool, chance: random.Random, explained: bool = False) -> float:
-        """Take the end of a connection that lasted so many seconds; return for how many to give way, mostly none.
+        """Record the end of a connection that lasted ``lasted`` seconds; return the pause in seconds, usually 0.
 
         ``told``: the broker said that another client took the session over. ``explained``: it gave a reason, or we
         ended it ourselves: there is nothing to guess.
@@ -108,7 +108,7 @@ class ClientIdConflict:
         return pause
 
     def _patience(self, *, told: bool) -> int:
-        """Return how many brief connections in a row mean that there is a rival to give way to."""
+        """Return how many brief connections in a row mean a conflict."""
         if self._settled:
             return INCUMBENT
         if told:

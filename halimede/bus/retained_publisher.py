@@ -69,7 +69,7 @@ class RetainedPublisher(Generic[M]):
         self._withdrawn = False
 
     def touch(self) -> None:
-        """Compare the state with what was published, soon."""
+        """Schedule a comparison of the state with the last published one."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -102,12 +102,12 @@ class RetainedPublisher(Generic[M]):
             level("state not published", topic=self._address.text, error=str(error))
 
     async def again(self) -> None:
-        """Publish the state again, soon: a will has cleared it, or a restarted broker never had it."""
+        """Schedule a publish even if the state is unchanged: a will has cleared it, or the broker has restarted."""
         self._published = None
         self._changed.set()
 
     async def withdraw(self) -> None:
-        """Publish no more, and clear what was published. What cannot be sent, the will does."""
+        """Stop publishing and clear the retained message. Without a connection, the will clears it."""
         self._withdrawn = True
         self._changed.set()
         try:

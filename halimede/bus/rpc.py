@@ -24,7 +24,7 @@ QUEUE = 32
 
 
 def new_ticket() -> bytes:
-    """Return correlation data that nobody can guess."""
+    """Return random correlation data."""
     return secrets.token_bytes(16)
 
 
@@ -34,7 +34,7 @@ def accept_all(_: Delivery[Any]) -> bool:
 
 
 class PendingReplies(Generic[R]):
-    """The replies to one request that were accepted and not taken yet: at most ``most`` of them."""
+    """The accepted replies to one request that wait for the caller: at most ``most``."""
 
     def __init__(self, ticket: bytes, accept: Callable[[Delivery[R]], bool], most: int) -> None:
         self.ticket = ticket
@@ -103,7 +103,7 @@ class RpcClient(Generic[R]):
         expiry_s: int | None = None,
         accept: Callable[[Delivery[R]], bool] = accept_all,
     ) -> AsyncIterator[Delivery[R]]:
-        """Send a request to all who listen, and yield their replies as they come: ``most`` of them at most.
+        """Send a request to all subscribers, and yield at most ``most`` replies as they arrive.
 
         Ends after ``first_s`` seconds without any, ``quiet_s`` without another, and ``longest_s`` in any case.
         Raises NoSubscriberError if the broker says that nobody listens, and what ``Bus.publish`` raises.
@@ -146,7 +146,7 @@ class RpcClient(Generic[R]):
         properties: Mapping[str, str] | None = None,
         timeout_s: float = PUBLISH_TIMEOUT,
     ) -> bool:
-        """Publish a request; return whether anybody listens. Raises what ``Bus.publish`` raises."""
+        """Publish a request; return whether there is a subscriber. Raises what ``Bus.publish`` raises."""
         return await self.bus.publish(
             address,
             body,

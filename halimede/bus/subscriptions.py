@@ -1,4 +1,4 @@
-"""The way of a message from a connection to its handler: which subscription takes it, its queue, its acknowledgement.
+"""Delivers each message of a connection to its handler: matching subscription, queue, acknowledgement.
 
 A message is acknowledged after its handler, never before. Each subscription is handled in order and by itself, so
 acknowledgements of one connection may leave in another order than the messages came (MQTT 4.6 asks clients to keep

@@ -142,11 +142,11 @@ class OffloadClient:
         self._leaving: set[str] = set()
 
     def credits_left(self) -> dict[str, int]:
-        """Return what each worker of the next tier can take, as far as it is known here."""
+        """Return the known credits of each worker of the next tier."""
         return self._credits.left(asyncio.get_running_loop().time())
 
     async def start(self) -> None:
-        """Subscribe to replies and, where there is such a topic, to the load of those who answer."""
+        """Subscribe to replies and, if the channel has one, to the load topic."""
         self._bus.on_connect(self._reconnected)
         await self._bus.subscribe_now(Filter(self._reply_to.topic, self._reply_to.text), self._replied)
         if loads := self._channel.loads:
@@ -184,7 +184,7 @@ class OffloadClient:
         return reply
 
     def _close(self, request: PendingRequest, *, probe: bool, answered: bool) -> None:
-        """Let go of a request that has its answer, or that nobody waits for any more."""
+        """Remove a request that is answered or no longer awaited."""
         if request.deadline:
             request.deadline.cancel()
         del self._pending[request.correlation]
@@ -200,7 +200,7 @@ class OffloadClient:
             self.circuit.abandoned(asyncio.get_running_loop().time())
 
     def abandon(self) -> None:
-        """Let every request run out of time, now and from now on: a stopping worker has to give its own answers."""
+        """Expire all requests, now and from now on: a stopping worker answers with its own predictions."""
         self._abandoned = True
         for request in [*self._waiting, *self._pending.values()]:  # those that wait must not be sent any more
             self._expire(request)
@@ -222,7 +222,7 @@ class OffloadClient:
             self._waiting[request] = None
 
     def _try_to_send(self, request: PendingRequest) -> bool:
-        """Send a request if there is a slot and somebody to send it to, or fail it; False: it has to wait."""
+        """Send a request if there is a free slot and a worker, or fail it; False: it has to wait."""
         now = asyncio.get_running_loop().time()
         if not self._bus.connected:
             request.lacks = OffloadReason.NO_CLOUD
@@ -317,7 +317,7 @@ class OffloadClient:
             self._not_published(request, error)
 
     def _published(self, request: PendingRequest, *, found: bool) -> None:
-        """Note that the broker has a request; without a subscriber it goes to somebody else."""
+        """Record that the broker has a request; without a subscriber, send it to another worker."""
         request.unacknowledged = False
         self._congestion.carried(len(request.frame.data))
         if found:
@@ -349,12 +349,12 @@ class OffloadClient:
         self._end_attempt(request)
 
     def _end_attempt(self, request: PendingRequest) -> None:
-        """Give back the slot and the credit of an attempt without a reply."""
+        """Free the slot and the credit of an attempt without a reply."""
         self._credits.answered(request.worker)
         self._leave_window(request, answered=False)
 
     def _give_up(self, request: PendingRequest) -> None:
-        """Give back the slot of an attempt that got no reply. Its worker may still be at it: its credit stays taken."""
+        """Free the slot of an attempt without a reply. Its worker may still compute it, so its credit stays taken."""
         self._credits.silent(request.worker, request.began)
         if request.unacknowledged and asyncio.get_running_loop().time() >= request.until:
             self._congestion.late(len(request.frame.data), self._bus.owed)
@@ -376,7 +376,7 @@ class OffloadClient:
             self._wake()
 
     def _wake(self) -> None:
-        """Let requests that wait try again, the newest first, until one has to go on waiting.
+        """Try to send waiting requests, the newest first, until one has to keep waiting.
 
         Where more is requested than can be answered, the first in a queue would always be those that it made too late.
         """
@@ -391,7 +391,7 @@ class OffloadClient:
             self._trace_wait(request)
 
     def _trace_wait(self, request: PendingRequest) -> None:
-        """Note that a request waits no more."""
+        """Record in the trace that a request has stopped waiting."""
         if request.trace and request.attempts < TRACED_ATTEMPTS:
             request.trace.step((WINDOW, request.waits_since, time.monotonic(), str(request.lacks)))
 
@@ -412,7 +412,7 @@ class OffloadClient:
     # --- what the bus brings --------------------------------------------------------------------------------------
 
     def _replied(self, delivery: Delivery[Reply]) -> None:
-        """Give a reply to the request that it answers, or count it.
+        """Match a reply to its request, or count it as unknown.
 
         Believed is a reply with the request's own correlation and id, by a worker that the request was sent to.
         """
@@ -438,7 +438,7 @@ class OffloadClient:
             self._accept(request, reply)
 
     def _accept(self, request: PendingRequest, reply: Reply) -> None:
-        """Answer a request, or send it on where its worker has no capacity."""
+        """Complete a request, or send it to another worker if this one has no capacity."""
         now = asyncio.get_running_loop().time()
         worker = request.worker
         if request.in_flight:
@@ -467,7 +467,7 @@ class OffloadClient:
         self.gone(names["worker"])
 
     def advertised(self, worker: str, load: Load) -> None:
-        """Take note of what a worker can take now."""
+        """Record a worker's advertised capacity."""
         if load.leaving:
             self._leaving.add(worker)
             self._credits.remove(worker)
@@ -478,7 +478,7 @@ class OffloadClient:
         self._wake()
 
     def gone(self, worker: str) -> None:
-        """Send again what a worker had that ended; what is on the shared topic may be with it, too."""
+        """Send the requests of a worker that ended again, with those on the shared topic that it may have had."""
         self._credits.remove(worker)
         blamed: set[str] = set()
         if worker in self._leaving:
@@ -493,12 +493,12 @@ class OffloadClient:
         self._send_again(lost)
 
     async def _reconnected(self) -> None:
-        """Send again what was in flight: a reply that came meanwhile is lost, but its worker remembers it."""
+        """Send requests in flight again after a reconnect: their workers remember the replies that were lost."""
         self.circuit.reconsider()
         self._send_again([each for each in self._pending.values() if each.in_flight])
 
     def _send_again(self, requests: Sequence[PendingRequest]) -> None:
-        """End attempts that bring no reply any more, and send their requests to whoever is there."""
+        """End attempts that get no reply, and send their requests to available workers."""
         for request in requests:
             if request.in_flight:
                 self._end_attempt(request)
@@ -507,7 +507,7 @@ class OffloadClient:
 
 
 def _refusal(request: PendingRequest, reply: Reply) -> OffloadError:
-    """Return the error that a reply without a prediction stands for."""
+    """Return the error for a reply without a prediction."""
     reason = OffloadReason.DEADLINE if reply.error == EXPIRED else OffloadReason.ERROR
     error = OffloadError(reason, f"{reply.error or 'no prediction'}: {reply.message}")
     error.sent, error.fatal = request.sent, request.deaths >= DEATHS

@@ -1,4 +1,4 @@
-"""How many bytes of samples may be on their way to the broker: as many as it has shown to take in time.
+"""Limits the bytes of samples in flight to the broker to what it acknowledges in time.
 
 What a client has written cannot be taken back. Where a line is too slow for what a camera sees, samples whose deadline
 is over still stand in the stream, and results, reports and every later sample wait behind them. So the bytes that the
@@ -14,7 +14,7 @@ MOST = 256 * 1024 * 1024
 
 
 class CongestionWindow:
-    """The bound. Ask ``room`` before each sample; then tell what became of it."""
+    """The limit in bytes. Call ``allows`` before each sample, then ``carried`` or ``late``."""
 
     def __init__(self) -> None:
         #: bytes

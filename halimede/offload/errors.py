@@ -1,4 +1,4 @@
-"""Why the cloud did not answer: the words that stand in results, and the error that carries them."""
+"""Reasons why the next tier did not answer, as results contain them, and the error with a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from halimede.errors import HalimedeError
 
 
 class OffloadReason(StrEnum):
-    """Why the cloud did not answer. These words stand in results."""
+    """Why the next tier did not answer. Results contain these words."""
 
     NO_CLOUD = "no-cloud"
     DEADLINE = "deadline"
@@ -25,7 +25,7 @@ class OffloadReason(StrEnum):
 
 
 class OffloadError(HalimedeError):
-    """The cloud gave no answer: the edge's own answer stands. ``detail`` is for people; ``sent``: it went up.
+    """The next tier did not answer, so the edge's prediction stands. ``detail``: for people; ``sent``: it was uploaded.
 
     ``fatal``: so many workers ended while they had it that it should get to no other one.
     """

@@ -1,4 +1,4 @@
-"""Advertises to edge workers what a cloud worker can take now."""
+"""Advertises the free capacity of a cloud worker to edge workers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class LoadAdvertisement(Protocol):
     """Advertises a worker's capacity."""
 
     def touch(self) -> None:
-        """Look again, soon."""
+        """Schedule a new comparison of the load."""
 
     async def run(self) -> None:
         """Advertise until withdrawn or cancelled."""
 
     async def withdraw(self) -> None:
-        """Say no more, and take back what was said."""
+        """Stop advertising and clear the retained advertisement."""
 
 
 class LoadAdvertiser(RetainedPublisher[Load]):
@@ -43,6 +43,6 @@ class LoadAdvertiser(RetainedPublisher[Load]):
 
 
 def _is_same(now: Load, said: Load) -> bool:
-    """Whether requesters would choose alike: the time of a sample is a mean, which is never twice the same."""
+    """Whether two advertisements are equal for a load balancer: mean times differ slightly each time."""
     apart = abs(now.service_ms - said.service_ms)
     return (now.credits, now.queued) == (said.credits, said.queued) and apart <= NEWS * said.service_ms

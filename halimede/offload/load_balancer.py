@@ -23,7 +23,7 @@ Choose = Callable[[Sequence[str], int], Sequence[str]]
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """What is known of a worker. ``queued``: before the next sample; ``mine``: sent from here and not answered yet.
+    """The known load of a worker. ``queued``: samples before the next one; ``mine``: sent from here, not answered yet.
 
     ``way_ms``: how long an answer of its takes beside waiting and being computed there, where that is measured.
     ``heard``: when it last answered a sample from here.
@@ -39,7 +39,7 @@ class WorkerLoad:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """When its answer is to be expected, then its credits; the lower, the better.
+        """The sort key: expected time of its answer, then credits; lower is better.
 
         Credits alone would fill a slow worker's queue as far as a fast one's. One of which no speed is known yet gets a
         sample to show it, and more only where there is no better one.
@@ -50,7 +50,7 @@ class WorkerLoad:
 
 
 class LoadBalancer:
-    """What workers can take now, as far as an edge worker knows."""
+    """The known capacity of the workers of the next tier."""
 
     def __init__(self, *, stale_s: float = STALE_S, choose: Choose = random.sample) -> None:
         self._stale_s = stale_s
@@ -58,7 +58,7 @@ class LoadBalancer:
         self._workers: dict[str, WorkerLoad] = {}
 
     def update(self, worker: str, load: Load, now: float) -> bool:
-        """Replace what is known of a worker; return whether it is new here (or was taken for gone)."""
+        """Replace the load of a worker; return whether the worker is new or was removed before."""
         known = self._workers.get(worker)
         if known is None:
             if len(self._workers) >= MAX_WORKERS and not self._forget_stale(now):
@@ -117,7 +117,7 @@ class LoadBalancer:
             entry.credits = 0
 
     def silent(self, worker: str, since: float = math.inf) -> None:
-        """Take note that a sample was given up; nothing more until the next advertisement if none was answered since.
+        """Record an abandoned sample; without an answer since, send nothing more until the next advertisement.
 
         Its place is not free: the worker may still be at it, and will say so.
         """

@@ -1,4 +1,4 @@
-"""How fast a model is, and what follows from it: places to offer, samples to take at once, samples not worth starting.
+"""The measured speed of a model, and what follows: credits, batch size, samples that would be late.
 
 Pure: no clock, no bus.
 """
@@ -50,7 +50,7 @@ class ServiceRate:
         self.places = min(queue, UNKNOWN * lanes)
 
     def learn(self, samples: int, ms: float) -> None:
-        """Take in one call of the model: how many samples, how many milliseconds."""
+        """Record one call of the model: number of samples, milliseconds."""
         each = ms / samples
         self.service_ms = each if not self.service_ms else self.service_ms + NEWEST * (each - self.service_ms)
         self._calls.append(ms)
@@ -61,7 +61,7 @@ class ServiceRate:
             self.places = self._capacity()
 
     def _capacity(self) -> int:
-        """Return how many samples the model answers within the horizon, or the time that they have if that is less.
+        """Return how many samples the model answers within the horizon, or within their deadline if that is shorter.
 
         The largest number of which ``done_ms`` is within it: that is linear in the samples, as long as each has a call
         of its own, and once batches are full.
@@ -77,7 +77,7 @@ class ServiceRate:
 
     @property
     def batch(self) -> int:
-        """Samples to take at once. The first call goes alone: how long the model takes is not known yet."""
+        """The batch size. It is 1 for the first call, while the speed of the model is unknown."""
         return min(self._batch, self.places) if self.service_ms else 1
 
     def takes_ms(self, samples: int) -> float:
@@ -96,7 +96,7 @@ class ServiceRate:
         return (self._fixed_ms * calls + self._each_ms * samples) / self._lanes
 
     def late(self, before: int, left_s: float) -> bool:
-        """Whether a sample with so many before it would be answered too late; never, where none is: it may show.
+        """Whether a sample with ``before`` samples in front would be late; never the first, which measures the model.
 
         How much time samples have is learned here: places are offered for what can be in time only.
         """

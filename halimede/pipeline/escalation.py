@@ -1,4 +1,4 @@
-"""Escalation: requests the next tier's answer to a sample, or gives the reason why the answer here stands.
+"""Escalation: requests the next tier's answer to a sample, or returns why this worker's answer stands.
 
 One function for edge workers, tiers, members and JointModels: the sample is encoded as its service asks for,
 sent, and the upload policy learns what came of it; then both answers are mixed where calibration fitted a mixture.
@@ -39,12 +39,12 @@ class SampleClient(Protocol):
         """Return the answer, with its prediction. Raises OffloadError with a reason."""
 
     def abandon(self) -> None:
-        """Let every sample run out of time, now and from now on."""
+        """Expire all requests, now and from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextTier:
-    """Whose answer it is that escalation gets.
+    """The next tier: its deadline and the counter of its uploads.
 
     Attributes:
         by: its name in results.
@@ -83,23 +83,23 @@ class Escalation:
         self._encoder = encoder
 
     def abandon(self) -> None:
-        """Wait for nobody any more: a stopping worker has to give its own answers."""
+        """Expire all requests: a stopping worker answers with its own predictions."""
         self._client.abandon()
 
     def time_left(self, sample: Sample, now: float) -> float:
-        """Return the seconds that an answer may take, so that there is time left for its own way back."""
+        """Return the seconds that an answer may take, less a reserve for this worker's own reply."""
         return min(self.tier.deadline_s, sample.until - sample.intake.responder.return_s - now)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def decide_unseen(self, sample: Sample, verdict: Verdict, now: float) -> UploadDecision:
-        """Return what becomes of a sample that mining has judged and no model has seen."""
+        """Return the decision for a sample that was mined before inference."""
         if self.policy is None:
             return UploadDecision(ask=verdict.hard, hard=verdict.hard)
         return self.policy.decide(verdict, None, self._size(sample.frame), self.time_left(sample, now), now)
 
     def decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> UploadDecision:
-        """Return what becomes of a sample that the model has seen. What it could not answer is others' to answer."""
+        """Return the decision for a sample after inference. A sample that the model failed on is escalated."""
         prediction, policy = outcome.prediction, self.policy
         if outcome.unfit or not (self.tier.hard or prediction is not None):
             if sample.decision:
@@ -116,18 +116,18 @@ class Escalation:
         return policy.decide(verdict, prediction, size, self.time_left(sample, now), now)
 
     def forget(self, decision: UploadDecision) -> None:
-        """Take note that a sample is not accepted after all, or that nobody is asked about it."""
+        """Undo a decision: the sample was not accepted, or no request was sent."""
         if self.policy:
             self.policy.ended(decision, 0.0, 0.0, sent=False, answered=False)
 
     def _size(self, frame: Frame) -> int:
-        """Return about how many bytes go up with a frame."""
+        """Return the estimated size of an upload in bytes."""
         return self._encoder.size(frame) if self._encoder else frame.data.nbytes
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     async def request(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> Conclusion:
-        """Ask about a sample; the conclusion has a reply, or the reason why there is none."""
+        """Request an answer to a sample; the conclusion has a reply, or the reason why there is none."""
         loop = asyncio.get_running_loop()
         concluded = Conclusion(outcome, decision, reason=OffloadReason.ERROR, requested_at=loop.time())
         trace, began = None if decision.audit else sample.trace, time.monotonic()
@@ -170,7 +170,7 @@ class Escalation:
         return concluded
 
     async def audit(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
-        """Ask about a sample that the model here has answered, only to compare both answers."""
+        """Request an answer to a sample that this worker has answered, to compare both answers."""
         concluded = await self.request(sample, outcome, decision)
         if concluded.sent:
             if self.tier.uploads is not None:
@@ -182,7 +182,7 @@ class Escalation:
             self._ledger.add(Count.AUDIT_AGREED, int(self.policy.compare(outcome.prediction, answer)))
 
     def _mix(self, sample: Sample, concluded: Conclusion) -> None:
-        """Make one answer of two where calibration fitted a mixture for them."""
+        """Fuse both answers if calibration has fitted a mixture."""
         here: Prediction | None = concluded.outcome.prediction
         there = concluded.reply.prediction if concluded.reply else None
         if here is None or there is None or self.policy is None or self.policy.mixture is None:

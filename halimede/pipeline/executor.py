@@ -1,4 +1,4 @@
-"""Runs model calls, in a thread or on the event loop, decides which, and watches those that do not come back.
+"""Runs model calls in a thread or on the event loop, and detects calls that do not return.
 
 What runs on the event loop stops everything else in the process. So it is kept to models of this project (a user's code
 may wait for anything), to calls that measurements say are short, and to so many samples at a time that nobody notices.
@@ -39,11 +39,11 @@ CHECKS = 3
 
 
 class ModelStuckError(HalimedeError):
-    """The model has not come back from one call. Nothing can end a thread but the end of its process."""
+    """A model call did not return. Only the end of the process ends its thread."""
 
 
 class ModelThread:
-    """The one thread in which a model runs: models need not be thread-safe, and the event loop never starves.
+    """The thread in which one model runs: models need not be thread-safe, and the event loop stays responsive.
 
     Leaving the block does not wait for a call under way. ``make`` makes another kind of thread, by its name.
     """

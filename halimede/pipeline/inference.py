@@ -25,7 +25,7 @@ HARD = Verdict(hard=True)
 
 
 class InferenceOutcome(Struct, eq=False):
-    """What the model here made of one sample: a prediction, or an error.
+    """The outcome of inference on one sample: a prediction or an error.
 
     Attributes:
         unfit: the sample itself is to blame (unreadable, of the wrong shape), as it will be each time; otherwise the
@@ -48,15 +48,15 @@ class InferenceOutcome(Struct, eq=False):
 
 
 class Inferable(Protocol):
-    """What is known of a sample here: its frame, or (``input``) what a model was given of it; whether it is mined."""
+    """The fields of a sample that inference reads: its frame or prepared input, and whether it is mined."""
 
     @property
     def frame(self) -> Frame:
-        """The sample as it came."""
+        """The sample as received."""
 
     @property
     def input(self) -> Array | None:
-        """The model's input, where it is prepared already."""
+        """The model's input, if it is prepared already."""
 
     @property
     def mined(self) -> bool:
@@ -64,7 +64,7 @@ class Inferable(Protocol):
 
 
 class PlainSample(Struct, eq=False):
-    """A sample of which nothing else is known: see ``Inferable``."""
+    """A sample with no other fields: see ``Inferable``."""
 
     frame: Frame
     input: Array | None = None
@@ -72,7 +72,7 @@ class PlainSample(Struct, eq=False):
 
 
 def prepare(model: Model, frame: Frame) -> Array:
-    """Decode a frame and make it the model's input. Raises DecodeError, whatever is wrong with it."""
+    """Decode and pre-process a frame for the model. Raises DecodeError for any defect."""
     try:
         return model.prepare_frame(frame, decode(frame))
     except DecodeError:
@@ -85,7 +85,7 @@ def prepare(model: Model, frame: Frame) -> Array:
 
 
 class Inference:
-    """What is done with a batch: at most ``limit`` samples in one call of the model, then mining.
+    """Runs a batch: at most ``limit`` samples in one call of the model, then mining.
 
     ``miner`` judges each prediction, or (``mines_samples``) each sample as it was decoded; None: nothing is mined.
     """
@@ -98,7 +98,7 @@ class Inference:
         self._sample_miner = miner if mines_samples else None
 
     def __call__(self, model: Model, samples: Sequence[Inferable]) -> list[InferenceOutcome]:
-        """Return what became of each sample, in order."""
+        """Return the outcome of each sample, in order."""
         if len(samples) == 1:
             return [self._one(model, samples[0])]
         outcomes: list[InferenceOutcome] = []
@@ -119,7 +119,7 @@ class Inference:
         return outcomes
 
     def _one(self, model: Model, sample: Inferable) -> InferenceOutcome:
-        """Run one sample: there is nothing to part into batches."""
+        """Run one sample without batching."""
         outcome = InferenceOutcome()
         array = sample.input if sample.input is not None else self._read(model, sample, outcome)
         if array is not None:
@@ -146,7 +146,7 @@ class Inference:
         return array
 
     def _answered(self, sample: Inferable, outcome: InferenceOutcome, answer: Prediction | SampleError) -> None:
-        """Note the model's answer to a sample, and what mining makes of it."""
+        """Record the model's prediction for a sample, and mine it."""
         if isinstance(answer, SampleError):
             outcome.error = str(answer)
         else:
@@ -155,7 +155,7 @@ class Inference:
             self.mine(outcome)
 
     def mine(self, outcome: InferenceOutcome) -> None:
-        """Judge an outcome. What no model could answer is hard."""
+        """Mine an outcome. A sample that the model failed on is hard."""
         if self._miner:
             began = time.monotonic()
             outcome.verdict = judge(self._miner, outcome.prediction) if outcome.prediction is not None else HARD

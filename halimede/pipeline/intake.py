@@ -1,4 +1,4 @@
-"""The two intakes of a pipeline: requests, which are refused rather than kept waiting, and frames, which are not.
+"""The two intakes of a pipeline: requests are refused under load, frames of cameras wait.
 
 ``RequestIntake`` takes the requests of other workers from a topic. It refuses rather than queues without end, lets
 nothing be computed twice or that nobody waits for any more, and answers only on the reply topics of its own service,
@@ -139,20 +139,20 @@ class RequestIntake:
             group.create_task(self.advertiser.run(), name="load")
 
     async def stop(self) -> None:
-        """Take nothing new."""
+        """Stop accepting requests."""
         await self.advertiser.withdraw()
         for filter_ in self._channel.requests:
             await self._bus.unsubscribe(filter_)
 
     def load(self) -> Load:
-        """Return what this worker can take now. A sample counts until it is answered, also by the next tier."""
+        """Return this worker's free capacity. A sample counts until it is answered, also by the next tier."""
         waiting = len(self.inside)
         credits_ = max(0, min(self._pipeline.rate.places, self._limits.queue) - waiting)
         service_ms = round(self._pipeline.load().service_ms, 1)
         return Load(credits=credits_, service_ms=service_ms, queued=waiting, tier=self._channel.tier)
 
     def take(self, delivery: Delivery[Frame]) -> None:
-        """Take a request, answer it from memory, or refuse it. Raises InvalidFieldError for one nobody may answer."""
+        """Accept a request, answer it from memory, or refuse it. Raises InvalidFieldError for a bad reply topic."""
         packet, frame = delivery.packet, delivery.body
         began, now = time.monotonic(), asyncio.get_running_loop().time()
         reply_to, correlation = self._requester(packet), packet.correlation
@@ -192,7 +192,7 @@ class RequestIntake:
             self._pipeline.submit(sample)
 
     def _requester(self, packet: Packet) -> Address[Reply]:
-        """Return where a request is answered. Raises InvalidFieldError unless that is a worker of this channel."""
+        """Return the reply topic of a request. Raises InvalidFieldError unless it is a worker's of this channel."""
         known = self._requesters.get(packet.response_topic)
         if known is not None and 0 < len(packet.correlation) <= MAX_CORRELATION:
             return known
@@ -213,14 +213,14 @@ class RequestIntake:
         )
 
     def leave(self, sample: Sample) -> None:
-        """Take note that a request has its answer, or needs none."""
+        """Release a request that has its answer, or needs none."""
         assert sample.reply_to is not None  # noqa: S101  # it is a request
         del self.inside[sample.reply_to.text, sample.frame.id]
         self._bytes -= sample.size
         self.advertiser.touch()
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:
-        """Let a request go whose time is up, or too short for the model."""
+        """Drop a request whose deadline is over, or too close for the model."""
         self.stats.expired += 1
         if hopeless:
             self.responder.refuse(sample, "expired", "no time left for the model")
@@ -299,7 +299,7 @@ class FrameIntake:
         self._closed = False
 
     def close(self) -> None:
-        """Accept nothing any more."""
+        """Stop accepting frames."""
         self._closed = True
 
     async def offer(
@@ -402,7 +402,7 @@ class FrameIntake:
         return not (peers and self._pipeline.running and peers.elsewhere())
 
     async def _mine(self, sample: Sample, miner: Miner) -> Verdict:
-        """Judge a frame that no model has seen. Raises DecodeError."""
+        """Mine a frame before inference. Raises DecodeError."""
         began = time.monotonic()
         if is_ours(miner) and _is_small(sample.frame):
             verdict = _judged(miner, sample.frame)
@@ -415,7 +415,7 @@ class FrameIntake:
         return verdict
 
     async def prepare(self, sample: Sample) -> None:
-        """Make a sample the input of the model that it is given to, which holds it from now on. Raises DecodeError.
+        """Prepare a sample for its model, which holds it from now on. Raises DecodeError.
 
         What a canary cannot read is the current model's, if that can.
         """
@@ -452,7 +452,7 @@ class FrameIntake:
         sample.input, sample.model = array, model
 
     def release_input(self, sample: Sample) -> None:
-        """Take note that the model has seen a sample that was prepared for it, or never will."""
+        """Release the prepared input of a sample."""
         if sample.input is None or sample.model is None:
             return
         self._memory.give(sample.input.nbytes)
@@ -460,7 +460,7 @@ class FrameIntake:
         sample.input = sample.model = None
 
     def leave(self, sample: Sample) -> None:
-        """Take note that a sample has its answer."""
+        """Release a sample that has its answer."""
         self._release_slots(sample)
 
     def _release_slots(self, sample: Sample) -> None:
@@ -469,7 +469,7 @@ class FrameIntake:
             self._patient.release()
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:
-        """Do nothing: what was accepted from a camera is answered, however late."""
+        """Do nothing: accepted frames are always answered, however late."""
 
 
 def _is_small(frame: Frame) -> bool:
@@ -477,5 +477,5 @@ def _is_small(frame: Frame) -> bool:
 
 
 def _judged(miner: Miner, frame: Frame) -> Verdict:
-    """Return what mining makes of a frame. Raises DecodeError."""
+    """Mine a frame before inference. Raises DecodeError."""
     return judge_sample(miner, decode(frame))

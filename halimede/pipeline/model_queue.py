@@ -1,4 +1,4 @@
-"""Samples that wait for the model, in the order of arrival, and which of them go next.
+"""The queue of samples in front of a model, and the choice of its next batch.
 
 Bounded by its intakes, which refuse or wait. No bus and no model: the time is the caller's.
 """
@@ -33,7 +33,7 @@ class ModelQueue:
         self._arrival = asyncio.Event()
 
     def wake(self) -> None:
-        """Let one consumer take what waits."""
+        """Wake one consumer."""
         if self._filling:
             self._arrival.set()
             return
@@ -44,7 +44,7 @@ class ModelQueue:
                 return
 
     async def arrival(self) -> None:
-        """Wait until something waits, and until a batch of it is full or has waited long enough."""
+        """Wait until a batch is full or has waited long enough."""
         while not self.waiting or self._filling:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
@@ -69,7 +69,7 @@ class ModelQueue:
             self._filling = False
 
     def next(self, now: float, limit: int) -> tuple[list[Sample], list[Sample], list[Sample]]:
-        """Take samples off: the next batch of at most ``limit``, those too late, and those without hope.
+        """Remove and return the next batch of at most ``limit``, the expired samples, and those that would expire.
 
         Too late are those that nobody waits for any more, without hope those that the model has no time left for.
         """
@@ -96,11 +96,11 @@ class ModelQueue:
         return batch, late, hopeless
 
     def put_back(self, batch: Sequence[Sample]) -> None:
-        """Let a batch wait again, before all others: it was not run."""
+        """Put a batch that was not run back at the front."""
         self.waiting.extendleft(reversed(batch))
 
     def withdraw(self, is_taken: Callable[[], bool]) -> Sample | None:
-        """Take off the newest sample that a peer may run, if ``is_taken``; None: there is none.
+        """Remove and return the newest sample that a peer may run, if ``is_taken``; None: there is none.
 
         The others are nearer to their turn, and the one that is next stays.
         """
@@ -115,7 +115,7 @@ class ModelQueue:
 
 
 class MemoryBudget:
-    """Memory of decoded frames: at most ``limit`` bytes are out at a time; a larger one is let in when it is alone.
+    """Limits the memory of decoded frames to ``limit`` bytes; a larger frame is admitted alone.
 
     Whoever finds too little left waits, in the order of arrival.
     """

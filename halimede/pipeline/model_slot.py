@@ -1,4 +1,4 @@
-"""The models that answer: each sample goes to the one in use, or to a new one that is on trial.
+"""The models in use: each sample goes to the current model or to its canary.
 
 A sample is given to one model and stays with it, from its pre-processing to its answer. So a model is replaced between
 two batches with nothing lost and nothing answered twice, and the old one is closed once its last sample is answered.
@@ -76,11 +76,11 @@ class LoadedModel:
         self._released = asyncio.Event()
 
     def hold(self) -> None:
-        """One more sample is this model's to answer."""
+        """Count one more sample that this model has to answer."""
         self._held += 1
 
     def release(self) -> None:
-        """One of them is answered, or needs no answer."""
+        """Count one sample as answered."""
         self._held -= 1
         self._released.set()
 
@@ -176,7 +176,7 @@ def _timed(infer: Infer, model: Model, samples: Sequence[Sample]) -> tuple[list[
 
 
 def _is_light(samples: Sequence[Sample]) -> bool:
-    """Whether samples are quickly read: prepared already, or not large and in an encoding that needs no decoding."""
+    """Whether samples are cheap to read: prepared already, or small and in an encoding without compression."""
     size = 0
     for sample in samples:
         if sample.input is None:
@@ -226,11 +226,11 @@ class ModelSlot:
         return current.run_inline(infer, samples)
 
     def before(self, loaded: LoadedModel) -> LoadedModel | None:
-        """Return who answers what a model on trial failed at; None for any other model."""
+        """Return the model that answers where the canary failed; None for any other model."""
         return self.current if loaded.on_trial and loaded is not self.current else None
 
     def strike(self, canary: LoadedModel, error: str) -> None:
-        """Note that the canary failed where the model before it did not; after some of these it is withdrawn."""
+        """Count a sample on which only the canary failed; after several it is withdrawn."""
         if self.rollout.strike(canary, f"it failed where the model before it did not: {error}"):
             withdrawn, self._withdrawn = self._withdrawn, None
             self._leave(canary)
@@ -238,7 +238,7 @@ class ModelSlot:
                 withdrawn()
 
     def replace(self, new: LoadedModel) -> None:
-        """From now on ``new`` answers what comes, and no canary does."""
+        """Make ``new`` the current model and end the canary."""
         leaving = self.rollout.replace(new)
         self.current = new
         new.on_trial = False
@@ -247,7 +247,7 @@ class ModelSlot:
             self._leave(old)
 
     def try_out(self, new: LoadedModel | None, percent: int, withdrawn: Callable[[], None] | None = None) -> None:
-        """From now on ``new`` answers a share of what comes; None: the one in use answers everything.
+        """Make ``new`` the canary for a share of the samples; None ends the canary.
 
         ``withdrawn`` is called when it was withdrawn because it failed too often; ``rollout`` then has its last error.
         """
@@ -292,7 +292,7 @@ class ModelSlot:
 
     @property
     def inline_samples(self) -> int:
-        """Samples that are best answered at once on the event loop; 0: it is a thread's work, however many."""
+        """The number of samples to run at once on the event loop; 0: run them in a thread."""
         current = self.current
         return (
             current.inline_policy.max_samples if self.guarded and current.model.ours and not self.rollout.canary else 0

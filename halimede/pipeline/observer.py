@@ -1,4 +1,4 @@
-"""What a pipeline notes of its batches: service rate, times, traces. Done once a batch, after its answers have left."""
+"""Records service rate, times and traces of a pipeline, once a batch, after its answers were sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from halimede.tracing.steps import COMPUTE, DECODE, MINE, MODEL, QUEUE, WAIT, Ki
 
 @dataclass(frozen=True, slots=True)
 class IntakeMetrics:
-    """How the steps of an intake's samples are called, and where their times go.
+    """Names of the trace steps of an intake, and the distributions of their times.
 
     Attributes:
         wait: from its arrival to the beginning of its model call; ``call``: that call; ``batch``: samples in it.
@@ -55,7 +55,7 @@ class Observer:
         self._limited_log = RateLimitedLogger()
 
     def observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], concluded: float) -> None:
-        """Note what became of a batch, which was answered or passed on at ``concluded`` (the loop's time)."""
+        """Record a batch that was answered or passed on at ``concluded`` (loop time)."""
         calls: dict[float, list[FrameRecord]] = {}
         for sample, outcome in zip(batch, outcomes, strict=True):
             metrics, trace, began = sample.intake.metrics, sample.trace, outcome.began
@@ -86,13 +86,13 @@ class Observer:
                     self._trace_buffer.batch(outcome.began, outcome.began + outcome.ms / 1000, traces)
 
     def concluded(self, sample: Sample, now: float) -> None:
-        """Note how long a sample took until it was answered or passed on (the loop's time)."""
+        """Record how long a sample took until it was answered or passed on (loop time)."""
         metrics = sample.intake.metrics
         if metrics.ledger and metrics.latency is not None:
             metrics.ledger.record(metrics.latency, (now - sample.accepted) * 1000)
 
     def _called(self, metrics: IntakeMetrics, outcome: InferenceOutcome) -> None:
-        """Note one call of the model, by the first of its samples."""
+        """Record one call of the model in the trace of its first sample."""
         self._rate.learn(outcome.batch, outcome.ms)
         metrics.batch.record(outcome.batch)
         metrics.call_ms.record(outcome.ms)

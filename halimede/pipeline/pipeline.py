@@ -34,10 +34,10 @@ log = structlog.get_logger()
 
 
 class Abandonable(Protocol):
-    """Waits for answers of other workers."""
+    """A client whose requests can be abandoned."""
 
     def abandon(self) -> None:
-        """Wait for them no more."""
+        """Expire all requests."""
 
 
 class PeerClient(SampleClient, Protocol):
@@ -141,18 +141,18 @@ class Pipeline:
             self._enqueue(sample)
 
     def rebalance(self) -> None:
-        """Give to peers what waits here and would be done there sooner: they have published something new."""
+        """Move waiting samples to peers that would answer them sooner. Called when a peer publishes its load."""
         while self.peers and self._group and (sample := self._queue.withdraw(self.peers.elsewhere)):
             sample.intake.release_input(sample)
             self._give(self._share(sample), "share")
 
     def _give(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Start the work of somebody else on a sample: from now on it is not the model's here to run."""
+        """Start a request to another worker for a sample, which this worker's model no longer runs."""
         self.elsewhere += 1
         self._spawn(work, name)
 
     def _enqueue(self, sample: Sample) -> None:
-        """Let a sample wait for the model, or run it at once where the model is that short."""
+        """Queue a sample for the model, or run it at once if the model is fast enough."""
         waiting = self._queue.waiting
         inline = not self._inline_due and self._may_run_inline(sample)
         if inline and not waiting and not sample.intake.gathers:
@@ -188,7 +188,7 @@ class Pipeline:
             await asyncio.sleep(0)  # short models answer on this loop: others get their turn
 
     def _next_batch(self) -> list[Sample]:
-        """Take the next batch off the queue, and let go what nobody waits for any more."""
+        """Take the next batch off the queue, and drop expired samples."""
         queue = self._queue
         idle = max(1, self._sessions - self._calls)  # sessions that have nothing to do share what is there
         inline = self.slot.inline_samples if self._infer.ours else 0
@@ -206,7 +206,7 @@ class Pipeline:
         return batch
 
     async def _run(self, batch: Sequence[Sample]) -> list[InferenceOutcome]:
-        """Run each model on what is its own; what a canary fails at is the current model's."""
+        """Run each model on its samples; the current model runs again what the canary failed on."""
         slot, found = self.slot, dict[Sample, InferenceOutcome]()
         if self._infer.ours and (outcomes := slot.run_inline(self._infer, batch)):
             return outcomes
@@ -230,7 +230,7 @@ class Pipeline:
         samples: Sequence[Sample],
         found: dict[Sample, InferenceOutcome],
     ) -> None:
-        """Run the current model on what a canary failed at. What neither can answer is the sample's fault."""
+        """Run the current model on the samples that the canary failed on. If both fail, the sample is at fault."""
         failed = [sample for sample in samples if found[sample].prediction is None]
         if not failed:
             return
@@ -245,7 +245,7 @@ class Pipeline:
                 sample.version = canary.version  # whose failure the answer reports
 
     def _may_run_inline(self, sample: Sample) -> bool:
-        """Whether the model is so short, and so idle, that a thread and a task would cost more than it does."""
+        """Whether the model is idle and so fast that a thread would cost more than the call."""
         return (
             self.slot.inline_samples > 0
             and not self._calls
@@ -257,7 +257,7 @@ class Pipeline:
         )
 
     def _run_waiting(self) -> None:
-        """Run the model on what waits, on the event loop: as many samples as keep nobody waiting."""
+        """Run the model on queued samples on the event loop, a bounded number at once."""
         self._inline_due = False
         batch = self._next_batch()
         if batch:
@@ -268,7 +268,7 @@ class Pipeline:
             asyncio.get_running_loop().call_soon(self._guarded, self._run_waiting)
 
     def _run_inline(self, batch: Sequence[Sample]) -> None:
-        """Run the model on a batch on the event loop, or let it wait for the consumers where it takes longer."""
+        """Run the model on a batch on the event loop, or leave it to the consumers if the model is slow."""
         outcomes = self.slot.run_inline(self._infer, batch)
         if outcomes is None:
             self._queue.put_back(batch)
@@ -279,7 +279,7 @@ class Pipeline:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def _conclude(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome]) -> None:
-        """Answer the samples of a batch, or start to ask the next tier about them."""
+        """Answer the samples of a batch, or escalate them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for sample, outcome in zip(batch, outcomes, strict=True):
@@ -292,7 +292,7 @@ class Pipeline:
             self.observer.observe(batch, outcomes, now)
 
     def _decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> None:
-        """Answer a sample that a model has seen, or ask the next tier."""
+        """Answer a sample after inference, or escalate it."""
         escalation = sample.intake.escalation
         decision = escalation.decide(sample, outcome, now) if escalation else KEPT
         if decision.up:
@@ -303,7 +303,7 @@ class Pipeline:
         self._finish(sample, Conclusion(outcome, decision, reason=decision.reason or ""))
 
     async def _escalate(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> None:
-        """Answer a sample with the next tier's answer, or with the one here where none came."""
+        """Answer a sample with the next tier's answer, or with this worker's if there is none."""
         assert sample.intake.escalation is not None  # noqa: S101  # it has decided
         try:
             conclusion = await sample.intake.escalation.request(sample, outcome, decision)
@@ -318,7 +318,7 @@ class Pipeline:
         self._finish(sample, conclusion)
 
     async def _share(self, sample: Sample) -> None:
-        """Answer a sample with a peer's model, or with the one here where no peer answers."""
+        """Answer a sample with a peer's model, or with this worker's if no peer answers."""
         assert self.peers is not None  # noqa: S101  # whoever spawned this has looked
         loop, reply = asyncio.get_running_loop(), None
         try:
@@ -349,7 +349,7 @@ class Pipeline:
         self._decide(sample, outcome, loop.time())
 
     async def _run_here(self, sample: Sample) -> None:
-        """Let a sample that no peer answered wait for the model here."""
+        """Queue a sample that no peer answered for this worker's model."""
         try:
             await sample.intake.prepare(sample)
         except DecodeError as error:
@@ -359,7 +359,7 @@ class Pipeline:
         self._enqueue(sample)
 
     def _give_up(self, sample: Sample, outcome: InferenceOutcome) -> None:
-        """Answer a sample that no model is to run any more, and audit it no more."""
+        """Answer a sample without running a model, and without an audit."""
         if sample.decision and sample.intake.escalation:
             sample.intake.escalation.forget(sample.decision)
         self._finish(sample, Conclusion(outcome))

@@ -114,7 +114,7 @@ class WorkerMetrics:
         yield from _times("worker_cloud", CLOUD_TIMES, worker.intake.times)
 
     def info(self, ledger: Ledger) -> TaskInfo:
-        """Return the counts as they are reported, with what only this process knows."""
+        """Return the counts for reports, with the figures of this process."""
         told = ledger.info()
         if self.edge:
             told.queued = self.edge.pipeline.inside

@@ -37,7 +37,7 @@ AGAIN_S = 1.0
 
 
 class UnfitError(HalimedeError):
-    """A model that is not taken. ``reason`` is one word for conditions."""
+    """A model that was refused. ``reason`` is one word for conditions."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -46,7 +46,7 @@ class UnfitError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class ModelOpener:
-    """Opens models for a worker: ONNX files, or what its user's own estimator reads."""
+    """Opens models for a worker: ONNX files, or the files of a user's own estimator."""
 
     estimator: object | None = None
     #: what the worker answers with, made of the opened model; called in the model's thread
@@ -57,7 +57,7 @@ class ModelOpener:
 
     @property
     def again(self) -> bool:
-        """Whether it can open a second model beside the first: one live object of a user's can hold only one."""
+        """Whether it can open a second model: a user's estimator object can hold only one."""
         return self.estimator is None or isinstance(self.estimator, type)
 
     async def open(self, wish: DesiredModel) -> LoadedModel:
@@ -94,7 +94,7 @@ class ModelOpener:
 
 
 class ModelReloader:
-    """Follows the file: what it asks for is in ``slot`` as soon as it can be.
+    """Watches the desired-state file and loads the model that it names into ``slot``.
 
     ``wish``: what the slot holds now. ``changed`` is called whenever ``model`` has changed.
     """
@@ -120,7 +120,7 @@ class ModelReloader:
             await asyncio.sleep(AGAIN_S)
 
     async def follow(self, desired: Desired) -> None:
-        """Take the step from what is there to what is asked for."""
+        """Move one step from the current model to the desired one."""
         if len(desired.models) != 1:
             text = f"MODEL_FILE names {len(desired.models)} models: a worker answers with one"
             self._refuse("WishInvalid", text)
@@ -143,7 +143,7 @@ class ModelReloader:
         self._report()
 
     async def _take(self, wish: DesiredModel) -> None:
-        """Open a model where that is needed, and give it its share of the samples."""
+        """Open a model if it is not open yet, and give it its share of the samples."""
         slot, new = self._slot, self._rollout.canary
         step = self._rollout.step(wish)
         if step == "withdraw":
@@ -182,13 +182,13 @@ def _reason(error: HalimedeError) -> str:
 
 
 def desired_of(path: str, spec: ModelSpec) -> DesiredModel:
-    """Return the wish that an environment without a file stands for."""
+    """Return the desired model of an environment without a desired-state file."""
     told: dict[str, Any] = msgspec.to_builtins(spec)
     return DesiredModel(name="model", path=path, spec={k: v for k, v in told.items() if k != "url"})
 
 
 def _file(wish: DesiredModel, spec: ModelSpec) -> str:
-    """Return what is to be opened: of the folder that an archive became, the model in it. Raises UnfitError."""
+    """Return the file to open; of an extracted archive, the model in its folder. Raises UnfitError."""
     # os.path asks no more of a path than whether it is a folder: an estimator's may be empty, or a URL
     if not (spec.is_onnx and os.path.isdir(wish.path)):  # noqa: PTH112
         return wish.path

@@ -1,4 +1,4 @@
-"""Hard samples as small pictures, for people who want to see what the small model is unsure of.
+"""Publishes previews of hard samples: small pictures of what the small model is unsure of.
 
 At most one a second, made in the decoder's thread after the sample was answered, and sent only while the bus is up:
 what is too late, too many or too large is left out. Nothing waits for a preview.
@@ -47,13 +47,13 @@ class PreviewPublisher:
         self._due = 0.0
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Take a hard sample that was answered, if it is time for one."""
+        """Queue an answered hard sample for a preview, if one is due."""
         if self._next is None and self._bus.connected and asyncio.get_running_loop().time() >= self._due:
             self._next = (frame, edge, result)
             self._wanted.set()
 
     async def run(self) -> None:
-        """Publish what is taken, until cancelled."""
+        """Publish queued previews until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -100,7 +100,7 @@ class PreviewPublisher:
 
 
 def thumbnail(frame: Frame) -> bytes | None:
-    """Return a PNG (small frames, exactly) or JPEG of at most 160 pixels a side; None of what is no picture."""
+    """Return a PNG (small frames, lossless) or JPEG of at most 160 pixels a side; None for other samples."""
     try:
         if measure(frame) > MOST_PIXELS:
             return None
@@ -123,7 +123,7 @@ def _save(image: Image.Image, form: str, quality: int = 0) -> bytes:
 
 
 def _as_picture(pixels: Pixels) -> Image.Image | None:
-    """Return grey or RGB pixels as a picture. Other numbers than bytes are stretched from their least to their most."""
+    """Return grey or RGB pixels as a picture. Numbers other than bytes are scaled from minimum to maximum."""
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if pixels.ndim != 2 and not (pixels.ndim == 3 and pixels.shape[2] == 3):

@@ -51,7 +51,7 @@ class BusFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What a worker of any kind is made of."""
+    """The parts of a worker of any role."""
 
     settings: WorkerSettings
     connect: BusFactory
@@ -66,7 +66,7 @@ class WorkerContext:
 
 @dataclass(frozen=True, slots=True)
 class RoleJob:
-    """What a worker does once its model is open.
+    """The job of a role, run once the model is open.
 
     Attributes:
         run: does it until the worker is to stop, and drains; calls ``ready`` when it takes samples.
@@ -127,13 +127,13 @@ def source_of(
 
 
 def origin(settings: WorkerSettings) -> Origin:
-    """Return who a worker is, as its results name it."""
+    """Return the identity of a worker, as its results contain it."""
     return Origin(settings.service, settings.worker, settings.node, settings.tier, settings.next_tier)
 
 
 @asynccontextmanager
 async def uploading(parts: WorkerContext, circuit: CircuitBreaker) -> AsyncIterator[UploadEncoder]:
-    """Give what encodes samples for the next tier, behind ``circuit``; its thread starts with the first of them."""
+    """Yield the encoder of samples for the next tier, behind ``circuit``; its thread starts with the first sample."""
     settings = parts.settings
     format_ = UploadFormat(encoding=settings.upload_encoding, max_bytes=settings.upload_max_bytes)
     async with ModelThread("upload") as thread:
@@ -163,7 +163,7 @@ async def serve_requests(parts: WorkerContext, worker: RequestWorker, ready: Cal
 
 
 async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[float], Awaitable[bool]]) -> None:
-    """Let the source end, then answer what is inside, all within the grace period."""
+    """Stop the source, then answer all accepted samples, within the grace period."""
     clock = asyncio.get_running_loop()
     until = clock.time() + grace_s
     await asyncio.wait([taking], timeout=grace_s / 3)  # it may be waiting for room that only draining makes
@@ -172,7 +172,7 @@ async def drain(grace_s: float, taking: asyncio.Task[None], drain: Callable[[flo
 
 
 async def unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """Return what ``work`` brings, or None when the worker is stopped first."""
+    """Return the result of ``work``, or None if the worker is stopped first."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

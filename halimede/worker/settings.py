@@ -89,7 +89,7 @@ class WorkerSettings:
     model_file: Path | None = None
 
     def names(self) -> dict[str, str]:
-        """Return who it is, as its answers about frames say it."""
+        """Return the names that replies to trace requests contain."""
         return {"namespace": self.namespace, "service": self.service, "worker": self.worker, "node": self.node}
 
     def client_id(self, part: str = "worker") -> str:
@@ -149,7 +149,7 @@ def read(
 
 
 def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
-    """Read how samples of others are answered: as many calls at a time as there are cores for, unless told."""
+    """Read the batching of requests. The default is one call at a time for each core."""
     sessions = min(MOST_THREADS, max(1, cores() // threads))
     return {
         "batch": int(number(environ, "MAX_BATCH_SIZE", BATCH, least=1, most=MOST_BATCH)),
@@ -159,7 +159,7 @@ def _batching(environ: Mapping[str, str], threads: int) -> dict[str, Any]:
 
 
 def _deferral(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read when the next tier is asked, and what becomes of two answers."""
+    """Read when samples are escalated, and how two answers are fused."""
     target = environ.get("TARGET_UPLOAD_RATIO")
     read = {
         "hem_name": required(environ, "HEM_NAME"),
@@ -205,7 +205,7 @@ def _uid(environ: Mapping[str, str]) -> str:
 
 
 def _state(environ: Mapping[str, str], namespace: str, node: str, worker: str) -> Path:
-    """Return the worker's folder: as told, else where the local controller would put it."""
+    """Return the worker's folder: the configured one, or the local controller's default."""
     if told := environ.get("HALIMEDE_STATE"):
         return Path(told)
     home = Path(environ.get("HALIMEDE_HOME") or HOME).expanduser()

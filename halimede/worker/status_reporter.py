@@ -1,4 +1,4 @@
-"""Reports a worker's status to its local controller: when it has changed, and every tenth period all the same."""
+"""Reports a worker's status to its local controller: on each change, and every tenth period."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCE_FAILED = "SourceFailed"
 
 
 class ReportingWorker(Protocol):
-    """Whose reports they are."""
+    """The identity of the reporting worker."""
 
     @property
     def role(self) -> WorkerRole: ...  # noqa: D102
@@ -90,14 +90,14 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
         )
 
     def set(self, status: Status, reason: str = "", message: str = "") -> None:
-        """Change the status; it is reported at once."""
+        """Set the status and report it at once."""
         self._info = msgspec.structs.replace(
             self._info, status=status, reason=reason[:MAX_REASON], message=message[:MAX_MESSAGE]
         )
         self.touch()
 
     async def publish_final(self, status: Status, reason: str = "", message: str = "") -> None:
-        """Report once more, waiting a little for the broker. Call it when ``run`` has ended."""
+        """Report a last time and wait briefly for the broker. Call it when ``run`` has ended."""
         self.set(status, reason, message)
         try:
             await self._bus.wait_connected(LAST_WORDS_S)
@@ -117,7 +117,7 @@ class StatusReporter(RetainedPublisher[WorkerInfo]):
 
 
 def _timeless(info: WorkerInfo) -> WorkerInfo:
-    """Leave out what changes with every look at the clock."""
+    """Return the report without its times."""
     if info.task_info is None:
         return info
     return msgspec.structs.replace(

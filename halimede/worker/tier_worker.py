@@ -1,4 +1,4 @@
-"""The job of a tier between edge and cloud: it answers as a cloud worker does, and asks the next tier what is hard.
+"""The job of a tier between edge and cloud: it answers as a cloud worker does and escalates hard samples.
 
 Its own rule says what is hard, its own budget how much of that goes up. All of it happens beside its batches; where
 the next tier has no answer in time, its own goes back, and says why.
@@ -43,7 +43,7 @@ def _prepare(environ: Mapping[str, str], own_estimator: bool) -> tuple[WorkerSet
 
 
 def tier(settings: WorkerSettings) -> RoleJob:
-    """Return what a worker of a tier does."""
+    """Return the job of a tier's worker."""
     will = load_will(settings.namespace, settings.service, settings.worker)
     return RoleJob(_run, lambda: will)
 
@@ -77,7 +77,7 @@ async def _run(parts: WorkerContext, ready: Callable[[], None]) -> None:
 
 
 def _miner(settings: WorkerSettings) -> Miner:
-    """Return the rule by which the next tier is asked. Raises InvalidFieldError, on the tier's own field."""
+    """Return the mining rule of the tier. Raises InvalidFieldError, naming the tier's own field."""
     try:
         return create_miner(settings.hem_name, settings.hem_parameters, settings.calibration, settings.hem_mode)
     except InvalidFieldError as error:

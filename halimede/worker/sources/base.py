@@ -1,4 +1,4 @@
-"""What every source of frames looks like, and how one is chosen. A new source is one file with ``@register``."""
+"""The interface of frame sources and their registry. A new source is one file with ``@register``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FrameSink(Protocol):
         parent: TraceContext | None = None,
         answered: Callable[[], None] | None = None,
     ) -> None:
-        """Hand a frame over; returns once it is accepted (or known already), which takes as long as there is no room.
+        """Submit a frame; returns once it is accepted (or known already), which waits for capacity.
 
         ``patient``: nothing is lost by waiting, so keep the frame back while hard samples wait for the cloud, rather
         than degrade it. ``parent``: the trace that the frame came with. ``answered`` is called once its result is out:
@@ -43,7 +43,7 @@ class FrameSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What a source may need. ``connect`` makes a connection of its own to the bus; it is the source's to enter.
+    """What a source may need. ``connect`` makes a new bus connection, which the source enters.
     ``dead_letter`` puts what was refused, and why, where operators see it. ``state`` is a folder that outlives the
     worker, and ``life`` names the service's uid and the node: what was done in another life is to be done again.
     ``durable``: ``connect`` makes connections whose session outlives them, and a frame remains the broker's until it is
@@ -66,7 +66,7 @@ class SourceContext:
 
 
 class FrameSource(ABC):
-    """Somewhere that frames come from."""
+    """A source of frames."""
 
     #: frames that were passed over so far, because there was no room and they could not wait
     skipped: int = 0
@@ -77,16 +77,16 @@ class FrameSource(ABC):
 
     @property
     def trouble(self) -> str:
-        """Why no frames come though they should, empty if they do: it is tried again, so the worker goes on."""
+        """Why no frames arrive, empty if they do. The source keeps trying, so the worker continues."""
         return ""
 
     async def ready(self) -> None:
-        """Return once a frame that comes reaches this source."""
+        """Return once the source receives frames."""
         return
 
     @abstractmethod
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Hand over frame after frame until ``stop``; then finish what is begun, take nothing new, and return."""
+        """Submit frames until ``stop``; then finish the open ones and return."""
 
 
 S = TypeVar("S", bound=type[FrameSource])

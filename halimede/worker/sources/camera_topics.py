@@ -49,7 +49,7 @@ class CameraSource(FrameSource):
 
     @property
     def skipped(self) -> int:  # type: ignore[override]  # counted by the connection
-        """QoS 0 frames that found no room, and what still waited when the worker stopped."""
+        """QoS 0 frames that were dropped for lack of capacity or at the stop of the worker."""
         return self._bus.stats.dropped if self._bus else 0
 
     @property
@@ -58,11 +58,11 @@ class CameraSource(FrameSource):
         return self._bus.stats.rejected - self._handing.refused if self._bus and self._handing else 0
 
     async def ready(self) -> None:
-        """Return once the broker has granted the subscriptions: what cameras sent before reached nobody."""
+        """Return once the broker has granted the subscriptions: earlier frames reached no worker."""
         await self._subscribed.wait()
 
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Take frames until ``stop``; those that are being handed over then still are.
+        """Submit frames until ``stop``; those in progress are finished.
 
         With a durable session all that the broker has is answered, or what that leaves within ``FINISH_S`` is left in
         the session.
@@ -86,7 +86,7 @@ class CameraSource(FrameSource):
             await handing.idle()
 
     async def _connected(self) -> None:
-        """Note that a new connection has all subscriptions that were asked for."""
+        """Record that a new connection has all subscriptions."""
         if self._listed:
             self._subscribed.set()
 
@@ -102,7 +102,7 @@ def session_id(client_id: str, cameras: Iterable[str], life: str) -> str:
 
 
 class FrameHandler:
-    """Hands deliveries over. ``later``: each is acknowledged when its frame is answered, else once it is accepted.
+    """Submits deliveries. ``later``: each is acknowledged when its frame is answered, else once it is accepted.
 
     ``suspects`` are told of frames that come again: a worker died while it had them.
 
@@ -123,7 +123,7 @@ class FrameHandler:
         self._changed = asyncio.Event()
 
     async def __call__(self, delivery: Delivery[bytes]) -> None:
-        """Hand one over (a handler of ``Bus.subscribe``)."""
+        """Submit one delivery (a handler of ``Bus.subscribe``)."""
         if self._closed:
             # never acknowledged: it is for whoever goes on with the session, and the handler ends with its connection
             await asyncio.get_running_loop().create_future()
@@ -150,11 +150,11 @@ class FrameHandler:
             self._settle(mark)
 
     def close(self) -> None:
-        """Hand over no more."""
+        """Stop submitting frames."""
         self._closed = True
 
     async def idle(self) -> None:
-        """Wait until all that was handed over is settled."""
+        """Wait until all submitted frames are settled."""
         while self._in_hand:
             self._changed.clear()
             await self._changed.wait()

@@ -35,7 +35,7 @@ MAX_FILES = 100_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class FolderPicture:
-    """A file as one look found it."""
+    """A file as the last scan found it."""
 
     name: str
     size: int
@@ -84,7 +84,7 @@ class FolderSource(FrameSource):
         self._turn = 0
 
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Hand pictures over until ``stop``. Raises InvalidFieldError when there is no such folder at the start."""
+        """Submit pictures until ``stop``. Raises InvalidFieldError if there is no such folder at the start."""
         before = await self._scan(strict=True)
         self._known = await asyncio.to_thread(self._memory.read)
         while not await _stopped(stop, LOOK_S):
@@ -141,7 +141,7 @@ class Done:
         self._path = path
 
     def read(self) -> set[bytes]:
-        """Return what is in the file. A last id that was cut off by a crash is left out."""
+        """Return the ids in the file, without a last one that a crash cut off."""
         content = self._path.read_bytes() if self._path and self._path.exists() else b""
         whole = len(content) // ID_BYTES * ID_BYTES
         if self._path and whole < len(content):
@@ -149,7 +149,7 @@ class Done:
         return {content[i : i + ID_BYTES] for i in range(0, whole, ID_BYTES)}
 
     def add(self, id_: bytes) -> None:
-        """Remember one more. That costs a few microseconds: it is not synced, as the ledger is not."""
+        """Add an id. It is not synced to disk, as the ledger is not."""
         if self._path:
             with self._path.open("ab") as file:
                 file.write(id_)

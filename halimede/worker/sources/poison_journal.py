@@ -33,7 +33,7 @@ class _Journal(msgspec.Struct):
 
 
 class PoisonJournal:
-    """What came again, and what became of it. Without a folder nothing is remembered beyond this life."""
+    """Records redelivered frames and their outcome. Without a folder the record ends with the process."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = folder / FILE if folder else None
@@ -44,7 +44,7 @@ class PoisonJournal:
         self._alone = asyncio.Lock()
 
     def open(self) -> None:
-        """Read what the life before has left: what it was looking at counts one death more."""
+        """Read the record of the previous process: the frame it had in work counts one more crash."""
         try:
             content = self._path.read_bytes() if self._path else b"{}"
             journal = msgspec.json.decode(content, type=_Journal)
@@ -62,11 +62,11 @@ class PoisonJournal:
         self._write()
 
     def guilty(self, payload: bytes) -> bool:
-        """Whether workers have died of a frame."""
+        """Whether a frame has crashed workers before."""
         return self._journal.deaths.get(_name(payload), 0) >= DEATHS
 
     async def begin(self, payload: bytes) -> None:
-        """A frame that came again is going to be looked at; a suspect waits until no other one is.
+        """Start work on a redelivered frame; a suspect waits until no other suspect is in work.
 
         Raises DecodeError for a guilty one: it is refused, as what cannot be read is.
         """
@@ -83,7 +83,7 @@ class PoisonJournal:
         self._write()
 
     def end(self, payload: bytes) -> None:
-        """It was looked at, and nobody died."""
+        """End work on a frame: the worker survived it."""
         name = _name(payload)
         self._trial[name] -= 1
         if self._trial[name] > 0:
@@ -97,12 +97,12 @@ class PoisonJournal:
             self._write()
 
     def close(self) -> None:
-        """End in order: what is not answered yet counts as no death."""
+        """Close in order: open frames do not count as crashes."""
         self._trial.clear()
         self._write()
 
     def _write(self) -> None:
-        """Not synced: a process's death is what this is about, not a power cut's."""
+        """Write the record, not synced to disk: it protects against crashes, not against power cuts."""
         self._journal.trial = list(self._trial)
         if self._path:
             try:

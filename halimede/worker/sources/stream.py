@@ -1,4 +1,4 @@
-"""Frames of a camera that is read here, without a way over the bus: RTSP, MJPEG over HTTP, V4L2, a video file.
+"""Frames of a camera that the worker reads itself: RTSP, MJPEG over HTTP, V4L2, a video file.
 
 The edge answers it whatever becomes of the broker. A live camera that is faster than the worker is passed over for its
 newest frame; a file waits. How the camera fares is said on its status topic, as of any other.
@@ -66,7 +66,7 @@ class StreamSource(FrameSource):
         return f"{self._camera.settings.name}: {tracker.reason}: {tracker.error}"
 
     async def run(self, intake: FrameSink, stop: asyncio.Event) -> None:
-        """Hand frames over until ``stop``; a file that has been played is not played again."""
+        """Submit frames until ``stop``; a finished file is not played again."""
         self._intake = intake
         bus = self._context.connect()
         status = CameraStatusPublisher(bus, self._context.namespace, self._camera.tracker)
