@@ -58,11 +58,11 @@ class Dispatcher:
         return self._subscriptions.get(filter_)
 
     def asked(self) -> Mapping[str, int]:
-        """Return what the broker is to be asked for: filters and their QoS."""
+        """Return the filters to subscribe to, with their QoS."""
         return {name: each.qos for name, each in self._subscriptions.items() if each.asked}
 
     def add(self, subscription: Subscription) -> None:
-        """Hand over to a subscription from now on, beginning with what waits for it."""
+        """Add a subscription; messages that wait for it are delivered first."""
         self._subscriptions[subscription.filter] = subscription
         self._routes.clear()
         waiting, self._unclaimed = self._unclaimed, []
@@ -81,7 +81,7 @@ class Dispatcher:
         return subscription
 
     def dispatch(self, packet: Packet, acknowledge: Acknowledge | None, key: int) -> None:
-        """Take a message that has arrived (``link.Deliver``)."""
+        """Deliver a message that has arrived (``transport.Deliver``)."""
         if self._prefix.text:
             packet = self._prefix.removed(packet)
         subscription = self._routes.get(packet.topic) or self._route(packet.topic)
@@ -103,7 +103,7 @@ class Dispatcher:
             done()
 
     def disconnected(self) -> None:
-        """The connection is gone. Of a session that outlives it the broker sends again what has no handler here."""
+        """Handle the end of the connection. The broker resends durable messages that have no handler here.
         self.held.disconnected()
         for _, ticket in self._unclaimed:
             self.held.drop(ticket)
@@ -113,7 +113,7 @@ class Dispatcher:
                 subscription.disown()
 
     def _route(self, topic: str) -> Subscription | None:
-        """Find the subscription that takes the messages of a topic: of several the one that came first."""
+        """Return the subscription of a topic, the first one if several match."""
         levels = topic.split("/")
         for subscription in self._subscriptions.values():
             if subscription.takes(levels):
@@ -168,7 +168,7 @@ class Subscription:
         return matches(self._levels, topic)
 
     def offer(self, packet: Packet, acknowledge: Done | None) -> None:
-        """Queue a message that has arrived; where there is no queue, have it handled now."""
+        """Queue a message that has arrived, or handle it now if there is no queue."""
         if not self._limit:
             try:
                 self._receive(packet)
@@ -186,11 +186,11 @@ class Subscription:
             self._wake.set_result(None)
 
     def disown(self) -> None:
-        """The connection is gone: what waits here is still handled, but nobody expects an acknowledgement."""
+        """Handle the end of the connection: queued messages are handled without an acknowledgement."""
         self._waiting = deque((packet, None) for packet, _ in self._waiting)
 
     def close(self) -> None:
-        """Drop what waits, and end ``pump`` once the handler at work has returned.
+        """Drop queued messages, and end ``pump`` once the running handler has returned.
 
         Messages of a shared filter are left unacknowledged, so that a broker that can hand them to another member
         does; those of a plain one would only take up the connection's window for ever.
@@ -205,7 +205,7 @@ class Subscription:
             self._wake.set_result(None)
 
     async def pump(self) -> None:
-        """Hand over message after message until closed or cancelled."""
+        """Call the handler for each message until closed or cancelled."""
         loop = asyncio.get_running_loop()
         while not self._closed:
             if not self._waiting:
@@ -226,7 +226,7 @@ class Subscription:
                 acknowledge()
 
     def _drop_oldest(self) -> bool:
-        """Drop the oldest message that nobody expects an acknowledgement for; return whether there was one."""
+        """Drop the oldest message without an acknowledgement; return whether there was one."""
         for index, (_, acknowledge) in enumerate(self._waiting):
             if acknowledge is None:
                 del self._waiting[index]
@@ -248,7 +248,7 @@ class AckToken:
 
     @property
     def attached(self) -> bool:
-        """Whether the connection that it came over, or came again over, is there."""
+        """Whether the connection that delivered the message last is still up."""
         return self._acknowledge is not None
 
     def __call__(self) -> None:
@@ -260,7 +260,7 @@ class AckToken:
         self._book.settled(self, acknowledged=acknowledge is not None and acknowledge())
 
     def attach(self, acknowledge: Acknowledge) -> None:
-        """Take note that the broker has sent the message again."""
+        """Record that the broker has sent the message again."""
         if self.done:
             self._book.forget(self)
             acknowledge()
@@ -268,12 +268,12 @@ class AckToken:
             self._acknowledge = acknowledge
 
     def detach(self) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
         self._acknowledge = None
 
 
 class UnackedMessages:
-    """What the broker still waits for: QoS 1 messages that have arrived and are not acknowledged yet, as tickets.
+    """The QoS 1 messages that have arrived and are not acknowledged yet, as tickets.
 
     Of a session that outlives its connections (``durable``) the broker sends these again on the next one. What is in
     hand already is then recognised, and is not handled a second time: its acknowledgement goes out on the new
@@ -301,7 +301,7 @@ class UnackedMessages:
             await self._idle.wait()
 
     def take(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
-        """Note a message that has arrived under a packet identifier; None: we have it, there is nothing to do."""
+        """Record a message by its packet identifier; None: it is known already, there is nothing to do."""
         known = self._tickets.get(key) if self.durable and packet.duplicate else None
         if known and (known.packet.topic, known.packet.payload) == (packet.topic, packet.payload):
             known.attach(acknowledge)
@@ -312,7 +312,7 @@ class UnackedMessages:
         return ticket
 
     def settled(self, ticket: AckToken, *, acknowledged: bool) -> None:
-        """A ticket is done: that much less is in hand. One whose connection is gone may still come again."""
+        """Record an acknowledged ticket. One whose connection has ended may be sent again."""
         self._busy.discard(ticket)
         if not self._busy:
             self._idle.set()
@@ -320,25 +320,25 @@ class UnackedMessages:
             self.forget(ticket)
 
     def forget(self, ticket: AckToken) -> None:
-        """Take the next message under its identifier for another one."""
+        """Forget an identifier: the next message under it is a new one."""
         if self._tickets.get(ticket.key) is ticket:
             del self._tickets[ticket.key]
 
     def drop(self, ticket: AckToken) -> None:
-        """Nobody handles this one; the broker is to send it again, or to another client."""
+        """Leave a message unacknowledged, so that the broker sends it again, or to another client."""
         self.forget(ticket)
         self._busy.discard(ticket)
         if not self._busy:
             self._idle.set()
 
     def disconnected(self) -> None:
-        """The connection is gone: no acknowledgement goes out until a message comes again."""
+        """Handle the end of the connection: a message is acknowledged when it is sent again."""
         for ticket in self._tickets.values():
             ticket.detach()
         if not self.durable:
             self._tickets.clear()
 
     def resumed(self) -> None:
-        """The broker has sent again on a new connection what it had: what it did not send is no longer ours."""
+        """Forget the messages that the broker did not send again on a new connection."""
         for ticket in [each for each in self._tickets.values() if not each.attached]:
             self.forget(ticket)

@@ -1,4 +1,4 @@
-"""What every adapter must agree on: which topics a filter takes, and how many bytes a packet has on the wire."""
+"""Common rules of all adapters: which topics a filter matches, and the size of a packet in bytes."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Prefix:
     text: str = ""
 
     def added(self, packet: Packet) -> Packet:
-        """Return a packet as it leaves."""
+        """Return a packet with the prefix in its topics."""
         if not self.text:
             return packet
         response = self.text + packet.response_topic if packet.response_topic else ""
         return replace(packet, topic=self.text + packet.topic, response_topic=response)
 
     def removed(self, packet: Packet) -> Packet:
-        """Return a packet as it is handled. A topic outside the prefix becomes empty: nobody answers to it."""
+        """Return a packet without the prefix. A topic outside the prefix becomes empty."""
         if not self.text:
             return packet
         return replace(packet, topic=self._inner(packet.topic), response_topic=self._inner(packet.response_topic))
 
     def filter(self, filter_: str) -> str:
-        """Return a filter as it leaves; ``$share/<group>/`` stays in front."""
+        """Return a filter with the prefix; ``$share/<group>/`` stays in front."""
         group, plain = split_shared(filter_)
         return f"{SHARE}{group}/{self.text}{plain}" if group else self.text + plain
 
@@ -62,7 +62,7 @@ class Prefix:
 
 
 def packet_size(packet: Packet) -> int:
-    """Bytes of the PUBLISH that carries this packet: what brokers hold against their limit."""
+    """Bytes of the PUBLISH of a packet: brokers compare it with their limit."""
     properties = sum(1 + _text(key) + _text(value) for key, value in packet.properties)
     properties += 1 + _text(packet.response_topic) if packet.response_topic else 0
     properties += 3 + len(packet.correlation) if packet.correlation else 0

@@ -1,4 +1,4 @@
-"""One connection that a broker accepted: what an adapter implements. ``connection.py`` keeps one after the other up.
+"""One connection that a broker accepted: the class that an adapter implements. ``connection.py`` opens them.
 
 A link ends once and is never used again, so no state of an old connection can leak into a new one. The functions here
 open one for both MQTT clients: options of its socket, the broker's answer, and errors of clients that are refused.
@@ -33,7 +33,7 @@ NO_CERTIFICATE = "with TLS a broker ends a connection so when it wants a client 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why a link is gone. ``taken_over``: another client connected with our id. ``barred``: it was never let in.
+    """Why a connection ended. ``taken_over``: another client has our id. ``barred``: the broker refused it.
 
     ``explained``: there is nothing to guess: we ended it ourselves, whatever for, or the broker said why it did.
     """
@@ -80,7 +80,7 @@ class Slots:
             raise
 
     def release(self) -> None:
-        """Give a slot back: to the first who waits for one, else it is free."""
+        """Return a slot: to the first waiter, if there is one."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -90,7 +90,7 @@ class Slots:
 
 
 class PendingAck(asyncio.Future[int]):
-    """The broker's word on a packet. ``size``: the bytes of a publish that has a slot."""
+    """The pending acknowledgement of a packet. ``size``: the bytes of a publish that has a slot."""
 
     size = 0
 
@@ -134,7 +134,7 @@ class Transport(ABC):
         """Break the connection at once. Without effect on one that has ended."""
 
     def end(self, ended: Ended) -> None:
-        """Adapters call this when the connection is gone: whoever waits for an answer is told."""
+        """Adapters call this when the connection has ended: all pending acknowledgements fail."""
         if self.ended.done():
             return
         self.ended.set_result(ended)
@@ -169,7 +169,7 @@ class Transport(ABC):
         self._settle(self._answers.pop(key, None), DisconnectedError(reason))
 
     def _settle(self, answer: PendingAck | None, outcome: int | DisconnectedError) -> None:
-        """Give an answer to who asked, and its slot back. Without effect where nobody has asked."""
+        """Set the result of a pending acknowledgement and free its slot. Without one, do nothing."""
         if answer is None:
             return
         if answer.size:
@@ -186,7 +186,7 @@ class Transport(ABC):
 
 
 async def let_in(link: Transport, accepted: asyncio.Future[None], settings: MqttSettings) -> None:
-    """Wait for the broker's word on a connection; without a good one raise DisconnectedError or NotAllowedError."""
+    """Wait for the broker's CONNACK. Raises DisconnectedError, or NotAllowedError if the broker refuses us."""
     outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
@@ -222,7 +222,7 @@ def distrust(error: OSError) -> NotAllowedError:
 
 
 def hasten(sock: socket.socket) -> None:
-    """Switch off what holds a packet back: Nagle's algorithm, and within a machine pacing.
+    """Switch off delays of the socket: Nagle's algorithm, and pacing within one machine.
 
     Nagle's algorithm against delayed acknowledgements makes 40 ms of a QoS 1 round trip. A machine's congestion control
     may be one that paces (BBR): good on a long way, and a tenth of a sample's processor time where there is none.
@@ -235,7 +235,7 @@ def hasten(sock: socket.socket) -> None:
 
 
 def within_machine(sock: socket.socket) -> bool:
-    """Whether a socket's both ends have one address: then it is this machine's. Not so of one that has ended."""
+    """Whether both ends of a socket have one address: then both are on this machine. False for a closed socket."""
     try:
         return bool(sock.getpeername()[0] == sock.getsockname()[0])
     except OSError:  # a broker may hang up at once

@@ -1,4 +1,4 @@
-"""How pixels are written: one registry from an encoding's name to its decoder and encoder.
+"""Pixel encodings: a registry from an encoding's name to its decoder and encoder.
 
 Every limit is checked before memory is allocated: the picture's size is read from its header (``pictures``), a raw
 array's from its shape. Refused are object arrays, unknown element types, anything over 64 megapixels and files that
@@ -51,7 +51,7 @@ BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class ImageEncoding:
-    """One way to write pixels. ``cheap``: decoding copies nothing, so it may run on the event loop.
+    """A pixel encoding. ``cheap``: decoding copies nothing, so it may run on the event loop.
 
     ``encode`` gets the pixels and a quality (0: the usual one), which only lossy encodings look at. ``measure`` says
     how many bytes the pixels of a frame will take, without decoding it, or raises DecodeError.
@@ -163,7 +163,7 @@ def _encode_raw(image: Pixels, _: int = 0) -> bytes:
 
 
 def _read(frame: Frame) -> ImageHeader:
-    """Look at a picture from outside. Raises DecodeError, also over the limits."""
+    """Read the header of a picture. Raises DecodeError, also over the limits."""
     picture = READERS[frame.encoding](frame.data.cast("B"))
     picture.check()
     return picture

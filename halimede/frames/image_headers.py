@@ -1,4 +1,4 @@
-"""What a picture file claims to be, and the parts of it that pixels are made of, found without decoding anything.
+"""Reads headers of picture files: claimed size and essential parts, without decoding.
 
 Only those parts reach a decoder: a picture's comments, profiles, thumbnails and animations may inflate to a thousand
 times their size, and nothing here looks at them. What is left is bounded by the size that the header claims, which

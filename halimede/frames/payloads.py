@@ -1,4 +1,4 @@
-"""What a camera sends becomes a Frame here: our own msgpack frame, or a bare JPEG or PNG from any MQTT client.
+"""Reads camera messages: our own msgpack frame, or a bare JPEG or PNG from any MQTT client.
 
 It looks at sizes, types and magic bytes only. Nothing is decompressed here: that is ``encodings``' part.
 """
@@ -58,7 +58,7 @@ def _is_map(first: int) -> bool:
 
 
 def pack(frame: Frame) -> bytes:
-    """Write a frame as it travels: a msgpack map. Raises TooLargeError."""
+    """Encode a frame as a msgpack map. Raises TooLargeError."""
     return codec.encode(topics.REQUEST, frame)
 
 

@@ -1,4 +1,4 @@
-"""How a sample is written before it goes up: the smallest change that makes it what the service wants.
+"""Decides how a sample is encoded for upload: the smallest change that meets the service's format.
 
 What already is so goes as it came. A picture that has too many bytes becomes a JPEG of falling quality, and then a
 smaller and smaller one; where the service names an encoding, that one stays, and only the picture gets smaller. Which
@@ -38,13 +38,13 @@ KEPT = 0.7
 
 
 class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
-    """What a service wants of what goes up: the encoding of all of it, and the most bytes that one may have."""
+    """The upload format of a service: encoding, and maximum bytes of a sample."""
 
     encoding: UploadEncoding = AS_IT_CAME
     max_bytes: int | None = None
 
     def met(self, encoding: str, size: int) -> bool:
-        """Whether a frame of that encoding and so many bytes goes as it came."""
+        """Whether a frame of this encoding and size is uploaded unchanged."""
         return self.encoding in {AS_IT_CAME, encoding} and self.fits(size)
 
     def fits(self, size: int) -> bool:
@@ -93,14 +93,14 @@ class SizeEstimator:
         return None if density is None else density * SHARES[made.quality] * made.pixels**POWER
 
     def learn(self, made: EncodeAttempt, channels: int, size: int) -> None:
-        """Take note of how many bytes it has."""
+        """Record the size of an encoded picture."""
         found = size / (SHARES[made.quality] * made.pixels**POWER)
         known = self._known.get((made.encoding, channels), found)
         self._known[made.encoding, channels] = KEPT * known + (1 - KEPT) * found
 
 
 def first(picture: PixelSize, wish: UploadFormat, densities: SizeEstimator) -> EncodeAttempt:
-    """Return how a picture is to be written that does not go as it came."""
+    """Return the first encoding to try for a picture."""
     whole = _whole(picture, wish)
     if wish.max_bytes is None:
         return whole[0]
@@ -116,7 +116,7 @@ def first(picture: PixelSize, wish: UploadFormat, densities: SizeEstimator) -> E
 
 
 def following(made: EncodeAttempt, size: int, picture: PixelSize, wish: UploadFormat) -> EncodeAttempt | None:
-    """Return what to try after something that has too many bytes; None: there is nothing left."""
+    """Return the next encoding to try after one that was too large; None: none is left."""
     assert wish.max_bytes is not None  # noqa: S101  # else nothing has too many
     whole = _whole(picture, wish)
     if made in whole[:-1]:

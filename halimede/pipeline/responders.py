@@ -79,7 +79,7 @@ class RequestStats:
 
 
 class ReplyResponder:
-    """Replies as the worker and tier of a channel. ``ledger`` counts what went up to a next tier; None: there is none.
+    """Replies to the requests on a channel. ``ledger`` counts uploads to a next tier; None: there is none.
 
     ``limit``: replies in flight. ``outbox.run`` sends them.
     """
@@ -122,7 +122,7 @@ class ReplyResponder:
         return (self._strikes.get(id_) or 0) >= STRIKES
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Reply with the conclusion on a sample, and remember it for whoever requests it again."""
+        """Reply with the conclusion on a sample, and remember it for repeated requests."""
         outcome, beyond = conclusion.outcome, conclusion.reply
         reply = Reply(
             id=sample.frame.id,
@@ -165,7 +165,7 @@ class ReplyResponder:
         self.reject(reply_to, correlation, id_, self._blame(id_, unfit=True), message)
 
     def repeat(self, reply_to: Address[Reply], correlation: bytes, reply: Reply) -> None:
-        """Send a reply that nothing is noted of, if it can be taken.
+        """Send a reply without counting it, if the outbox is ready.
 
         Whoever does not get it requests it again: as many as may be in flight are not acknowledged, and more of them
         would only take memory.
@@ -185,7 +185,7 @@ class ReplyResponder:
         )
 
     def _sent(self, sample: Sample, reply: Reply, began: float, reason: int) -> None:
-        """Note what became of a reply: the broker has it, or it was not delivered."""
+        """Record whether a reply was delivered."""
         now = time.monotonic()
         sample.trace.step((REPLY, began, now, reply.error, reason < FAILURE and reason != NO_SUBSCRIBER))
         self._times.total.record((now - sample.began) * 1000)
@@ -205,7 +205,7 @@ class ReplyResponder:
         return "quarantined" if strikes >= STRIKES else "failed"
 
     def _count(self, ledger: Ledger, sample: Sample, conclusion: Conclusion) -> None:
-        """Count what a tier found hard, kept back and passed on."""
+        """Count the hard, withheld and escalated samples of a tier."""
         decision = conclusion.decision
         ledger.add(Count.HARD, int(decision.hard))
         ledger.add(Count.WITHHELD, int(decision.reason is not None))
@@ -223,7 +223,7 @@ class ReplyResponder:
 
 
 def weight(prediction: Prediction | None) -> int:
-    """Return about how many bytes of memory a prediction takes; without end for one that cannot be written."""
+    """Return the estimated size of a prediction in bytes; infinite for one that cannot be encoded."""
     if prediction is None:
         return 0
     try:
@@ -236,7 +236,7 @@ def weight(prediction: Prediction | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who gives results: the worker, its node, its tier and the next one."""
+    """The origin of results: the worker, its node, its tier and the next one."""
 
     service: str
     worker: str
@@ -270,7 +270,7 @@ class ResultOutbox(Outbox, Protocol):
 
 
 class ResultSink(Protocol):
-    """Takes samples that were answered, to show or to keep them."""
+    """Accepts answered samples, to show or store them."""
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
         """Take a sample. Never waits."""
@@ -290,11 +290,11 @@ class PendingAcks:
         self._pending.setdefault(id_, []).append(answered)
 
     def forget(self, id_: bytes) -> None:
-        """Tell nobody: its source knows what became of it."""
+        """Remove the callbacks of a frame without calling them."""
         self._pending.pop(id_, None)
 
     def settle(self, id_: bytes) -> bool:
-        """Tell everybody; return whether there was anybody."""
+        """Call the callbacks of a frame; return whether there were any."""
         pending = self._pending.pop(id_, None)
         if pending is None:
             return False
@@ -373,7 +373,7 @@ class ResultResponder:
             self._keeper.offer(sample.frame, edge, result)
 
     def _result(self, sample: Sample, conclusion: Conclusion, now: float) -> Result:
-        """Return the final answer: the reply's, else the one here, degraded where it should have been another's."""
+        """Return the result: the reply's prediction, or this worker's, degraded if the sample was to be escalated."""
         outcome, decision, reply = conclusion.outcome, conclusion.decision, conclusion.reply
         origin, frame, edge = self._origin, sample.frame, outcome.prediction
         final = conclusion.mixed or (reply.prediction if reply else edge) or Prediction()

@@ -1,4 +1,4 @@
-"""One sample on its way through a worker, and what is known of it at the end."""
+"""A sample in the pipeline, and its conclusion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT = UploadDecision(ask=False, hard=False)
 
 
 class Conclusion(Struct, eq=False):
-    """All that is known of a sample once it has its answer: what its responder makes the answer from.
+    """The outcome of a sample, from which its responder makes the answer.
 
     Attributes:
         outcome: of the model here, or of a peer's.
@@ -103,7 +103,7 @@ class Outbox(Protocol):
 
 
 class Responder(Protocol):
-    """Gives each sample its one answer. Nothing here waits: ``outbox`` shows when the model has to be held back."""
+    """Gives each sample its one answer without waiting. A full ``outbox`` pauses the pipeline."""
 
     @property
     def outbox(self) -> Outbox:
@@ -111,14 +111,14 @@ class Responder(Protocol):
 
     @property
     def return_s(self) -> float:
-        """Seconds to leave for an answer's own way, of the time that a sample has."""
+        """Seconds of a sample's deadline to reserve for sending its answer."""
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
         """Answer a sample. Called once for each."""
 
 
 class Intake(Protocol):
-    """Where samples come from: it counts those that are inside, and bounds them.
+    """An entry of samples into the pipeline: it counts and bounds the open ones.
 
     Attributes:
         responder: answers its samples. ``escalation``: asks the next tier about them; None: nobody does.
@@ -147,10 +147,10 @@ class Intake(Protocol):
         """Make a sample the model's input before it waits for the model. Raises DecodeError."""
 
     def release_input(self, sample: Sample) -> None:
-        """Take note that the model has seen a sample that was prepared for it, or never will."""
+        """Release the prepared input of a sample."""
 
     def leave(self, sample: Sample) -> None:
-        """Take note that a sample has its answer, or needs none any more."""
+        """Release a sample that has its answer, or needs none."""
 
     def expire(self, sample: Sample, *, hopeless: bool) -> None:
-        """Let a sample go whose time is up, or (``hopeless``) shorter than the model needs."""
+        """Drop a sample whose deadline is over, or (``hopeless``) too close for the model."""

@@ -1,4 +1,4 @@
-"""Writes samples as a service wants what goes up (``transcode_policy`` decides how), in a thread of its own.
+"""Encodes samples for upload in a thread of its own; ``transcode_policy`` decides how.
 
 What goes as it came costs a comparison and a count. What is read to be written anew is read under the limits that all
 decoding has. Where a picture was made smaller, boxes of the answer come back in the pixels of the frame as it was.
@@ -47,7 +47,7 @@ KEPT = 0.9
 
 
 class Upload(Struct, frozen=True, gc=False):
-    """A frame ready to go up. ``shrunk``: by how much it was wider and higher before; None: it is of its own size."""
+    """A frame ready for upload. ``shrunk``: the factors of its original width and height; None: original size."""
 
     frame: Frame
     shrunk: tuple[float, float] | None = None
@@ -82,7 +82,7 @@ class UploadEncoder:
         self._due = 0.0
 
     def size(self, frame: Frame) -> int:
-        """Return about how many bytes of a frame would go up."""
+        """Return the estimated upload size of a frame in bytes."""
         size = frame.data.nbytes
         if self._as_it_came or self._wish.met(frame.encoding, size):
             return size
@@ -90,7 +90,7 @@ class UploadEncoder:
         return size if self._wish.fits(size) else self._wish.max_bytes or size
 
     async def write(self, frame: Frame, left_s: float) -> Upload:
-        """Return a frame as the service wants it, within ``left_s`` seconds. Raises OffloadError with the reason."""
+        """Return a frame encoded for upload, within ``left_s`` seconds. Raises OffloadError with the reason."""
         if self._as_it_came or self._wish.met(frame.encoding, frame.data.nbytes):
             self.ready[frame.encoding, "none"] += 1
             return Upload(frame)
@@ -121,7 +121,7 @@ class UploadEncoder:
 
 
 def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
-    """Write a frame that does not go as it came. Raises OffloadError: NO_PICTURE, TOO_LARGE, or ERROR, unreadable."""
+    """Encode a frame anew. Raises OffloadError: NO_PICTURE, TOO_LARGE, or ERROR for an unreadable one."""
     began = time.perf_counter()
     try:
         pixels = decode(frame)
@@ -153,7 +153,7 @@ def write(frame: Frame, wish: UploadFormat, densities: SizeEstimator) -> Upload:
 
 
 def _check(picture: PixelSize) -> None:
-    """Raise OffloadError for a raw picture that nobody would decode again from a file."""
+    """Raise OffloadError for raw pixels so many that no worker would decode them again from a file."""
     try:
         ImageHeader(picture.width, picture.height, picture.channels, 1, ()).check()
     except DecodeError as error:
@@ -161,7 +161,7 @@ def _check(picture: PixelSize) -> None:
 
 
 def scaled(said: Prediction, x: float, y: float) -> Prediction:
-    """Return what was said with its boxes in the pixels of a picture that is so much wider and higher."""
+    """Return a prediction with its boxes scaled by the given factors."""
     boxes = [Box(b.x1 * x, b.y1 * y, b.x2 * x, b.y2 * y, b.score, b.label) for b in said.boxes or ()]
     return msgspec.structs.replace(said, boxes=boxes)
 

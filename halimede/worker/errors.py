@@ -1,4 +1,4 @@
-"""What of all that can go wrong in a worker is its user's to mend, and by which word conditions call it."""
+"""Errors of a worker that its user can fix, with their reasons for conditions."""
 
 from __future__ import annotations
 

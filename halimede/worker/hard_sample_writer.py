@@ -1,4 +1,4 @@
-"""Hard samples on their way to the folder that keeps them, in a thread of their own.
+"""Writes hard samples to their folder, in a thread of its own.
 
 Nothing waits for it: what comes faster than the disk takes it is dropped and counted, and so is what a full or
 unwritable disk refuses. Whoever asks over the bus is told what there is.
@@ -42,7 +42,7 @@ _Waiting = tuple[Frame, KeptSample]
 
 
 class HardSampleWriter:
-    """Keeps the hard samples of one edge worker in ``store``. Use it with ``async with``."""
+    """Stores the hard samples of one edge worker in ``store``. Use it with ``async with``."""
 
     def __init__(self, settings: WorkerSettings, slot: ModelSlot, store: HardSampleStore) -> None:
         #: samples that were not kept: the disk was too slow, or refused them
@@ -62,12 +62,12 @@ class HardSampleWriter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Write what waits, for a moment."""
+        """Write queued samples, within a short deadline."""
         self._queue.put_nowait(None)  # there is room for it: `offer` leaves one place
         await asyncio.to_thread(self._thread.join, PATIENCE_S)
 
     def offer(self, frame: Frame, edge: Prediction | None, result: Result) -> None:
-        """Take a sample that was answered; ``edge`` is what the model here said of it. Never waits."""
+        """Queue an answered sample; ``edge`` is this worker's prediction. Never waits."""
         size = frame.data.nbytes
         with self._lock:
             full = self._queue.qsize() >= WAITING or (self._bytes and self._bytes + size > WAITING_BYTES)
@@ -87,7 +87,7 @@ class HardSampleWriter:
         self._queue.put_nowait((frame, said))
 
     def metrics(self) -> Iterator[Metric]:
-        """Return how much is kept, and what was not."""
+        """Return the metrics of stored and refused samples."""
         yield counter(
             "worker_kept_samples", "Hard samples written to the worker's store since it started.", self.store.added
         )
@@ -122,7 +122,7 @@ class HardSampleWriter:
 
 @asynccontextmanager
 async def keeping(parts: WorkerContext) -> AsyncIterator[HardSampleWriter | None]:
-    """Keep hard samples for the length of the block, and tell who asks for them; None: the service keeps none."""
+    """Store hard samples during the block, and serve requests for them; None: the service stores none."""
     settings = parts.settings
     if settings.keep is None:
         yield None

@@ -1,4 +1,4 @@
-"""How a user's script, or ``services/worker``, becomes a worker: blocking entry points around ``serve``.
+"""Entry points of workers: a user's script, or ``services/worker``, calls these blocking functions.
 
 What ends the process is decided here: signals, the exit code, and the one line that a user sees after a mistake.
 """

@@ -34,7 +34,7 @@ CLOUD_TIMES = "Time that a step of an answer took in the cloud: queue, decode, c
 
 @dataclass(slots=True)
 class WorkerMetrics:
-    """What there is to read of one worker; the parts of its role are set once they stand."""
+    """The metrics of one worker; the parts of its role are set once they exist."""
 
     settings: WorkerSettings
     connections: list[Bus] = field(default_factory=list)
@@ -144,7 +144,7 @@ def _times(prefix: str, text: str, taken: EdgeTimes | CloudTimes) -> Iterator[Me
 
 
 def encoder_metrics(encoder: UploadEncoder) -> Iterator[Metric]:
-    """Return what was written for the next tier and what it cost; counts are this process's own."""
+    """Return the metrics of encoding for upload; counts start with this process."""
     ready = [({"encoding": e, "changed": changed}, n) for (e, changed), n in sorted(encoder.ready.items())]
     text = "Samples ready for upload, by encoding and by change: none, encoding or size."
     yield counter("worker_upload_ready_samples", text, ready)
@@ -158,7 +158,7 @@ def encoder_metrics(encoder: UploadEncoder) -> Iterator[Metric]:
 
 
 def upload_metrics(policy: UploadPolicy, ledger: Ledger) -> Iterator[Metric]:
-    """Return what the upload policy did: counts go on over a restart, reasons are this process's own."""
+    """Return the metrics of the upload policy: counts outlive a restart, reasons start with this process."""
     yield from ledger_counters(ledger, ExportedBy.UPLOAD_POLICY)
     withheld = [({"reason": reason}, n) for reason, n in sorted(policy.withheld.items())]
     yield counter("worker_withheld_samples", "Hard samples that were not sent up, by reason.", withheld)

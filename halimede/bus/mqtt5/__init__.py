@@ -1,4 +1,4 @@
-"""Our own MQTT v5 client, for the sample path: nothing between the protocol and the socket.
+"""Our own MQTT v5 client: the protocol directly on a socket.
 
 ``encoder.py`` and ``decoder.py`` know bytes and no sockets; ``buffers.py`` holds what has arrived and what waits to
 leave; ``connection.py`` is one accepted connection and ``connect.py`` makes it. What is above (reconnecting,

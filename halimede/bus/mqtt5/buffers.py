@@ -46,7 +46,7 @@ class ReceiveBuffer:
         self._large_first = 0
 
     def filled(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
-        """Take ``count`` bytes that are in ``room``; return the packets that are whole now, and what is wrong behind.
+        """Record ``count`` received bytes in ``room``; return the complete packets, and the error after them, if any.
 
         Of each packet: its first byte, and all that follows its length: a view of a buffer of its own where it is
         large. What is wrong is to be raised once the packets before it are handled.
@@ -133,7 +133,7 @@ class SendBuffer:
         return bool(self._parts)
 
     def put(self, *parts: bytes | memoryview, sent: Callable[[], None] | None = None) -> bool:
-        """Let parts follow what waits; return whether the connection is there. ``sent``: called once they have left."""
+        """Append parts; return whether the connection is up. ``sent``: called once they are written."""
         if self._closed:
             return False
         before = self.put_bytes
@@ -153,7 +153,7 @@ class SendBuffer:
         return True
 
     def flush(self) -> None:
-        """Hand over as much as the socket takes."""
+        """Write as much as the socket takes."""
         self._scheduled = False
         if self._closed or not self._parts:
             return
@@ -184,7 +184,7 @@ class SendBuffer:
             self._block(blocked=not whole)
 
     def arrives(self) -> bool:
-        """Whether some of it has arrived in the other side's system since the last call, and some has not."""
+        """Whether the peer's system has acknowledged some bytes since the last call, and some are left."""
         before, held = self.arrived_bytes, bytearray(4)
         try:
             fcntl.ioctl(self._sock, termios.TIOCOUTQ, held)
@@ -194,7 +194,7 @@ class SendBuffer:
         return before < self.arrived_bytes < self.put_bytes
 
     def close(self) -> None:
-        """Take nothing more, and hand nothing over any more."""
+        """Discard the buffer and stop writing."""
         self._closed = True
         self._loop.remove_writer(self._sock.fileno())
 

@@ -1,4 +1,4 @@
-"""Opening a lean connection: name, socket, TLS and the broker's word, each with a deadline, and nothing left behind."""
+"""Opens an MQTT v5 connection: name, socket, TLS and CONNACK, each with a deadline; cleans up after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One accepted connection: packets in and out of a socket, on the event loop, with nothing in between.
+"""One MQTT v5 connection: packets in and out of a socket on the event loop.
 
 All that is written in one turn of the loop leaves in one call. A message's payload is a view of the buffer that the
 socket filled, where it is large.
@@ -63,7 +63,7 @@ class Mqtt5Transport(Transport):
         self._tick: asyncio.TimerHandle | None = None
 
     def begin(self, hello: bytes) -> None:
-        """Send a CONNECT and read what comes."""
+        """Send a CONNECT and start reading."""
         self._loop.add_reader(self._sock.fileno(), self._readable)
         self._check_keepalive()
         self._out.put(hello)
@@ -115,7 +115,7 @@ class Mqtt5Transport(Transport):
         self.end(Ended(reason, explained=True))
 
     def end(self, ended: Ended) -> None:
-        """Let go of the socket and tell everybody who waits."""
+        """Close the socket and fail all pending acknowledgements."""
         if self.ended.done():
             return
         if self._tick:
@@ -150,7 +150,7 @@ class Mqtt5Transport(Transport):
     # --- in -------------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        """Receive what has arrived, and take packet after packet of it."""
+        """Receive bytes, and handle each complete packet."""
         sock, received = self._sock, self._in
         try:
             for _ in range(READS):
@@ -191,7 +191,7 @@ class Mqtt5Transport(Transport):
             self._readable()
 
     def _take(self, first: int, body: bytes | memoryview) -> None:
-        """Take one packet. Raises MalformedError."""
+        """Handle one packet. Raises MalformedError."""
         if first & 0xF0 == PUBLISH and self.accepted.done():
             packet, identifier = decoder.publish(first, body)
             acknowledge = partial(self._out.put, encoder.PUBACK + identifier.to_bytes(2)) if identifier else None
@@ -235,7 +235,7 @@ class Mqtt5Transport(Transport):
     # --- the clock ------------------------------------------------------------------------------------------------
 
     def _check_keepalive(self) -> None:
-        """Ping a silent broker, and leave one that does not answer."""
+        """Ping a silent broker, and end the connection if it does not answer."""
         now = monotonic()
         if why := self._watch.dead(now, self._out, waiting=bool(self._answers), blocked=self._out.blocked):
             self.end(Ended(why))

@@ -58,7 +58,7 @@ class MalformedError(HalimedeError):
 
 
 class ConnAck(NamedTuple):
-    """The broker's word on a connection. ``keepalive_s``: what it wants instead of what it was told."""
+    """A CONNACK. ``keepalive_s``: the keepalive that the broker sets instead of ours."""
 
     resumed: bool
     reason: int
@@ -68,21 +68,21 @@ class ConnAck(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """The broker's word on a publish, a subscription or the end of one."""
+    """A PUBACK, SUBACK or UNSUBACK."""
 
     identifier: int
     reason: int
 
 
 class Disconnect(NamedTuple):
-    """The broker ends the connection."""
+    """A DISCONNECT of the broker."""
 
     reason: int
     said: str
 
 
 class Pong(NamedTuple):
-    """The broker's answer to a ping."""
+    """A PINGRESP."""
 
 
 ControlPacket = ConnAck | Acknowledged | Disconnect | Pong

@@ -1,4 +1,4 @@
-"""When a connection is taken for dead: by a broker's silence, or by how long it has acknowledged nothing.
+"""Decides when a connection is dead: the broker is silent, or acknowledges nothing for too long.
 
 A slow line is not a dead one: while something arrives in the other side's system, it has time.
 """
@@ -17,7 +17,7 @@ UNANSWERED_S = 60.0
 
 
 class KeepAlive:
-    """What one connection knows of its times.
+    """The keepalive state of one connection.
 
     Attributes:
         alive: the last byte in, or out again after a jam; as all of these in seconds of the monotonic clock.
@@ -40,27 +40,27 @@ class KeepAlive:
 
     @property
     def pause(self) -> float:
-        """Seconds to the next look."""
+        """Seconds to the next check."""
         return min(TICK, self.patience * TICK_SHARE)
 
     def hurry(self, keepalive_s: float) -> None:
-        """Take the keepalive that the broker asks for, where it is shorter."""
+        """Use the broker's keepalive if it is shorter."""
         self.patience = min(self.patience, keepalive_s * 2 / 3)
 
     def pinged(self, now: float, at: int) -> None:
-        """Take note of a ping; ``at``: the byte of all that leaves after which it has arrived."""
+        """Record a ping; ``at``: the position in the sent bytes behind it."""
         self._pinged, self._ping_at = now, at
 
     def pong(self) -> None:
-        """Take its answer."""
+        """Record the broker's answer to the ping."""
         self._pinged = None
 
     def ping_due(self, now: float) -> bool:
-        """Whether it was silent here or there for too long."""
+        """Whether either side was silent for too long."""
         return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience
 
     def dead(self, now: float, out: SendBuffer, *, waiting: bool, blocked: bool) -> str:
-        """Return why the connection is to be left, empty where it is not.
+        """Return why the connection is dead, empty if it is not.
 
         ``waiting``: some packet has no answer yet. ``blocked``: the socket takes nothing.
         """

@@ -1,4 +1,4 @@
-"""Opening an MQTT v5 connection with paho: off the loop, with deadlines, and with nothing left behind on failure."""
+"""Opens an MQTT v5 connection with paho: off the loop, with deadlines; cleans up after a failure."""
 
 from __future__ import annotations
 

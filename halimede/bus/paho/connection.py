@@ -237,7 +237,7 @@ class PahoTransport(Transport):
 
 
 def v5_properties(packet: Packet, kind: int) -> Properties | None:
-    """Write what v5 carries beside a body; None when there is nothing, which spares paho the packing."""
+    """Return the v5 properties of a packet; None if there are none, which spares paho the packing."""
     given = {
         "ResponseTopic": packet.response_topic or None,
         "CorrelationData": packet.correlation or None,
@@ -254,7 +254,7 @@ def v5_properties(packet: Packet, kind: int) -> Properties | None:
 
 
 def grants(properties: Any) -> Grants:
-    """Read what the broker said in its CONNACK; what it did not say has the protocol's default."""
+    """Read the limits in a CONNACK; missing ones have the protocol's default."""
     said = {field: getattr(properties, name) for field, name in GRANTS.items() if hasattr(properties, name)}
     return Grants(**{field: bool(value) if field in SWITCHES else value for field, value in said.items()})
 

@@ -31,7 +31,7 @@ class Audits:
         self._chance = chance
 
     def draw(self) -> bool:
-        """Whether the sample at hand is audited. Whether it is has nothing to do with what it shows."""
+        """Whether the next sample is audited, independent of its content."""
         return self.share > 0 and self._chance() < self.share and self.open < AT_ONCE
 
 

@@ -83,15 +83,15 @@ class ThresholdController:
         return goes
 
     def count(self, *, goes: bool) -> None:
-        """Take note of a sample without a hardness, that goes up or does not: it counts against the budget."""
+        """Count a sample without a hardness, uploaded or not, against the budget."""
         self._owe(self._debt + goes - self.target)
 
     def spend(self) -> None:
-        """Take note that a sample that was kept goes up all the same, as an audit."""
+        """Count a kept sample that is uploaded as an audit."""
         self._owe(self._debt + 1)
 
     def refund(self) -> None:
-        """Take note that a sample that was to go up did not."""
+        """Take back a decided upload that did not happen."""
         self._owe(self._debt - 1)
 
     def _owe(self, debt: float) -> None:
@@ -134,25 +134,25 @@ class Budget:
         return goes, None
 
     def forced(self) -> None:
-        """Take note of a sample that went up without being asked about: nobody here could answer it."""
+        """Count an upload that the budget did not decide: this worker's model failed on the sample."""
         self._steering.count(goes=True)
 
     def spend(self) -> None:
-        """Take note that a sample that was kept goes up as an audit."""
+        """Count a kept sample that is uploaded as an audit."""
         self._steering.spend()
 
     def refund(self) -> None:
-        """Take note that a sample that was to go up did not."""
+        """Take back a decided upload that did not happen."""
         self._steering.refund()
 
 
 def check_shares(target: float | None, audit_share: float) -> None:
-    """Raise InvalidFieldError where audits alone would need more than the budget."""
+    """Raise InvalidFieldError if the audits alone exceed the budget."""
     if target is not None and audit_share > target:
         fix = f"audits count against the upload budget: set it to {target:g} (TARGET_UPLOAD_RATIO) at most"
         raise InvalidFieldError("AUDIT_SHARE", audit_share, fix)
 
 
 def restored(target: float, uploaded: int, samples: int) -> float:
-    """Return the debt with which a worker goes on that has counted so much before."""
+    """Return the debt of a worker that continues with these counts."""
     return uploaded - target * samples

@@ -46,14 +46,14 @@ class Shares:
         self._recent: deque[int] = deque()
 
     def see(self, index: int) -> None:
-        """Take in one sample's bin."""
+        """Record one sample's bin."""
         self._recent.append(index)
         self._counts[index] += 1
         if len(self._recent) > WINDOW:
             self._counts[self._recent.popleft()] -= 1
 
     def index(self) -> float:
-        """Return the stability index beyond what chance gives; 0 before half the window is full."""
+        """Return the stability index less its expected value by chance; 0 before half the window is full."""
         n, bins = len(self._recent), len(self._expected)
         if n < WINDOW / 2:
             return 0.0
@@ -85,7 +85,7 @@ class Drift:
         self._looks = 0
 
     def see(self, hardness: float | None, label: str | None) -> None:
-        """Take in a sample that the small model has answered."""
+        """Record a sample that the small model has answered."""
         if self._hardness and hardness is not None:
             self._hardness.see(bisect_left(self._edges, hardness))
         if self._labels and label is not None:
@@ -95,11 +95,11 @@ class Drift:
             self._update()
 
     def audited(self, agreed: bool) -> None:  # noqa: FBT001 (a fact, not a switch)
-        """Take in what came of an audit."""
+        """Record the outcome of an audit."""
         self._agreed.append(agreed)
 
     def metrics(self) -> dict[str, float]:
-        """Return by how much each of the things watched has changed: stability indices, and agreement that is lost."""
+        """Return the drift metrics: stability indices and lost agreement."""
         found = {}
         if self._hardness:
             found["hardness"] = max(0.0, self._hardness.index())
@@ -110,7 +110,7 @@ class Drift:
         return found
 
     def _update(self) -> None:
-        """Change the word where enough looks in a row say the contrary."""
+        """Change the verdict after enough contrary checks in a row."""
         mark, sure = (ENDS, HEALED) if self.drifting else (BEGINS, SURE)
         changed = any(s.index() > mark for s in self._watched()) or self._lost(sure) > 0
         self._looks = self._looks + 1 if changed != self.drifting else 0
@@ -121,7 +121,7 @@ class Drift:
         return (shares for shares in (self._hardness, self._labels) if shares)
 
     def _lost(self, z: float) -> float:
-        """Return by how much agreement is below what was promised, so many standard deviations granted."""
+        """Return by how much agreement is below the calibrated one, less a tolerance in standard deviations."""
         if self._promised is None or len(self._agreed) < LEAST_AUDITS:
             return 0.0
         return self._promised - wilson(sum(self._agreed), len(self._agreed), z)[1]

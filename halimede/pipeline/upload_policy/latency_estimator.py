@@ -1,4 +1,4 @@
-"""Whether an answer would be back in time, judged by how long recent ones took for how many bytes.
+"""Estimates from recent uploads whether an answer would arrive in time.
 
 The time of an answer is taken as a fixed part (way, queue, model) and a part for each byte that has to go first:
 those under way already and its own. Both are fitted to recent answers by least squares with exponential forgetting
@@ -32,7 +32,7 @@ MOST_TIMEOUTS = 16
 
 
 class UploadTiming(Struct, frozen=True, gc=False):
-    """One sample under way: its bytes, and those that had to go before its answer could come, its own included."""
+    """An upload in flight: its bytes, and the bytes queued before its answer, its own included."""
 
     size: int
     ahead: int
@@ -40,7 +40,7 @@ class UploadTiming(Struct, frozen=True, gc=False):
 
 
 class LatencyEstimator:
-    """What is known of the way to the next tier: ask ``hopeless``, then ``begin`` and ``end`` for each that goes."""
+    """Latency model of the next tier: call ``hopeless``, then ``begin`` and ``end`` for each upload."""
 
     def __init__(self) -> None:
         self._under_way = 0
@@ -59,7 +59,7 @@ class LatencyEstimator:
         return self._predict(self._under_way + size) if self._answers >= LEAST else None
 
     def hopeless(self, size: int, left_s: float, now: float) -> bool:
-        """Whether an answer would come too late. One of those goes up all the same now and then, as a probe."""
+        """Whether an answer would be late. Now and then one such sample is uploaded as a probe."""
         expected = self.expected_s(size)
         if expected is None or expected - self._deviation <= left_s:
             return False
@@ -69,14 +69,14 @@ class LatencyEstimator:
         return False
 
     def begin(self, size: int) -> UploadTiming:
-        """Take note that a sample goes up."""
+        """Record the start of an upload."""
         self._under_way += size
         probe, self._probing = self._probing, False
         self._probe_out |= probe
         return UploadTiming(size, self._under_way, probe)
 
     def end(self, trip: UploadTiming, seconds: float, now: float, *, answered: bool, timed_out: bool = False) -> None:
-        """Take note of what became of it: answered, or waited for so long in vain, or (neither) not sent at all."""
+        """Record the end of an upload: answered, timed out, or (neither) not sent."""
         self._under_way -= trip.size
         if trip.probe:
             self._probed(now, in_time=answered)

@@ -56,11 +56,11 @@ class PolicySettings(Protocol):
 
     @property
     def fusion(self) -> str:
-        """How answers of two models become one."""
+        """How two answers are fused."""
 
 
 class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
-    """What becomes of a sample.
+    """The decision about a sample.
 
     Attributes:
         ask: the next tier is asked; with ``audit`` beside the answer given here, which stands.
@@ -81,7 +81,7 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def up(self) -> bool:
-        """Whether the next tier has the last word."""
+        """Whether the sample is escalated."""
         return self.ask and not self.audit
 
 
@@ -112,7 +112,7 @@ class UploadPolicy:
     def decide(
         self, verdict: Verdict, prediction: Prediction | None, size: int, left_s: float, now: float
     ) -> UploadDecision:
-        """Say what becomes of a sample of ``size`` bytes, whose answer is wanted in ``left_s`` seconds.
+        """Decide about a sample of ``size`` bytes with a deadline in ``left_s`` seconds.
 
         ``prediction`` is what the model here said: None, it could not, or was not asked (``verdict`` is of the sample
         itself then). ``now`` is monotonic.
@@ -146,7 +146,7 @@ class UploadPolicy:
         return UploadDecision(ask=False, hard=False, hardness=hardness, cut=cut)
 
     def forced(self, size: int, before: UploadDecision | None = None) -> UploadDecision:
-        """Send a sample up that nobody here could answer: it counts against the budget and is not refused by it.
+        """Decide about a sample that the model failed on: it is uploaded, and counts against the budget.
 
         ``before``: what was decided of it before the model was asked. This takes its place, and its trip.
         """
@@ -175,7 +175,7 @@ class UploadPolicy:
         answered: bool,
         timed_out: bool = False,
     ) -> None:
-        """Take note of what became of a sample that was asked about."""
+        """Record the outcome of an upload."""
         if decision.trip is None:
             return
         self.uplink.end(decision.trip, seconds, now, answered=answered, timed_out=timed_out and sent)
@@ -185,7 +185,7 @@ class UploadPolicy:
             self.budget.refund()
 
     def compare(self, edge: Prediction, cloud: Prediction) -> bool:
-        """Return whether both said the same of an audited sample. What cannot be compared is not the same."""
+        """Return whether both answers to an audited sample agree. Incomparable answers do not agree."""
         try:
             agreed = agrees(edge, cloud)
         except Exception:
@@ -200,7 +200,7 @@ class UploadPolicy:
 def create(
     settings: PolicySettings, miner: Miner, chance: Callable[[], float], *, uploaded: int = 0, samples: int = 0
 ) -> UploadPolicy:
-    """Return the policy that a worker's settings ask for; it has sent up ``uploaded`` of ``samples`` before.
+    """Return the policy of a worker's settings; it has uploaded ``uploaded`` of ``samples`` before.
 
     Raises InvalidFieldError for a calibration that is none, and for audits beyond the budget.
     """
@@ -221,7 +221,7 @@ def create(
 
 
 def _of_rule(artefact: CalibrationFile, rule: str) -> CalibrationFile:
-    """Leave out what a calibration measured by another rule: its hardness is no measure of this one's."""
+    """Return a calibration without its hardness reference if another rule measured it."""
     if artefact.rule.lower() in {"", rule.lower()}:
         return artefact
     known = artefact.reference
