@@ -103,7 +103,7 @@ class Dispatcher:
             done()
 
     def disconnected(self) -> None:
-        """Handle the end of the connection. The broker resends durable messages that have no handler here.
+        """Handle the end of the connection. The broker resends durable messages that have no handler here."""
         self.held.disconnected()
         for _, ticket in self._unclaimed:
             self.held.drop(ticket)
